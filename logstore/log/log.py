@@ -43,7 +43,7 @@ from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
 from logstore.log.validation import AppendInfo, count_taken, plain_batch, valid_batches
 from logstore.log.writer import LogWriter, Placed, Plain
-from logstore.records.batch import header_at
+from logstore.records.batch import BatchHeader, header_at
 from logstore.records.marker import end_marker
 from logstore.records.plain import placed
 
@@ -313,13 +313,35 @@ class Log:
         """
         checked = [batch for _, batch in valid_batches(records, self.config, dense=False)]
         with self.lock():
-            end = first = self.files.view.end
-            for batch in checked:
-                if batch.base_offset < end:
-                    raise InvalidRecordError(f"{self.directory}: offset {batch.base_offset} after {end - 1}")
-                end = batch.next_offset
-            self._writer.append(records, checked, self.config)
-        self.point.flush_if_due(end, self.config)
+            info = self._follow(records, checked)
+        self.point.flush_if_due(info.next_offset, self.config)
+        return info
+
+    def try_append_as_follower(self, records: bytes | bytearray | memoryview) -> AppendInfo | None:
+        """As `append_as_follower`, if one write is all there is to wait for; None: as of `try_append_as_leader`."""
+        if not self.files.try_hold():
+            return None
+        try:
+            latest = self.epochs.latest
+            if not self._may_append_at_once(latest):
+                return None
+            checked = [batch for _, batch in valid_batches(records, self.config, dense=False)]
+            if any(batch.leader_epoch != latest for batch in checked):
+                return None
+            self._is_caught_up = False
+            info = self._follow(records, checked)
+            self._is_caught_up = True
+            return info
+        finally:
+            self.files.release()
+
+    def _follow(self, records: bytes | bytearray | memoryview, checked: Sequence[BatchHeader]) -> AppendInfo:
+        end = first = self.files.view.end
+        for batch in checked:
+            if batch.base_offset < end:
+                raise InvalidRecordError(f"{self.directory}: offset {batch.base_offset} after {end - 1}")
+            end = batch.next_offset
+        self._writer.append(records, checked, self.config)
         return AppendInfo(checked[0].base_offset if checked else first, end, -1, len(records))
 
     def roll(self) -> None:

@@ -226,6 +226,17 @@ class ReplicaManager:
         answer.set_result(dict(request.results))
         return answer
 
+    def fetch_followed(
+        self,
+        wanted: Mapping[TopicPartition, FetchPartition],
+        terms: FetchTerms,
+        respond: Callable[[fetches.Found], fetches.Response],
+    ) -> fetches.Response | asyncio.Future[fetches.Response] | None:
+        """A follower's fetch that needs nothing but memory; None: `fetch` it."""
+        if not self._lives.is_known(terms.replica_id, terms.replica_epoch):
+            return None
+        return fetches.fetch_followed(self.leader, wanted, terms, respond)
+
     async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
         self,
         wanted: Mapping[TopicPartition, FetchPartition],

@@ -9,7 +9,7 @@ import enum
 import random
 import uuid
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -467,7 +467,7 @@ class Client:
 def follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.Step:
     """The bug of old: cut at the high watermark, then fetch."""
     state, _ = follower.follow(leader, leader_epoch, **known)
-    state = replace(state, phase=follower.Phase.TRUNCATING, asked=-1, is_asking=False)
+    state = state._replace(phase=follower.Phase.TRUNCATING, asked=-1, is_asking=False)
     return state, (follower.TruncateTo(state.high_watermark),)
 
 
@@ -489,7 +489,7 @@ def committed_isr_only() -> Any:
 def cut_in_the_dark() -> Any:
     right = follower._write_failed
     follower._write_failed = lambda state, event: (
-        replace(state, is_asking=False, is_paused=True), (follower.Pause(),)
+        state._replace(is_asking=False, is_paused=True), (follower.Pause(),)
     )  # fmt: skip
     try:
         yield

@@ -231,7 +231,8 @@ class DataHandlers:
 
     def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
-        return self._fetch_one(context, request) or begin(self._fetch(context, request))
+        few = self._fetch_followed if request.replica_id >= 0 else self._fetch_one
+        return few(context, request) or begin(self._fetch(context, request))
 
     def _fetch_one(self, context: Work, request: FetchRequest) -> FetchResponse | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
@@ -250,6 +251,47 @@ class DataHandlers:
         terms = FetchTerms(replica_id, epoch, max_wait_ms, min_bytes, max_bytes, isolation, context.room_bytes)
         found = fetch_one(leader, leader.replica.tp, asked, terms)
         return None if found is None else FetchResponse((TopicFetched(name, topic_id, (found,)),))
+
+    def _fetch_followed(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse | None:
+        """The answer to a follower that asks for a few partitions, from memory; None: nothing was done that counts."""
+        version = context.version
+        if version < TOPIC_IDS or request.session_epoch not in FULL_SESSIONS:
+            return None
+        wanted: dict[TopicPartition, FetchPartition] = {}
+        count = 0
+        for topic in request.topics:
+            name = self._metadata.name_of(topic_id_of(topic.topic_id))
+            count += len(topic.partitions)
+            if name is None or count > STEP_ITEMS:
+                return None
+            for asked in topic.partitions:
+                wanted[TopicPartition(name, asked[0])] = asked
+        if len(wanted) != count:  # one is named twice
+            return None
+        max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
+        terms = FetchTerms(
+            request.replica_id,
+            request.replica_epoch,
+            max(0, request.max_wait_ms),
+            min(request.min_bytes, max_bytes),
+            max_bytes,
+            request.isolation,
+            context.room_bytes,
+        )
+        return self._replicas.fetch_followed(wanted, terms, partial(self._followed, version, request.topics))
+
+    def _followed(
+        self, version: int, topics: Iterable[FetchTopic], found: Mapping[TopicPartition, PartitionFetched]
+    ) -> FetchResponse:
+        moved: dict[int, NodeEndpoint] = {}
+        rows, fetched = [], iter(found.items())
+        for topic in topics:
+            partitions = []
+            for _, (tp, row) in zip(topic.partitions, fetched, strict=False):
+                is_wrong = row.error_code is not ErrorCode.NONE
+                partitions.append(self._failed_fetch(version, "FetchFollower", tp, row, moved) if is_wrong else row)
+            rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
+        return FetchResponse(rows, node_endpoints=tuple(moved.values()))
 
     async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions. Unknown topics fail at once, others wait no more then."""

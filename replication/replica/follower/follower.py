@@ -1,6 +1,7 @@
 """Follower: the role of a replica that follows, for one leader epoch. It drives the machine, and changes the log.
 
-At most one request to the leader is open, and one append is queued. Results are dropped once the role is over.
+At most one request to the leader is open, and one append is queued; the event loop writes a small one itself. Results
+are dropped once the role is over.
 Belongs to the event loop.
 """
 
@@ -23,6 +24,8 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
+# What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
+PROMPT_BYTES_MAX = 32 * 1024
 FIRST_PAUSE_MS = 20  # short: at the begin of an epoch, the leader may hear of it a moment later
 
 
@@ -226,7 +229,26 @@ class Follower:
             self._pause_ms = FIRST_PAUSE_MS
             self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
 
-        self._submit(act, then)
+        if not self._append_now(records, then):
+            self._submit(act, then)
+
+    def _append_now(self, records: Buffer, then: Callable[[_Write], None]) -> bool:
+        """Append them in the event loop. False: that may take longer, or is not its turn, and nothing was done."""
+        replica, log = self.replica, self.replica.log
+        host = replica.host
+        if len(records) > PROMPT_BYTES_MAX or not host.is_sound() or not host.disk.begin_write(replica.queue):
+            return False
+        write = _Write(self, lambda: None, then)
+        try:
+            is_done = log.try_append_as_follower(records) is not None
+        except Exception as error:  # noqa: BLE001  it is told as that of a thread
+            is_done, write.error = True, error
+        host.disk.end_write()
+        if is_done:
+            self.jobs += 1
+            write.offsets, write.epochs = replica.offsets(), log.epochs.starts
+            self.written(write)
+        return is_done
 
     def _truncate(self, offset: int) -> None:
         tp, host, log = self.replica.tp, self.replica.host, self.replica.log

@@ -34,6 +34,10 @@ class BrokerEpochs:
         self._tree = None
         self._known = {}
 
+    def is_known(self, broker: BrokerId, epoch: int) -> bool:
+        """Is it so without a look?"""
+        return epoch != NO_EPOCH and self._known.get(broker) == epoch
+
     async def is_life(self, broker: BrokerId, epoch: int) -> bool:
         """Is the broker registered in this epoch, or was it when that was last looked up?
 

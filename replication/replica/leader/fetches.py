@@ -10,9 +10,9 @@ What a quota holds back is left out, as if there were nothing, and looked at aga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from logstore.errors import PylogError
 from logstore.log import soundness
@@ -30,6 +30,7 @@ from replication.replica.storage.replica_log import ReplicaLog
 PROMPT_BYTES_MAX = 256 * 1024
 
 Found = dict[TopicPartition, PartitionFetched]
+Response = TypeVar("Response")
 
 
 class Readable(Protocol):
@@ -208,6 +209,137 @@ def fetch_one(leader: Leader, tp: TopicPartition, asked: FetchPartition, terms: 
     if not (reading.read_recent(left_bytes, terms.isolation) or reading.read_cached(left_bytes, terms)):
         return None
     return reading.answer(terms) if reading.size_bytes >= terms.min_bytes else None
+
+
+def fetch_followed(
+    leader_of: Callable[[TopicPartition], Leader],
+    wanted: Mapping[TopicPartition, FetchPartition],
+    terms: FetchTerms,
+    respond: Callable[[Found], Response],
+) -> Response | asyncio.Future[Response] | None:
+    """What `respond` makes of a follower's fetch, now or later, as long as all it asks for is in memory.
+
+    None: `fetch` it. What was noted of it is noted again then, which changes nothing.
+    """
+    if len(wanted) > STEP_ITEMS:
+        return None
+    readings = []
+    for tp, asked in wanted.items():
+        try:
+            leader = leader_of(tp)
+        except KafkaError:
+            return None
+        if leader.admit(asked, terms) is not None:
+            return None
+        readings.append(_Reading(tp, asked, leader))
+    fetching = _Following(readings, terms, respond, partial(fetch, leader_of, wanted))
+    if not fetching.read():
+        return None
+    if fetching.is_enough() or terms.max_wait_ms <= 0 or not readings:
+        return respond(fetching.found())
+    return fetching.park()
+
+
+class _Following(Generic[Response]):
+    """A follower's fetch of a few partitions: it needs no task while what comes is in memory.
+
+    It looks at the end of a turn of the loop, once, however many of its partitions got more in it.
+    """
+
+    def __init__(
+        self,
+        readings: Sequence[_Reading],
+        terms: FetchTerms,
+        respond: Callable[[Found], Response],
+        fetch_else: Callable[[FetchTerms], Coroutine[Any, Any, Found]],
+    ) -> None:
+        self._readings, self._terms = readings, terms
+        self._respond, self._fetch_else = respond, fetch_else
+        self._is_woken = False
+        self._task: asyncio.Task[Found] | None = None
+
+    def read(self) -> bool:
+        """Take what is there from memory. False: the disk or a quota must be asked."""
+        terms = self._terms
+        left_bytes = min(terms.max_bytes, terms.room_bytes())
+        for reading in self._readings:
+            reading.result = None
+            if reading.look(terms):
+                if left_bytes <= 0 or reading.is_throttled(terms):
+                    return False
+                if not reading.read_recent(left_bytes, terms.isolation):
+                    return False
+                left_bytes -= reading.size_bytes
+        return True
+
+    def is_enough(self) -> bool:
+        size_bytes = 0
+        for reading in self._readings:
+            if reading.must_answer(self._terms):
+                return True
+            size_bytes += reading.size_bytes
+        return size_bytes >= self._terms.min_bytes
+
+    def found(self) -> Found:
+        return {reading.tp: reading.answer(self._terms) for reading in self._readings}
+
+    def park(self) -> asyncio.Future[Response]:
+        self._loop = loop = asyncio.get_running_loop()
+        self._answer: asyncio.Future[Response] = loop.create_future()
+        self._answer.add_done_callback(self._unpark)
+        self._deadline_s = loop.time() + self._terms.max_wait_ms / 1000
+        self._timer = loop.call_at(self._deadline_s, self._look, True)
+        self._wait()
+        return self._answer
+
+    def _wait(self) -> None:
+        for reading in self._readings:
+            reading.leader.replica.followers[self] = self._wake
+
+    def _wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon(self._look)
+
+    def _look(self, is_late: bool = False) -> None:
+        self._is_woken = False
+        if self._answer.done() or self._task is not None:
+            return
+        try:
+            if not self.read():
+                self._fetch_on(is_late)
+            elif is_late or self.is_enough():
+                self._answer.set_result(self._respond(self.found()))
+            else:
+                self._wait()
+        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs it
+            self._answer.set_exception(error)
+
+    def _fetch_on(self, is_late: bool) -> None:
+        """Leave the rest of the wait to a task."""
+        left_s = 0 if is_late else max(0, self._deadline_s - self._loop.time())
+        terms = self._terms._replace(max_wait_ms=int(1000 * left_s))
+        self._task = asyncio.ensure_future(self._fetch_else(terms))
+        self._task.add_done_callback(self._fetched)
+
+    def _fetched(self, task: asyncio.Task[Found]) -> None:
+        if self._answer.done():
+            return
+        if task.cancelled():
+            self._answer.cancel()
+            return
+        try:
+            self._answer.set_result(self._respond(task.result()))
+        except Exception as error:  # noqa: BLE001  as above
+            self._answer.set_exception(error)
+
+    def _unpark(self, _: asyncio.Future[Response]) -> None:
+        """It is answered, or nobody waits any more."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        for reading in self._readings:
+            reading.leader.replica.followers.pop(self, None)
 
 
 async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:

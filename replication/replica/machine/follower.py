@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, assert_never
 
 from logstore.log.leader_epochs import end_offset
 from logstore.records.compression import Buffer
@@ -38,8 +38,7 @@ class Phase(enum.StrEnum):
     FETCHING = "Fetching"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerState:
+class FollowerState(NamedTuple):
     """One leader epoch of a partition, seen by a follower.
 
     Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating.
@@ -82,8 +81,7 @@ class Truncated:
     epochs: EpochStarts
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsFetched:
+class RecordsFetched(NamedTuple):
     """An answer to the fetch from `offset` in `leader_epoch`: whole batches, perhaps none."""
 
     leader_epoch: int
@@ -93,8 +91,7 @@ class RecordsFetched:
     leader_log_start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     log_end_offset: int
     epochs: EpochStarts
     leader_high_watermark: int
@@ -236,7 +233,7 @@ def step(state: FollowerState, event: Event) -> Step:
         case Appended():
             return _appended(state, event)
         case LogStartMoved(log_start_offset):
-            return replace(state, log_start_offset=log_start_offset), ()
+            return state._replace(log_start_offset=log_start_offset), ()
         case EpochEndAnswered():
             return _answered(state, event)
         case Truncated():
@@ -261,7 +258,7 @@ def _reconcile(state: FollowerState) -> Step:
 
 def _from_newest(state: FollowerState) -> FollowerState:
     latest = state.epochs[-1][0] if state.epochs else NO_EPOCH
-    return replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest)
+    return state._replace(phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest)
 
 
 def _ask(state: FollowerState) -> Step:
@@ -270,7 +267,7 @@ def _ask(state: FollowerState) -> Step:
         question = AskEpochEnd(state.leader, state.leader_epoch, state.asked)
     else:
         question = Fetch(state.leader, state.leader_epoch, state.log_end_offset)
-    return replace(state, is_asking=True, is_paused=False), (question,)
+    return state._replace(is_asking=True, is_paused=False), (question,)
 
 
 def _write_failed(state: FollowerState, event: WriteFailed) -> Step:
@@ -278,12 +275,11 @@ def _write_failed(state: FollowerState, event: WriteFailed) -> Step:
     state = _with_log(state, event)
     if state.phase is Phase.TRUNCATING:
         state = _from_newest(state)
-    return replace(state, is_asking=False, is_paused=True), (Pause(),)
+    return state._replace(is_asking=False, is_paused=True), (Pause(),)
 
 
 def _with_log(state: FollowerState, event: Truncated | WriteFailed) -> FollowerState:
-    return replace(
-        state,
+    return state._replace(
         log_start_offset=event.log_start_offset,
         log_end_offset=event.log_end_offset,
         epochs=event.epochs,
@@ -298,17 +294,17 @@ def _answered(state: FollowerState, event: EpochEndAnswered) -> Step:
         state.asked,
     ):
         return state, ()
-    state = replace(state, is_asking=False)
+    state = state._replace(is_asking=False)
     if event.epoch == NO_EPOCH:  # the leader's log begins in a newer epoch than this one ends with
-        return _cut(replace(state, asked=NO_EPOCH), event.end_offset)
+        return _cut(state._replace(asked=NO_EPOCH), event.end_offset)
     own = end_offset(state.epochs, event.epoch, state.log_end_offset)
     if own is None:  # the leader knows none of the epochs here
-        return _cut(replace(state, asked=NO_EPOCH), state.log_start_offset)
+        return _cut(state._replace(asked=NO_EPOCH), state.log_start_offset)
     own_epoch, own_end = own
     if own_epoch == event.epoch:
-        return _cut(replace(state, asked=NO_EPOCH), min(own_end, event.end_offset))
+        return _cut(state._replace(asked=NO_EPOCH), min(own_end, event.end_offset))
     # The leader's epoch is unknown here: truncate to our next older epoch, and ask for that.
-    return _cut(replace(state, asked=own_epoch), own_end)
+    return _cut(state._replace(asked=own_epoch), own_end)
 
 
 def _cut(state: FollowerState, offset: int) -> Step:
@@ -321,12 +317,12 @@ def _lower(state: FollowerState, offset: int) -> Step:
     if offset >= state.high_watermark:
         return state, ()
     lost = ReportLostRecords(state.leader_epoch, offset, state.high_watermark)
-    return replace(state, high_watermark=offset), (lost,)
+    return state._replace(high_watermark=offset), (lost,)
 
 
 def _truncated(state: FollowerState, event: Truncated) -> Step:
     phase = Phase.FETCHING if state.asked == NO_EPOCH else Phase.TRUNCATING
-    return _ask(replace(_with_log(state, event), phase=phase))
+    return _ask(_with_log(state, event)._replace(phase=phase))
 
 
 def _is_answer(state: FollowerState, event: RecordsFetched | OutOfRange) -> bool:
@@ -344,19 +340,19 @@ def _fetched(state: FollowerState, event: RecordsFetched) -> Step:
     start_moved = (MoveLogStart(event.leader_log_start_offset),) if is_behind else ()
     if event.records:
         append = Append(event.records, event.leader_high_watermark)
-        return replace(state, is_asking=False), (append, *start_moved)
+        return state._replace(is_asking=False), (append, *start_moved)
     state, question = _ask(_advance(state, event.leader_high_watermark))
     return state, (*start_moved, *question)
 
 
 def _appended(state: FollowerState, event: Appended) -> Step:
-    state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs)
+    state = state._replace(log_end_offset=event.log_end_offset, epochs=event.epochs)
     return _ask(_advance(state, event.leader_high_watermark))
 
 
 def _advance(state: FollowerState, leader_high_watermark: int) -> FollowerState:
     high_watermark = min(leader_high_watermark, state.log_end_offset)
-    return state if high_watermark <= state.high_watermark else replace(state, high_watermark=high_watermark)
+    return state if high_watermark <= state.high_watermark else state._replace(high_watermark=high_watermark)
 
 
 def _out_of_range(state: FollowerState, event: OutOfRange) -> Step:
@@ -364,11 +360,11 @@ def _out_of_range(state: FollowerState, event: OutOfRange) -> Step:
     if not _is_answer(state, event):
         return state, ()
     start, end = event.leader_log_start_offset, event.leader_log_end_offset
-    state = replace(state, is_asking=False)
+    state = state._replace(is_asking=False)
     if state.log_end_offset < start or state.log_start_offset > end:
         state, lost = _lower(state, start)
-        state = replace(state, phase=Phase.TRUNCATING, asked=NO_EPOCH, high_watermark=start)
+        state = state._replace(phase=Phase.TRUNCATING, asked=NO_EPOCH, high_watermark=start)
         return state, (*lost, StartAnew(start))
     if state.epochs:
         return _reconcile(state)
-    return _cut(replace(state, phase=Phase.TRUNCATING, asked=NO_EPOCH), end)
+    return _cut(state._replace(phase=Phase.TRUNCATING, asked=NO_EPOCH), end)

@@ -36,8 +36,7 @@ class IsrSettings:
     replica_lag_max_messages: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerProgress:
+class FollowerProgress(NamedTuple):
     """A follower in this leader epoch; its log end is UNKNOWN_OFFSET until it fetches."""
 
     caught_up_ms: int
@@ -87,13 +86,11 @@ class Leading(NamedTuple):
 # -------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     log_end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """A follower fetched from `offset`, so it has everything before; `judge_fetch` allowed it."""
 
     replica: BrokerId

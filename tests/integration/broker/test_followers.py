@@ -3,13 +3,14 @@
 import asyncio
 import errno
 import itertools
+from functools import partial
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.follower.follower import Follower
 from replication.replica.leader.results import FetchTerms
-from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three
+from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three, write_at_once
 
 
 @on_loop
@@ -41,6 +42,35 @@ async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
         assert two.end == 502
 
 
+@on_loop
+async def test_small_appends_wait_for_no_thread_and_others_do(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        await one.produce(b"a")  # begins the leader epoch, with a fsync
+        log, disk, in_thread = two.role.replica.log, two.role.replica.host.disk, []
+        append = log.append_as_follower
+
+        def noted(records):
+            in_thread.append(len(records))
+            return append(records)
+
+        log.append_as_follower = noted
+        write_at_once(disk)
+        for number in range(5):
+            await one.produce(b"%d" % number)
+        assert not in_thread
+        await one.produce(bytes(40_000))
+        assert len(in_thread) == 1
+        disk.begin_write = lambda queue: False  # it is slow
+        await one.produce(b"z")
+        assert len(in_thread) == 2
+        write_at_once(disk)
+        await one.produce(b"y")
+        assert len(in_thread) == 2
+        assert one.stored() == two.stored() == three.stored()
+        await until(lambda: two.role.jobs == 0 and two.role.high_watermark == 9)
+
+
 async def far_behind(site):
     """Broker 1 leads, 2 was away for long and is here again, and is not told yet. Returns them, and the log of 2."""
     one, two = await site.start(1, 2, **{"replica.fetch.max.bytes": "2000"})
@@ -57,14 +87,15 @@ async def far_behind(site):
 async def test_appends_that_fail_are_done_again(tmp_path):
     async with Site(tmp_path) as site:
         one, two, log = await far_behind(site)
-        append, calls = log.append_as_follower, itertools.count()
+        calls = itertools.count()
 
-        def now_and_then(records):
+        def now_and_then(append, records):
             if next(calls) % 3 == 1:
                 raise OSError(errno.EIO, "out of order")
             return append(records)
 
-        log.append_as_follower = now_and_then
+        for name in ("append_as_follower", "try_append_as_follower"):  # in a thread, and in the event loop
+            setattr(log, name, partial(now_and_then, getattr(log, name)))
         await site.tell(2, state=await site.stored())
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == one.stored()

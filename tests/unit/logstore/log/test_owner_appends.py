@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.env import Env, OsFiles
-from logstore.errors import DamagedBatchError, DiskFullError, PylogError, RecordTooLargeError
+from logstore.errors import DamagedBatchError, DiskFullError, InvalidRecordError, PylogError, RecordTooLargeError
 from logstore.log.producers import tracker
 from logstore.log.validation import AppendInfo
 from logstore.records.batch import Record, build
@@ -221,3 +221,116 @@ def test_a_batch_is_taken_back_when_its_producers_snapshot_has_no_room(tmp_path,
     assert append(log, sent[1]).first_offset == 2
     assert log.try_append_as_leader(sent[2], leader_epoch=0).first_offset == 3
     assert [value for _, value in contents(log)] == [b"a", b"0", b"1", b"2"]
+
+
+# ------------------------------------------------------------------------------------------------ of a follower
+
+
+def led(root, env, count=30, **settings):
+    """(a leader's log with small segments, what a follower gets of it answer by answer): with producers, and a gap."""
+    leader = warm(root, env, name="led-0", segment_bytes=500, index_interval_bytes=100, **settings)
+    for number in range(count):
+        rows = [Record(n, 1000 * number + n, None, b"v") for n in range(1 + number % 3)]
+        producer = (1, 0, sum(1 + n % 3 for n in range(10, number))) if number >= 10 else (-1, -1, -1)
+        leader.append_as_leader(build(rows, producer=producer), leader_epoch=0)
+    answers, offset = [], 0
+    while offset < leader.log_end_offset:
+        read = leader.read(offset, max_bytes=100 + 60 * (len(answers) % 4))
+        answers.append(bytes(read.data))
+        offset = read.next_offset
+    return leader, answers
+
+
+def test_a_follower_that_waits_for_nothing_has_the_same_files(tmp_path):
+    env = Env()
+    _, answers = led(tmp_path, env)
+    del answers[5]  # compaction leaves gaps
+    one, two = (make(tmp_path, env, name=n, segment_bytes=400, index_interval_bytes=100) for n in ("one-0", "two-0"))
+    for log in (one, two):
+        log.append_as_follower(answers[0])
+    for answer in answers[1:]:
+        assert one.try_append_as_follower(answer) == two.append_as_follower(answer)
+        assert one.files.view.tail == two.files.view.tail
+    assert contents(one) == contents(two)
+    assert one.epochs.starts == two.epochs.starts
+    told = [[state._replace(last_append_ms=0) for state in log.producers.states()] for log in (one, two)]
+    assert told[0] == told[1]
+    assert len(one.files.view.bases) > 2
+    for base in one.files.view.bases:
+        for path, other in zip(one.files.segment(base).paths, two.files.segment(base).paths, strict=True):
+            assert env.files.read_all(path) == env.files.read_all(other)
+
+
+def followed(root, env, **settings):
+    """A follower's log, one batch long, whose end its owner knows; and the next batches."""
+    _, answers = led(root, Env(), count=3)
+    log = make(root, env, **settings)
+    log.append_as_follower(answers[0])
+    return log, answers[1:]
+
+
+@pytest.mark.parametrize("settings", [{"flush_messages": 10}, {"flush_ms": 0}])
+def test_a_follower_does_nothing_that_may_have_to_be_flushed(tmp_path, settings):
+    log, answers = followed(tmp_path, Env(), **settings)
+    end = log.log_end_offset
+    assert log.try_append_as_follower(answers[0]) is None
+    assert log.log_end_offset == end
+
+
+def test_a_follower_does_nothing_while_the_log_is_held_or_was_not_looked_at(tmp_path):
+    log, answers = followed(tmp_path, Env())
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with log.lock():
+            held.set()
+            release.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(20)
+    try:
+        assert log.try_append_as_follower(answers[0]) is None
+    finally:
+        release.set()
+        holder.join()
+    assert log.try_append_as_follower(answers[0]) is not None
+    assert make(tmp_path, Env(), name="new-0").try_append_as_follower(answers[0]) is None
+
+
+def test_a_follower_waits_with_batches_of_a_leader_epoch_that_is_not_noted(tmp_path):
+    log, _ = followed(tmp_path, Env())
+    end = log.log_end_offset
+    known, new = (
+        bytes(build([Record(at, 1, None, b"x")], leader_epoch=epoch)) for at, epoch in ((end, 0), (end + 1, 1))
+    )
+    assert log.try_append_as_follower(known + new) is None
+    assert log.log_end_offset == end
+    log.append_as_follower(known + new)
+    assert log.epochs.starts[-1] == (1, end + 1)
+
+
+def test_a_follower_refuses_what_goes_back_or_is_damaged_and_takes_the_next(tmp_path):
+    log, answers = followed(tmp_path, Env())
+    broken = bytearray(answers[0])
+    broken[-1] ^= 1
+    with pytest.raises(DamagedBatchError):
+        log.try_append_as_follower(broken)
+    again = bytes(log.read(0, max_bytes=1).data)
+    with pytest.raises(InvalidRecordError):
+        log.try_append_as_follower(again)
+    assert log.try_append_as_follower(answers[0]) is None  # the end is looked for first
+    log.append_as_follower(answers[0])
+
+
+@pytest.mark.parametrize("room", [0, 30])
+def test_after_a_failure_a_follower_looks_for_the_end_first(tmp_path, room):
+    env = Env(files=Full())
+    log, answers = followed(tmp_path, env)
+    env.files.room = room
+    with pytest.raises(DiskFullError):
+        log.try_append_as_follower(answers[0])
+    env.files.room = None
+    assert log.try_append_as_follower(answers[0]) is None
+    log.append_as_follower(answers[0])
+    assert not list(log.verify())
