@@ -184,11 +184,16 @@ def bench_start(root: Path) -> list[list[object]]:
     with logstore.open(path) as store:
         store.create_topic("t")
         store.append("t", table(100, 100))
-    read = f"import logstore; print(sum(b.num_rows for b in logstore.open({path!r}).read('t', partition=0)))"
+        store.create_topic("large")
+        store.append("large", table(10_000, 100))
+    read = "import logstore; print(logstore.open({!r}).read({!r}, partition=0).read_all().num_rows)"
+    pylog = str(Path(sys.executable).with_name("pylog"))
     commands = {
         "import logstore": [sys.executable, "-c", "import logstore"],
-        "first `store.read`": [sys.executable, "-c", read],
-        "`pylog topics list`": [str(Path(sys.executable).with_name("pylog")), "topics", "list", "--path", path],
+        "first `store.read`, 10 KB": [sys.executable, "-c", read.format(path, "t")],
+        "the same, 1 MB, kernels kept": [sys.executable, "-c", read.format(path, "large")],
+        "`pylog --help`": [pylog, "--help"],
+        "`pylog topics list`": [pylog, "topics", "list", "--path", path],
         "nothing": [sys.executable, "-c", ""],
     }
     works = {name: partial(subprocess.run, each, check=True, capture_output=True) for name, each in commands.items()}
@@ -204,12 +209,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the large log")
+    parser.add_argument("--only", choices=BENCHES)
     asked = parser.parse_args()
+    rows = list[list[object]]()
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as root:
-        rows = bench_start(Path(root)) + bench_append(Path(root)) + bench_idempotent(Path(root))
-        rows += bench_open(Path(root))
-        rows += bench_random_read(Path(root), int(asked.gigabytes * 1e9))
+        for name, bench in BENCHES.items():
+            if asked.only in (None, name):
+                rows += bench(Path(root), asked.gigabytes)
     show("The store", ["what", "values", "measured", "against", "ratio", "noise"], rows)
+
+
+BENCHES: dict[str, Callable[[Path, float], list[list[object]]]] = {
+    "start": lambda root, _: bench_start(root),
+    "append": lambda root, _: bench_append(root),
+    "idempotent": lambda root, _: bench_idempotent(root),
+    "open": lambda root, _: bench_open(root),
+    "random": lambda root, gigabytes: bench_random_read(root, int(gigabytes * 1e9)),
+}
 
 
 if __name__ == "__main__":
