@@ -9,14 +9,7 @@ From the ground up: `native` (how they are compiled, loads and stores), `varints
 offset), `compacting`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
-Garbage is not collected meanwhile: of numba there is none, and to look for it takes a tenth of the time.
 """
-# ruff: noqa: E402
-
-import gc
-
-_collects = gc.isenabled()
-gc.disable()
 
 from logstore.records.compiled_code import note_done
 from logstore.records.kernels.contents import digest
@@ -46,8 +39,3 @@ __all__ = [
 ]
 
 note_done(CACHE_DIR, TURN)
-if _collects:
-    if not gc.get_freeze_count():  # all are old now, as if each had been looked at
-        gc.freeze()
-        gc.unfreeze()
-    gc.enable()
