@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.offsets import (
     Extents,
     PartitionOffsets,
@@ -45,7 +46,6 @@ from datasource.connector.options import ReadOptions
 from datasource.connector.places import Offsets, OfGroup, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
 from datasource.errors import report
-from datasource.garbage import exempt_loaded
 from datasource.schema import Shape
 from datasource.topics.directory import PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, PylogError, StorageError

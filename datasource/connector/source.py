@@ -8,10 +8,10 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, RefusedStreamReader, StreamReader
 from datasource.connector.writer import BatchWriter, StreamWriter
-from datasource.garbage import exempt_loaded
 from datasource.schema import check_read_schema, spark_schema
 from logstore import PylogError
 

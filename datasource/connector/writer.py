@@ -25,8 +25,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.options import WriteOptions
-from datasource.garbage import exempt_loaded
 from datasource.schema import check_write_schema, rows_to_append
 from datasource.topics.directory import (
     Batch,

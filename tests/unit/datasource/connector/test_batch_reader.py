@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan, Not
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.reader import _load_kernels
 from datasource.connector.source import PylogDataSource
 from datasource.errors import DataLossError
-from datasource.garbage import exempt_loaded
 from logstore import InvalidRequestError, OffsetOutOfRangeError
 from tests.support.memory_target import MemoryTarget, batch_reader, planned, pushing_reader
 
