@@ -7,7 +7,6 @@ everything that a task needs travels in its `LogPartition`.
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.offsets import (
     Extents,
     PartitionOffsets,
@@ -93,14 +93,10 @@ def _retrying(method: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def _load_kernels() -> None:
-    """Load the kernels into this process once, and exempt what came with them from garbage collection.
-
-    Spark collects after every task and every plan. With numba's objects, which live as long as the process, that takes
-    40 ms; a task may take 300.
-    """
+    """Load the kernels into this process."""
     from logstore.records import decoding  # noqa: F401 - all that reading needs
 
-    gc.freeze()
+    exempt_loaded("kernels")
 
 
 class _Tasks:
@@ -136,6 +132,7 @@ class _Tasks:
         planned = tasks(ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes)
         if planned and not compiled_code.is_kept():
             _load_kernels()  # compiled once here, not in every worker at once
+        exempt_loaded("plan")
         return [LogPartition(ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,7 +146,9 @@ class _Tasks:
             since = agreed(target, now, {planned.topic: {planned.partition: planned.leader_epoch}})
             for r in checked([planned], now, since, fail=self.options.fail_on_data_loss):
                 for records in target.read(r, shape.stored):
-                    yield shape.batch(records, r.topic, r.partition)
+                    batch = shape.batch(records, r.topic, r.partition)
+                    exempt_loaded("task")
+                    yield batch
 
 
 class BatchReader(_Tasks, DataSourceReader):

@@ -8,6 +8,7 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, RefusedStreamReader, StreamReader
 from datasource.connector.writer import BatchWriter, StreamWriter
@@ -45,6 +46,7 @@ class PylogDataSource(DataSource):
         schema Spark does not ask, and the reader refuses them.
         """
         check_read(self.options)
+        exempt_loaded("schema")
         return spark_schema(selected_columns(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -67,7 +69,9 @@ class PylogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch, after checking columns and options."""
-        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        writer = BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        exempt_loaded("writer")
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)

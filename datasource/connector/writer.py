@@ -25,6 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
 from datasource.topics.directory import (
@@ -103,6 +104,7 @@ class _Appender:
                         transaction=transaction,
                     )
                     ranges += [PartitionRange(topic, p, new.start, new.end) for p, new in done.items()]
+                    exempt_loaded("append")
             if transaction is not None:
                 return Appended(tuple(merged(ranges)), transaction.prepare())
         target.flush()
@@ -130,6 +132,7 @@ class _Appender:
     def _commit(self, messages: Messages, *, origin: str = "") -> None:
         if prepared := _prepared(messages):
             self._transactions(self._options.location.write()).commit(prepared, origin=origin)
+        exempt_loaded("commit")
 
     def _abort(self, batches: Iterable[Batch]) -> None:
         """Abort what tasks wrote, also what killed tasks left.

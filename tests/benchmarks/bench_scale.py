@@ -1,6 +1,6 @@
 """How cost grows with the work: each row is a curve, and its last point as a multiple of its first.
 
-python tests/benchmarks/bench_scale.py [--only segments,topics,connections,partitions] [--full] [--plot X.svg]
+python tests/benchmarks/bench_scale.py [--only segments,topics,...] [--full] [--plot X.svg]
 
 A store: segments of a log, topics. A broker: connections that send small produce requests, and partitions that these go
 to. Calls of all sizes take turns, so that a slow moment of the machine meets them all; the CPU is that of the broker's
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import itertools
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -21,7 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import uvloop
 from bench_small_requests import Asking, answer_bytes_of, cpu_s, request
 from harness import show
@@ -207,11 +210,124 @@ def partitions(sizes: Sequence[int], root: Path) -> list[Curve]:
     ]
 
 
+def planning(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """What Spark's process does before a read of all partitions that match a pattern, 100 partitions a topic.
+
+    First in a process that has just opened the store, then once more.
+    """
+    from datasource.connector.source import PylogDataSource
+    from datasource.topics import directory
+
+    first, again = [], []
+    for size in sizes:
+        path = root / f"planned-{size}"
+        with logstore.open(path) as store:
+            each = min(size, 100)
+            rows = pa.table({"value": ["x" * 100] * each, "partition": pa.array(range(each), pa.int32())})
+            for n in range(size // each):
+                store.create_topic(f"t{n}", partitions=each)
+                store.append(f"t{n}", rows)
+        source = PylogDataSource({"path": str(path), "subscribePattern": "t.*"})
+        taken = []
+        for turn in range(4):
+            if turn < 2:  # the first of all loads the code
+                directory._stores.clear()
+            began = time.perf_counter()
+            tasks = source.reader(source.schema()).partitions()
+            taken.append(time.perf_counter() - began)
+            assert sum(len(task.ranges) for task in tasks) == size  # type: ignore[attr-defined]
+        first.append((size, taken[1]))
+        again.append((size, min(taken[2:])))
+        directory._stores.clear()
+    return [
+        Curve("partitions that a Spark read takes", "its plan, in a new process", "s", first, "< 2 s"),
+        Curve("partitions that a Spark read takes", "its plan, again", "s", again, "< 2 s"),
+    ]
+
+
+COMMIT_PARTITIONS = 32
+
+
+def commits(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """The driver's commit of one exactly-once batch that so many tasks wrote, each to 32 partitions of a directory."""
+    seconds, cpu = [], []
+    count = COMMIT_PARTITIONS
+    rows = pa.table({"value": ["x"] * count, "partition": pa.array(range(count), pa.int32())})
+    for size in sizes:
+        path, took, spent = root / f"commits-{size}", [], []
+        with logstore.open(path) as store:
+            store.create_topic("t", partitions=count)
+            for batch in range(4):
+                parts = []
+                for task in range(size):
+                    part = store.transactions.begin("q", batch, run="r", task=str(task))
+                    store.append("t", rows, transaction=part)
+                    parts.append(part.prepare())
+                began, cpu_began = time.perf_counter(), time.process_time()
+                with logstore.open(path) as driver:
+                    driver.transactions.commit(parts)
+                took.append(time.perf_counter() - began)
+                spent.append(time.process_time() - cpu_began)
+        seconds.append((size, statistics.median(took[1:])))
+        cpu.append((size, statistics.median(spent[1:]) / size * 1e3))
+    what = f"tasks of a batch, x {count} partitions"
+    return [Curve(what, "its commit", "s", seconds, "< 3 s"), Curve(what, "CPU per task", "ms", cpu, "1")]
+
+
+KEY_BYTES = 16
+MAP_BYTES = 128 * 1024 * 1024
+
+
+def keys(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """Compaction of a partition with so many keys, each there twice, records of 100 B, with a map of 128 MiB.
+
+    An entry takes 32 bytes of the map, with a key of 16, and its slot 8 of a table that is at most six tenths full and
+    a power of two: 2,516,582 keys fit.
+    """
+    from logstore.records import compaction  # noqa: F401 - not to measure how its kernels load
+
+    rounds, speeds, each_keys = [], [], 1_000_000
+    value = pa.array([b"x" * 80] * each_keys, pa.binary())
+    for size in sizes:
+        path = root / f"keys-{size}"
+        with logstore.open(path) as store:
+            store.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": 128 * 1024 * 1024})
+            order = np.random.default_rng(7)
+            for _ in range(2):
+                shuffled = order.permutation(size)
+                for at in range(0, size, each_keys):
+                    chosen = shuffled[at : at + each_keys]
+                    text = pc.utf8_lpad(pc.cast(pa.array(chosen), pa.string()), KEY_BYTES, "0")
+                    store.append("t", pa.table({"key": text, "value": value[: len(chosen)]}))
+            store.log("t", 0).roll()
+            rewritten = list[int]()  # bytes of each round
+
+            def note(done_bytes: int, total_bytes: int, rewritten: list[int] = rewritten) -> None:
+                if done_bytes == total_bytes:
+                    rewritten.append(total_bytes)
+
+            began = time.process_time()
+            report = store.compact("t", 0, key_map_bytes=MAP_BYTES, progress=note)
+            taken = time.process_time() - began
+        assert report.records_after == size, report
+        rounds.append((size, float(report.rounds)))
+        speeds.append((size, taken * 1e9 / sum(rewritten)))
+        shutil.rmtree(path)
+    what = "keys of a partition, each there twice"
+    return [
+        Curve(what, "rounds of its compaction", "", rounds, ""),
+        Curve(what, "CPU per GB that a round looks at", "s", speeds, "1.3"),
+    ]
+
+
 MEASURES: dict[str, tuple[Callable[[Sequence[int], Path], list[Curve]], Sequence[int]]] = {
     "segments": (segments, (10, 1000, 10_000)),
     "topics": (topics, (10, 1000, 10_000)),
     "connections": (connections, (10, 100, 1000)),
     "partitions": (partitions, (10, 100, 1000, 5000)),
+    "planning": (planning, (100, 1000, 10_000)),
+    "commits": (commits, (2, 20, 200)),
+    "keys": (keys, (1_000_000, 4_000_000, 10_000_000)),
 }
 
 

@@ -24,9 +24,11 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet
 from confluent_kafka.admin import AdminClient
 from harness import AGAIN, interleave, ratio, show
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 HERE = Path(__file__).parent
 # Spark's workers import this directory's peers, and pylog itself where it is not installed.
@@ -341,6 +343,56 @@ def bench_micro_batches(
     yield [what, "100 B", *found, *times, ratio(cpu["ours"], cpu["directory"])]
 
 
+def bench_micro_parquet(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """What a micro-batch of 1,000 rows takes from topic to topic in a directory, and between directories of Parquet."""
+    rows, parquet, numbers = values(MICRO_ROWS, 100), root / "micro-parquet", iter(range(1_000_000))
+    parquet.mkdir()
+    with logstore.open(root / "micro-topics") as store:
+        for topic in ("t", "out"):
+            store.create_topic(topic, partitions=6)
+        for batch in range(MICRO_BATCHES):
+            store.append("t", rows)
+            pa.parquet.write_table(rows, parquet / f"{batch:03d}.parquet")
+    place = {"path": str(root / "micro-topics")}
+
+    def ours(checkpoint: str) -> StreamingQuery:
+        stream = spark.readStream.format("pylog").options(**place, subscribe="t", startingOffsets="earliest")
+        rows = stream.option("maxOffsetsPerTrigger", MICRO_ROWS).load().select("key", "value")
+        sink = rows.writeStream.format("pylog").options(**place, topic="out")
+        return sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+    def files(checkpoint: str) -> StreamingQuery:
+        stream = spark.readStream.schema("key binary, value binary").option("maxFilesPerTrigger", 1)
+        sink = stream.parquet(str(parquet)).writeStream.format("parquet").option("path", f"{checkpoint}-out")
+        return sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+    works = {"ours": ours, "parquet": files, AGAIN: files}
+    took_ms: dict[str, list[float]] = {name: [] for name in works}
+    parts_ms: dict[str, dict[str, list[float]]] = {name: {} for name in works}
+    cpu: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):  # the first one warms up
+        for name, start in works.items():
+            before = cpu_s()
+            query = start(str(root / f"micro-files-{next(numbers)}"))
+            query.awaitTermination()
+            done = [p for p in query.recentProgress if p["numInputRows"]]
+            assert sum(p["numInputRows"] for p in done) == MICRO_BATCHES * MICRO_ROWS
+            if turn:
+                cpu[name].append(cpu_s() - before)
+                for p in done[1:]:
+                    took_ms[name].append(p["durationMs"]["triggerExecution"])
+                    for part, ms in p["durationMs"].items():
+                        parts_ms[name].setdefault(part, []).append(ms)
+    middle = {name: statistics.median(each) for name, each in took_ms.items()}
+    for name in ("ours", "parquet"):
+        parts = {part: statistics.median(each) for part, each in parts_ms[name].items()}
+        print(name, ", ".join(f"{part} {ms:.0f} ms" for part, ms in sorted(parts.items())))
+    found = f"{middle['ours']:.0f} ms", f"Parquet, {middle['parquet']:.0f} ms"
+    times = [middle["parquet"] / middle[name] for name in ("ours", AGAIN)]
+    what = f"micro-batch of {MICRO_ROWS:,} rows, topic to topic, p50"
+    yield [what, "100 B", *found, *times, ratio(cpu["ours"], cpu["parquet"])]
+
+
 def bench_markers(root: Path, rounds: int) -> Iterator[list[object]]:
     """The end of a batch, in a process that knows nothing yet: a decision, and a marker per task and partition."""
     for tasks, partitions in ((1, 1), (2, 6), (8, 32), (32, 32)):
@@ -484,6 +536,7 @@ BENCHES = {
     "cluster-once": bench_cluster_once,
     "micro": bench_micro_batches,
     "micro-once": bench_micro_copies,
+    "micro-parquet": bench_micro_parquet,
 }
 
 

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -178,21 +179,37 @@ store.close()
 """
 
 
+def first_output_s(command: list[str]) -> float:
+    """How long the command takes until it says something."""
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None, "it is piped"
+        assert process.stdout.read(1), command
+        took = time.perf_counter() - began
+        process.communicate()
+    return took
+
+
 def bench_start(root: Path) -> list[list[object]]:
-    """A new process until it has done the first thing, against one that does nothing."""
+    """A new process until its first output, which says that it has done something; against one that does nothing."""
     path = str(root / "start")
     with logstore.open(path) as store:
         store.create_topic("t")
         store.append("t", table(100, 100))
-    read = f"import logstore; print(sum(b.num_rows for b in logstore.open({path!r}).read('t', partition=0)))"
+        store.create_topic("large")
+        store.append("large", table(10_000, 100))
+    read = "import logstore; print(logstore.open({!r}).read({!r}, partition=0).read_all().num_rows, flush=True)"
+    pylog = str(Path(sys.executable).with_name("pylog"))
     commands = {
-        "import logstore": [sys.executable, "-c", "import logstore"],
-        "first `store.read`": [sys.executable, "-c", read],
-        "`pylog topics list`": [str(Path(sys.executable).with_name("pylog")), "topics", "list", "--path", path],
-        "nothing": [sys.executable, "-c", ""],
+        "import logstore": [sys.executable, "-c", "import logstore; print(1, flush=True)"],
+        "first `store.read`, 10 KB": [sys.executable, "-c", read.format(path, "t")],
+        "the same, 1 MB, kernels kept": [sys.executable, "-c", read.format(path, "large")],
+        "`pylog --help`": [pylog, "--help"],
+        "`pylog topics list`": [pylog, "topics", "list", "--path", path],
+        "nothing": [sys.executable, "-c", "print(1, flush=True)"],
     }
-    works = {name: partial(subprocess.run, each, check=True, capture_output=True) for name, each in commands.items()}
-    seconds = interleave(works, rounds=ROUNDS)
+    turns = [{name: first_output_s(each) for name, each in commands.items()} for _ in range(ROUNDS + 1)]
+    seconds = {name: [turn[name] for turn in turns[1:]] for name in commands}  # the first warms up
     return [
         [name, "100 B", f"{statistics.median(each):.2f} s", "python -c ''", ratio(each, seconds["nothing"]), ""]
         for name, each in seconds.items()
@@ -204,12 +221,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the large log")
+    parser.add_argument("--only", choices=BENCHES)
     asked = parser.parse_args()
+    rows = list[list[object]]()
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as root:
-        rows = bench_start(Path(root)) + bench_append(Path(root)) + bench_idempotent(Path(root))
-        rows += bench_open(Path(root))
-        rows += bench_random_read(Path(root), int(asked.gigabytes * 1e9))
+        for name, bench in BENCHES.items():
+            if asked.only in (None, name):
+                rows += bench(Path(root), asked.gigabytes)
     show("The store", ["what", "values", "measured", "against", "ratio", "noise"], rows)
+
+
+BENCHES: dict[str, Callable[[Path, float], list[list[object]]]] = {
+    "start": lambda root, _: bench_start(root),
+    "append": lambda root, _: bench_append(root),
+    "idempotent": lambda root, _: bench_idempotent(root),
+    "open": lambda root, _: bench_open(root),
+    "random": lambda root, gigabytes: bench_random_read(root, int(gigabytes * 1e9)),
+}
 
 
 if __name__ == "__main__":

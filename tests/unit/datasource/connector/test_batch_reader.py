@@ -1,12 +1,15 @@
 """Laws of the batch reader: the options bound it exactly, filters leave out what they can."""
 
 import gc
+import sys
 from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan, Not
 
+from datasource.connector.garbage import exempt_loaded
 from datasource.connector.reader import _load_kernels
+from datasource.connector.source import PylogDataSource
 from datasource.errors import DataLossError
 from logstore import InvalidRequestError, OffsetOutOfRangeError
 from tests.support.memory_target import MemoryTarget, batch_reader, planned, pushing_reader
@@ -116,13 +119,52 @@ def test_rows_come_with_the_columns_that_were_asked_for(target):
     assert second.to_pydict() == {"partition": [1] * 10, "offset": list(range(10))}
 
 
-def test_reading_keeps_the_kernels_out_of_the_garbage_collections_after_every_task(target):
-    _load_kernels.cache_clear()
+@pytest.fixture
+def collected():
+    """The garbage collector as it is in a new worker of Spark."""
+    exempt_loaded.cache_clear()
     gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def is_exempt(objects):
+    """Whether the collector looks at none of these."""
+    looked_at = {id(each) for each in gc.get_objects()}
+    return not any(id(each) in looked_at for each in objects)
+
+
+@pytest.mark.usefixtures("collected")
+def test_a_task_keeps_what_it_loaded_out_of_the_garbage_collections_after_every_task(target):
+    _load_kernels.cache_clear()
     reader = batch_reader(target, subscribe="t")
     (task,) = reader.partitions()
-    list(reader.read(task))
-    try:
-        assert gc.get_freeze_count() > 10_000
-    finally:
-        gc.unfreeze()
+    later = {}  # as if it came with what the first batch needs
+    for _ in reader.read(task):
+        later.setdefault("loaded", [object])
+    from logstore.records import decoding
+
+    assert gc.get_freeze_count() > 10_000
+    assert is_exempt([vars(decoding)])
+    assert not is_exempt([later["loaded"]])
+
+
+@pytest.mark.usefixtures("collected")
+@pytest.mark.parametrize("work", ["schema", "plan"])
+def test_a_process_that_plans_keeps_what_it_loaded_out_of_garbage_collections(target, work):
+    if work == "schema":
+        PylogDataSource({"path": "/nowhere", "subscribe": "t"}).schema()
+    else:
+        batch_reader(target, subscribe="t").partitions()
+    assert is_exempt([vars(sys.modules["datasource.connector.reader"])])
+
+
+@pytest.mark.usefixtures("collected")
+def test_garbage_of_later_work_is_found(target):
+    for _ in range(2):
+        batch_reader(target, subscribe="t").partitions()
+        cycle = []
+        cycle.append(cycle)
+        before = gc.collect()
+        del cycle
+        assert gc.collect() > 0, before
