@@ -54,14 +54,14 @@ class LogReader:
     def read_cached(self, offset: int, *, max_bytes: int, upper: int) -> ReadResult | None:
         """See `Log.read_cached`."""
         view = self._files.view
-        if view.is_swapping or not view.bases or not view.bases[-1] <= offset < upper <= view.end:
+        bases, tail = view.bases, view.tail
+        if not bases or not bases[-1] <= offset < upper <= tail.next_offset or (view.aside and view.is_swapping):
             return None
         base_offset, position = self._cursors.get(offset, (offset, 0))
-        if base_offset != view.bases[-1] or min(max_bytes, view.tail.position - position) > CACHED_BYTES_MAX:
+        if base_offset != bases[-1] or min(max_bytes, tail.position - position) > CACHED_BYTES_MAX:
             return None
         segment = self._files.segment(base_offset)
-        request = Request(offset, max_bytes, upper, None)
-        found = segment.read_cached(request, position, view.tail.position, view.end)
+        found = segment.read_cached(offset, upper, max_bytes, position, tail)
         return None if found is None else self._found(segment, found)
 
     def _read_in(self, view: DirectoryView, request: Request, upper: int | None) -> ReadResult:

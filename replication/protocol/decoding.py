@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from functools import lru_cache
 from typing import TypeAlias
 
 from replication.errors import ProtocolError
@@ -146,8 +147,67 @@ def _one_batch_compact(buffer: memoryview, at: int) -> OneBatch | None:
     return acks, timeout_ms, str(buffer[at:end], "utf-8"), index, buffer[first:last]
 
 
+# A consumer's request for one partition, without a rack, tags and partitions that leave a session: what is before the
+# topic's name (or with its id), and what is behind it.
+_ONE_FETCH_HEAD = {
+    version: struct.Struct(">iiiibiiih" if version < FETCH_FLEXIBLE else ">iiiibiiBB" if version < TOPIC_IDS
+                           else ">iiiibiiB16s" if version < 15 else ">iiibiiB16s")
+    for version in range(11, 17)
+}  # fmt: skip
+_ONE_FETCH, _ONE_FETCH_COMPACT = struct.Struct(">iiiqqiih"), struct.Struct(">BiiqiqiBBBBB")
+_ONE_FETCH_LENGTHS = (2, 0, 0, 1, 1, 0)  # partitions, tags of it and of the topic, forgotten topics, rack, tags
+
+
+def _one_fetch(version: int, buffer: Buffer, at: int) -> FetchRequest | None:
+    """Decode a request for one partition in two pieces; None: it is another one, to be read field by field."""
+    layout = _ONE_FETCH_HEAD.get(version)
+    if layout is None or len(buffer) < at + layout.size:
+        return None
+    fields = layout.unpack_from(buffer, at)
+    at += layout.size
+    replica_id, fields = (-1, fields) if version >= 15 else (fields[0], fields[1:])
+    max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, key = fields
+    if isolation not in (0, 1) or topics != (2 if version >= FETCH_FLEXIBLE else 1):
+        return None
+    name = topic_id = None
+    if version < TOPIC_IDS:
+        end = at + (key - 1 if version >= FETCH_FLEXIBLE else key)
+        if end < at or key >= 0x80:
+            return None
+        name, at = str(buffer[at:end], "utf-8"), end
+    else:
+        topic_id = _uuid(key)
+    if version >= FETCH_FLEXIBLE:
+        if len(buffer) != at + _ONE_FETCH_COMPACT.size:
+            return None
+        count, index, epoch, offset, last_epoch, log_start, limit, *lengths = _ONE_FETCH_COMPACT.unpack_from(buffer, at)
+        if (count, *lengths) != _ONE_FETCH_LENGTHS:
+            return None
+    else:
+        if len(buffer) != at + _ONE_FETCH.size:
+            return None
+        count, index, epoch, offset, log_start, limit, forgotten, rack = _ONE_FETCH.unpack_from(buffer, at)
+        if count != 1 or forgotten or rack:
+            return None
+        last_epoch = -1
+    topic = FetchTopic(name, topic_id, (FetchPartition(index, offset, limit, epoch, last_epoch, log_start),))
+    isolated = _ISOLATIONS[isolation]
+    return FetchRequest(
+        max_wait_ms, min_bytes, (topic,), max_bytes, isolated, replica_id, -1, session_id, session_epoch
+    )
+
+
+@lru_cache(maxsize=4096)
+def _uuid(raw: bytes) -> uuid.UUID | None:
+    number = int.from_bytes(raw, "big")
+    return uuid.UUID(int=number) if number else None
+
+
 def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> FetchRequest:
     """Decode versions 4 to 16. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
+    one = _one_fetch(version, buffer, at)
+    if one is not None:
+        return one
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     replica_id = replica_epoch = -1
     if version < 15:
@@ -231,8 +291,7 @@ def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | 
     """Return a topic's name or, in a version with ids, its id (None for the zero id); and its end."""
     if version >= TOPIC_IDS:
         raw, at = cut(buffer, at, 16)
-        number = int.from_bytes(raw, "big")
-        return None, uuid.UUID(int=number) if number else None, at
+        return None, _uuid(bytes(raw)), at
     name, at = form.string(buffer, at)
     return name, None, at
 

@@ -22,7 +22,7 @@ from replication.protocol.messages import (
     ProduceResponse,
     TopicProduced,
 )
-from replication.protocol.wire import COMPACT, INT16, INT32, LEGACY, Buffer, Form
+from replication.protocol.wire import COMPACT, INT16, INT32, LEGACY, Buffer, Form, put_uvarint
 
 # Records up to this size are copied into the head of the message: the copy costs less than another buffer.
 COPIED_BYTES_MAX = 4096
@@ -102,6 +102,51 @@ def _put_produced(version: int, form: Form, produced: PartitionProduced, parts: 
             parts.append(form.put_tags([(0, _LEADER.pack(leader.leader_id, leader.leader_epoch, 0))]))
         else:
             parts.append(_NO_TAGS)
+
+
+def fetched_one(
+    version: int,
+    correlation_id: int,
+    topic: tuple[str | None, uuid.UUID | None],
+    row: tuple[int, int, int],
+    records: Buffer,
+    *,
+    is_committed: bool,
+) -> list[Buffer]:
+    """The whole FetchResponse of versions 11 to 16, its size in front, to a request for one partition that has records.
+
+    `row`: partition, high watermark, log start offset. `is_committed`: read_committed was asked for, and no transaction
+    was aborted.
+    """
+    key, size_bytes = _fetched_topic(version, *topic), len(records)
+    index, high_watermark, log_start = row
+    if version >= FETCH_FLEXIBLE:
+        size, end = put_uvarint(size_bytes + 1), _FETCHED_END
+        fields = _FETCHED_COMPACT.pack(index, 0, high_watermark, high_watermark, log_start, is_committed, -1)
+        length = _FETCHED_COMPACT_HEAD.size - 4 + len(key) + len(fields) + len(size) + size_bytes + len(end)
+        head = _FETCHED_COMPACT_HEAD.pack(length, correlation_id, 0, 0, 0, 0)
+    else:
+        size, end = INT32.pack(size_bytes), b""
+        fields = _FETCHED_V11.pack(index, 0, high_watermark, high_watermark, log_start, is_committed - 1, -1)
+        length = _FETCHED_HEAD.size - 4 + len(key) + len(fields) + len(size) + size_bytes
+        head = _FETCHED_HEAD.pack(length, correlation_id, 0, 0, 0)
+    if size_bytes <= COPIED_BYTES_MAX:
+        return [b"".join((head, key, fields, size, records, end))]
+    first = b"".join((head, key, fields, size))
+    return [first, records, end] if end else [first, records]
+
+
+_FETCHED_HEAD = struct.Struct(">iiihi")  # size, correlation id, throttle time, error, session
+_FETCHED_COMPACT_HEAD = struct.Struct(">iibihi")
+_FETCHED_V11 = struct.Struct(">ihqqqii")  # as above, the number of aborted transactions, the preferred replica
+_FETCHED_COMPACT = struct.Struct(">ihqqqBi")
+_FETCHED_END = bytes(3)  # no tags of the partition, the topic, the response
+
+
+@lru_cache(maxsize=4096)
+def _fetched_topic(version: int, name: str | None, topic_id: uuid.UUID | None) -> bytes:
+    form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
+    return form.put_count(1) + _put_topic_key(version, form, name, topic_id) + form.put_count(1)
 
 
 def fetch_response(version: int, response: FetchResponse) -> list[Buffer]:

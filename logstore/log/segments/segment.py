@@ -368,15 +368,17 @@ class Segment:
                     own_space = own_space[: batch.size_bytes] if batch.size_bytes <= size_bytes else None
                 max_bytes = size_bytes = batch.size_bytes
 
-    def read_cached(self, request: Request, position: int, size_bytes: int, limit: int) -> Slice | None:
+    def read_cached(self, offset: int, upper: int, max_bytes: int, position: int, tail: SegmentEnd) -> Slice | None:
         """As `read`, where a batch at `position` holds the offset, and memory has it; None: `read` it.
 
-        There are whole batches in the first `size_bytes` of the file, which is the last of its log.
+        There are whole batches up to `tail`, and this is the last segment of its log.
         """
-        offset, max_bytes, upper, _, walk = request
+        size_bytes, limit = tail[:2]
         wanted_bytes = min(max_bytes + OFFSET_BYTES, size_bytes - position)
-        data = self._env.files.read_cached(self.path, position, wanted_bytes) or bytearray()
-        stop, last = walk(data, min(len(data), max_bytes), upper=upper)
+        data = self._env.files.read_cached(self.path, position, wanted_bytes)
+        if not data:
+            return None
+        stop, last = whole_bytes(data, min(len(data), max_bytes), upper=upper)
         if not stop:
             return None
         following = int.from_bytes(data[stop : stop + OFFSET_BYTES], "big") if position + stop < size_bytes else limit

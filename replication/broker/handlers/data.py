@@ -21,15 +21,17 @@ from replication.errors import ErrorCode, KafkaError, ProtocolError, message_of
 from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.model.metadata import Metadata
 from replication.network.steps import STEP_ITEMS, begin, in_steps, step
-from replication.network.work import Encoded, Handler, Work
+from replication.network.work import ROOM_BYTES_MIN, Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.encoding import fetched_one
 from replication.protocol.messages import (
     CurrentLeader,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    Isolation,
     NodeEndpoint,
     PartitionFetched,
     PartitionProduced,
@@ -53,6 +55,7 @@ MAGIC = 2
 APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
 PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
 PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
+FETCH_ONE = 11  # the first version that is answered at once
 FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
@@ -229,28 +232,33 @@ class DataHandlers:
 
     # ------------------------------------------------------------------- fetch
 
-    def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse:
+    def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | Encoded | FetchResponse:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
         few = self._fetch_followed if request.replica_id >= 0 else self._fetch_one
         return few(context, request) or begin(self._fetch(context, request))
 
-    def _fetch_one(self, context: Work, request: FetchRequest) -> FetchResponse | None:
+    def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
-        max_wait_ms, min_bytes, topics, max_bytes, isolation, replica_id, epoch, _, session_epoch, rack = request
-        if replica_id != -1 or len(topics) != 1 or len(topics[0][2]) != 1 or session_epoch not in FULL_SESSIONS:
+        _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack = request
+        if replica_id != -1 or len(topics) != 1 or session_epoch not in FULL_SESSIONS:
             return None
-        version, (name, topic_id, (asked,)) = context.version, topics[0]
-        if version < FETCH_ZSTD or (rack and self._config.has_nearest_reads):
+        version, (name, topic_id, partitions) = context.version, topics[0]
+        if version < FETCH_ONE or len(partitions) != 1 or (rack and self._config.has_nearest_reads):
             return None
+        (asked,) = partitions
         known = name if version < TOPIC_IDS else self._metadata.name_of(topic_id_of(topic_id))
         leader = self._replicas.known_leader((known, asked[0])) if known is not None else None
         if leader is None:
             return None
-        max_bytes = max(0, min(max_bytes, self._config.fetch_max_bytes))
-        min_bytes = min(min_bytes, max_bytes)
-        terms = FetchTerms(replica_id, epoch, max_wait_ms, min_bytes, max_bytes, isolation, context.room_bytes)
-        found = fetch_one(leader, leader.replica.tp, asked, terms)
-        return None if found is None else FetchResponse((TopicFetched(name, topic_id, (found,)),))
+        max_bytes = min(max_bytes, self._config.fetch_max_bytes)
+        room_bytes = max_bytes if max_bytes <= ROOM_BYTES_MIN else min(max_bytes, context.room_bytes())
+        found = fetch_one(leader, asked, isolation, room_bytes, min(min_bytes, max_bytes))
+        if found is None:
+            return None
+        high_watermark, start, records = found
+        row, is_committed = (asked[0], high_watermark, start), isolation is Isolation.READ_COMMITTED
+        correlation_id, topic = context.correlation_id, (name, topic_id)
+        return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
 
     def _fetch_followed(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse | None:
         """The answer to a follower that asks for a few partitions, from memory; None: nothing was done that counts."""

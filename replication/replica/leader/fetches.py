@@ -21,6 +21,7 @@ from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step
 from replication.protocol.messages import EXAMINER, Aborted, FetchPartition, Isolation, PartitionFetched
+from replication.protocol.wire import Buffer
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import FetchTerms, unlimited
 from replication.replica.storage.batch_cache import BatchCache
@@ -198,17 +199,38 @@ async def fetch(
     return found
 
 
-def fetch_one(leader: Leader, tp: TopicPartition, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
-    """What a consumer gets of its only partition, if it waits for nothing; None: `fetch` it, nothing was done."""
-    left_bytes = min(terms.max_bytes, terms.room_bytes())
-    if left_bytes <= 0 or leader.admit(asked, terms) is not None:
+def fetch_one(
+    leader: Leader, asked: FetchPartition, isolation: Isolation, room_bytes: int, min_bytes: int
+) -> tuple[int, int, Buffer] | None:
+    """What a consumer gets of its only partition, if it waits for nothing; None: `fetch` it, nothing was done.
+
+    Returns high watermark, log start offset and records; no aborted transaction is among them.
+    """
+    replica, state, offset = leader.replica, leader.state, asked.fetch_offset
+    start, high_watermark, limit = replica.start, state.high_watermark, min(asked.max_bytes, room_bytes)
+    if (
+        leader.is_over
+        or not start <= offset < high_watermark
+        or asked.current_leader_epoch not in (-1, state.leader_epoch)
+    ):
         return None
-    reading = _Reading(tp, asked, leader)
-    if not reading.look(terms):
+    if isolation is Isolation.READ_COMMITTED and replica.log.files.view.transactional:
         return None
-    if not (reading.read_recent(left_bytes, terms.isolation) or reading.read_cached(left_bytes, terms)):
+    recent = leader.recent.read(offset, upper=high_watermark, max_bytes=max(0, limit))
+    if recent is not None:
+        records: Buffer = recent[0]
+    elif replica.damage is not None:
         return None
-    return reading.answer(terms) if reading.size_bytes >= terms.min_bytes else None
+    else:
+        found = replica.log.read_cached(offset, max_bytes=max(0, limit), upper=high_watermark)
+        if found is None:
+            return None
+        records = found.data
+    size_bytes = len(records)
+    if room_bytes <= 0 or size_bytes < min_bytes:
+        return None
+    replica.host.counters.bytes_out += size_bytes
+    return high_watermark, start, records
 
 
 def fetch_followed(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import struct
 
 import pytest
@@ -313,6 +314,43 @@ async def test_errors_of_one_partition_hide_no_data_of_another_and_let_nobody_wa
             codes = sorted(topic.partitions[0].error_code for topic in answer.topics)
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert codes == sorted([0, ErrorCode.OFFSET_OUT_OF_RANGE, unknown])
+
+
+@on_loop
+async def test_what_is_answered_at_once_is_what_any_fetch_gets(tmp_path, monkeypatch):
+    """Of one partition: whatever is asked for, and with a transaction in the log, too."""
+    ways = {"at once": DataHandlers._fetch_one, "in steps": lambda *_: None}
+    async with client_of(tmp_path) as client:
+        log = client.site.brokers[1].replicas.partition(*T0).replica.log
+        for size in (10, 5000, 100):
+            await client.produce(bytes(batch(*[bytes(size)] * 3)))
+        for is_transactional in (False, True):
+            if is_transactional:
+                log.append_as_leader(build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+            known = 0
+            for version, offset, isolation, options, epoch in itertools.product(
+                (10, 11, 12, 13, 16),
+                (-1, 0, 1, 5, 9, 99),
+                Isolation,
+                ({}, {"each_bytes": 1}, {"max_bytes": 400}, {"each_bytes": -1}, {"max_bytes": 0}, {"min_bytes": 300}),
+                (-1, 0, 7),
+            ):
+                request = client.fetch_request({T0: offset}, version, isolation=isolation, **options)
+                (topic,) = request.topics
+                asked = topic.partitions[0]._replace(current_leader_epoch=epoch)
+                request = request._replace(topics=(topic._replace(partitions=(asked,)),))
+                found = {}
+                for name, way in ways.items():
+                    monkeypatch.setattr(DataHandlers, "_fetch_one", way)
+                    found[name] = told(await client.ask(ApiKey.FETCH, version, request))
+                assert found["at once"] == found["in steps"]
+                known += bool(found["at once"][0].records)
+            assert known > 200
+
+
+def told(answer):
+    """Its partitions, with bytes that can be compared."""
+    return [row._replace(records=bytes(row.records)) for topic in answer.topics for row in topic.partitions]
 
 
 @on_loop

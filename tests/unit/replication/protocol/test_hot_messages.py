@@ -1,5 +1,6 @@
 """Produce and Fetch by hand: the same bytes as kio's, in every version, both ways; and no bytes do harm."""
 
+import uuid
 from contextlib import suppress
 
 import pytest
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 
 from replication.errors import ProtocolError
 from replication.protocol import apis, decoding, encoding
-from replication.protocol.messages import PartitionProduced, ProduceResponse, TopicProduced
+from replication.protocol.messages import (
+    FetchResponse,
+    Isolation,
+    PartitionFetched,
+    PartitionProduced,
+    ProduceResponse,
+    TopicFetched,
+    TopicProduced,
+)
 from replication.protocol.wire import MALFORMED
 from tests.support import kio_twin, messages
 
@@ -92,3 +101,31 @@ def test_the_response_to_one_batch_is_written_as_any_other(version):
     response = ProduceResponse([TopicProduced("té", [row])])
     whole = apis.encode_response(apis.ApiKey.PRODUCE, version, 99, response)
     assert encoding.produced_one(version, 99, "té", 7, row[2:5]) == b"".join(whole)
+
+
+@pytest.mark.parametrize("version", FETCH)
+@pytest.mark.parametrize("name", ["", "t", "é" * 20, "t" * 126, "t" * 127, "t" * 249])
+def test_a_fetch_of_one_partition_is_read_as_any_other(version, name):
+    """What is read in two pieces is not, with a rack, with a byte behind it, or without its last ones."""
+    asked = decoding.FetchPartition(7, 1 << 40, 1 << 20, 3, -1, -1)
+    for topic_id, rack in ((uuid.UUID(int=1 << 100), ""), (None, ""), (None, "r")):
+        topics = (decoding.FetchTopic(name, topic_id, (asked,)),)
+        request = decoding.FetchRequest(500, 1, topics, 5000, Isolation.READ_COMMITTED, -1, -1, 9, -1, rack)
+        raw = b"".join(encoding.fetch_request(version, request))
+        expected = messages.as_version_says_fetch_request(version, request)
+        for bytes_behind in (b"", b"\x00"):
+            assert decoding.fetch_request(version, memoryview(raw + bytes_behind), 0) == expected
+        for cut in range(len(raw)) if len(raw) < 130 else (len(raw) - 1, len(raw) - 2, len(raw) // 2):
+            with pytest.raises((ProtocolError, *MALFORMED)):
+                decoding.fetch_request(version, memoryview(raw)[:cut], 0)
+
+
+@pytest.mark.parametrize("version", range(11, 17))
+@pytest.mark.parametrize("size", [1, 126, 127, 4096, 4097, 20_000])
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_the_response_of_one_partition_is_written_as_any_other(version, size, is_committed):
+    topic = "té", uuid.UUID(int=1 << 100)
+    row = PartitionFetched(7, 0, 1 << 40, 1 << 40, 12, () if is_committed else None, bytes(size))
+    whole = apis.encode_response(apis.ApiKey.FETCH, version, 99, FetchResponse([TopicFetched(*topic, [row])]))
+    one = encoding.fetched_one(version, 99, topic, (7, 1 << 40, 12), bytes(size), is_committed=is_committed)
+    assert b"".join(one) == b"".join(whole)
