@@ -45,7 +45,7 @@ from logstore.log.validation import AppendInfo, count_taken, plain_batch, valid_
 from logstore.log.writer import LogWriter, Placed, Plain
 from logstore.records.batch import BatchHeader, header_at
 from logstore.records.marker import end_marker
-from logstore.records.plain import placed
+from logstore.records.plain import following, placed
 
 logger = logging.getLogger(__name__)
 
@@ -325,11 +325,16 @@ class Log:
             latest = self.epochs.latest
             if not self._may_append_at_once(latest):
                 return None
-            checked = [batch for _, batch in valid_batches(records, self.config, dense=False)]
-            if any(batch.leader_epoch != latest for batch in checked):
+            first = self.files.view.end
+            plain = following(records, first, latest)
+            checked = valid_batches(records, self.config, dense=False) if plain is None else plain
+            if any(batch.leader_epoch != latest for _, batch in checked):
                 return None
             self._is_caught_up = False
-            info = self._follow(records, checked)
+            if plain and self._writer.append_followed(records, plain, self.config):
+                info = AppendInfo(first, self.files.view.end, -1, len(records))
+            else:
+                info = self._follow(records, [batch for _, batch in checked])
             self._is_caught_up = True
             return info
         finally:

@@ -96,15 +96,38 @@ class LogWriter:
 
         Raises: as `admit`.
         """
-        files, view = self._files, self._files.view
+        view = self._files.view
         if not view.bases or config.message_timestamp_type != "CreateTime":
             return []
         found = self._place(view, batches, leader_epoch, config)
         if not found:
             return []
         data = batches[0][0] if len(found) == 1 else b"".join([data for data, _ in batches[: len(found)]])
+        self._write(view, found, data, config.index_interval_bytes)
+        return [AppendInfo(batch[0], batch[0] + batch[6] + 1, -1, batch[1]) for _, batch in found]
+
+    def append_followed(
+        self, data: bytes | bytearray | memoryview, batches: Sequence[Placed], config: LogConfig
+    ) -> bool:
+        """Append the plain batches that `data` is, at the log's end, in one write; False: they need more than that."""
+        view = self._files.view
+        if not view.bases or not view.tail.position:
+            return False
+        room, begin, found = self._room(view, config), view.tail.position, list[Placed]()
+        for at, batch in batches:
+            if must_roll(room, begin + at, batch) or (batch[9] >= 0 and not view.snapshots):
+                return False
+            found.append((begin + at, batch))
+        self._write(view, found, data, config.index_interval_bytes)
+        return True
+
+    def _write(
+        self, view: DirectoryView, found: Sequence[Placed], data: bytes | bytearray | memoryview, interval_bytes: int
+    ) -> None:
+        """Write these batches behind the end of the active segment, which has room for them."""
+        files = self._files
         segment = files.segment(view.bases[-1])
-        end, entries, times = view.tail.behind_all(found, segment.base_offset, config.index_interval_bytes)
+        end, entries, times = view.tail.behind_all(found, segment.base_offset, interval_bytes)
         try:
             files.env.files.write(segment.path, found[0][0], data)
             if entries:
@@ -115,7 +138,6 @@ class LogWriter:
         except StorageError:
             self._undo(view)
             raise
-        return [AppendInfo(batch[0], batch[0] + batch[6] + 1, -1, batch[1]) for _, batch in found]
 
     def _place(
         self, view: DirectoryView, batches: Sequence[Plain], leader_epoch: int, config: LogConfig

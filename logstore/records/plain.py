@@ -50,3 +50,26 @@ def placed(plain: PlainHeader, base_offset: int, leader_epoch: int) -> BatchHead
 def stamp_plain(buffer: bytearray | memoryview, base_offset: int, length: int, leader_epoch: int) -> None:
     """`stamp` the batch that `buffer` is, whose length is known, in one step."""
     _STAMP.pack_into(buffer, 0, base_offset, length, leader_epoch)
+
+
+def following(buffer: Buffer, offset: int, leader_epoch: int) -> list[tuple[int, BatchHeader]] | None:
+    """Return (position, header) of the plain batches that `buffer` is, of this epoch, from this offset on without gaps.
+
+    None: look at them more closely. Their CRCs are good.
+    """
+    found, position, size_bytes, view = list[tuple[int, BatchHeader]](), 0, len(buffer), memoryview(buffer)
+    while position + HEADER_BYTES <= size_bytes:
+        fields = HEADER.unpack_from(buffer, position)
+        base_offset, length, epoch, magic, crc, attributes, last_offset_delta, *_, count = fields
+        end = position + LENGTH_END + length
+        if (
+            (base_offset, epoch, magic) != (offset, leader_epoch, MAGIC)
+            or attributes not in _PLAIN
+            or not 0 < count <= last_offset_delta + 1
+            or not position + HEADER_BYTES <= end <= size_bytes
+            or crc32c(view[position + ATTRIBUTES_AT : end]) != crc
+        ):
+            return None
+        found.append((position, BatchHeader(base_offset, length + LENGTH_END, *fields[2:])))
+        position, offset = end, offset + last_offset_delta + 1
+    return found if position == size_bytes else None

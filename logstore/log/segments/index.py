@@ -78,7 +78,7 @@ class SortedEntries:
 
     def append(self, entries: Iterable[Entry], *, behind: int | None = None) -> None:
         """Add entries behind the last whole one, in one write. `behind`: how many there are, if the caller knows."""
-        data = b"".join(self._entry.pack(*entry) for entry in entries)
+        data = b"".join([self._entry.pack(*entry) for entry in entries])
         if behind is None:
             stat = self._env.files.stat(self.path)
             if stat is None:

@@ -150,8 +150,9 @@ class Segment:
             if entry[0] > newest:
                 newest = entry[0]
                 added.append(entry)
-        if added:
-            self.time_index.append(added, behind=tail.timed_entries)
+        if not added:
+            return tail
+        self.time_index.append(added, behind=tail.timed_entries)
         return tail._replace(timed_entries=tail.timed_entries + len(added), timed_ms=newest)
 
     def _counted(self, tail: SegmentEnd, more: int = 0) -> SegmentEnd:

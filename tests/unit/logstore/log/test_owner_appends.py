@@ -101,6 +101,50 @@ def test_batches_that_are_appended_together_are_what_they_are_one_by_one(turns):
         assert not list(two.verify())
 
 
+FOLLOWED = st.fixed_dictionaries(
+    {
+        "size": st.sampled_from([1, 50, 150]),
+        "time_ms": st.integers(0, 60),
+        "producer": st.sampled_from([(-1, -1, -1)] * 4 + [(7, 0, 0)]),
+        "how": st.sampled_from(["good"] * 12 + ["gap", "old", "epoch", "damaged", "cut", "transactional"]),
+    }
+)
+
+
+@given(answers=st.lists(st.lists(FOLLOWED, min_size=1, max_size=5), min_size=1, max_size=6))
+def test_what_a_follower_appends_at_once_is_what_it_appends_under_the_lock(answers):
+    with tempfile.TemporaryDirectory() as root:
+        settings = {"segment_bytes": 700, "segment_ms": 50, "index_interval_bytes": 200}
+        env = Env()
+        one, two = (warm(Path(root), env, name=name, **settings) for name in ("one-0", "two-0"))
+        for answer in answers:
+            data, offset = bytearray(), one.log_end_offset
+            for sent in answer:
+                how = sent["how"]
+                offset += {"gap": 3, "old": -1}.get(how, 0)
+                rows = [Record(max(0, offset) + n, 1_000 + sent["time_ms"], None, bytes(sent["size"])) for n in (0, 1)]
+                made = build(
+                    rows,
+                    producer=sent["producer"],
+                    leader_epoch=int(how == "epoch"),
+                    attributes=16 * (how == "transactional" and sent["producer"][0] >= 0),
+                )
+                if how == "damaged":
+                    made[-1] ^= 1
+                data += made[:-5] if how == "cut" else made
+                offset += 2
+            wanted = outcome(partial(one.append_as_follower, bytes(data)))
+            done = outcome(partial(two.try_append_as_follower, bytes(data)))
+            if done is None:
+                done = outcome(partial(two.append_as_follower, bytes(data)))
+            assert done == wanted
+        files = [
+            {path.name: path.read_bytes() for path in log.directory.iterdir() if path.suffix in KINDS}
+            for log in (one, two)
+        ]
+        assert files[0] == files[1]
+
+
 def outcome(append):
     try:
         return append()
