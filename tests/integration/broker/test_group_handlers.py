@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from replication.broker.handlers.small_commits import SmallCommitHandler
 from replication.broker.topic_admin import TopicAdmin
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
@@ -169,13 +170,44 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
         if not leads:
             one.replicas.disconnect()
         admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, None, random.Random(1))
-        async with serving(coordinators.handlers(admin)) as (_, port):
+        turns = SmallCommitHandler(one.replicas.metadata, groups, one.env.clock).turns()
+        handlers = coordinators.handlers(admin)
+        async with serving(handlers, turns=turns) as (_, port), serving(handlers) as (_, single_port):
             client = await Client.connect(port)
             client.newest = newest
             if leads:
                 await until(lambda: groups.terms.term(0).loading is None)
+            client.single_port = single_port  # where no commit is handled with others
+            client.groups = groups
             yield client
         coordinators.end()
+
+
+@every_version
+@on_loop
+async def test_commits_that_are_handled_together_are_answered_and_kept_as_single_ones(tmp_path, newest):
+    """Byte for byte, whatever is committed."""
+    async with client_of(tmp_path, newest) as client:
+        single = await Client.connect(client.single_port)
+        assert await client.commit(0, group="first") == OK  # later ones are stored at once
+        version, kept = client.version(ApiKey.OFFSET_COMMIT), []
+        for peer, group in ((client, "a"), (single, "b")):
+            answers = []
+            for n, (topic, partition, text, count) in enumerate(
+                [("orders", 0, "note", 1), ("orders", 0, None, 1), ("orders", 0, "é", 2), ("orders", 9, "", 1),
+                 ("nowhere", 0, "", 1), ("orders", 0, "x" * 5000, 1), ("orders", 0, "", 0)]
+            ):  # fmt: skip
+                row = {"partition_index": partition, "committed_offset": n, "committed_leader_epoch": 3,
+                       "committed_metadata": text}  # fmt: skip
+                for name, generation, member in ((group, -1, ""), (f"{group}{n}", 4, "nobody")):
+                    body = {"group_id": name, "generation_id_or_member_epoch": generation, "member_id": member,
+                            "group_instance_id": None, "retention_time": -1,
+                            "topics": [{"name": topic, "partitions": [row] * count}]}  # fmt: skip
+                    peer.send(ApiKey.OFFSET_COMMIT, version, body)
+                    answers.append((await peer.frame())[4:])
+            found = client.groups.group(group).offsets[T0]
+            kept.append((answers, found.offset, found.leader_epoch, found.metadata))
+        assert kept[0] == kept[1]
 
 
 @every_version
