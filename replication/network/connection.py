@@ -154,6 +154,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         self.buffer_updated(0)
+        self._finish_if_done()
 
     def _only_frame(self, nbytes: int) -> bytearray | None:
         """The one small frame that came, as most do, if it may start at once."""
@@ -300,7 +301,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._answer(work, future.result())
         self.go_on()
-        self._finish_if_done()
 
     def _done(self, work: Work) -> None:
         if work.is_begun:
@@ -346,7 +346,8 @@ class Connection(asyncio.BufferedProtocol):
         """Have the handler of single requests do it."""
         self._gathered -= 1
         self._exclusive -= request.key is not _PRODUCE
-        self._dispatch(request.frame, request.held_bytes, request.started_s)
+        held_bytes, request.held_bytes = request.held_bytes, 0
+        self._dispatch(request.frame, held_bytes, request.started_s)
         self._after_gathered()
 
     def answer(self, request: Gathered, data: Buffer) -> None:
@@ -355,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exclusive -= request.key is not _PRODUCE
         if request.held_bytes:
             self._admission.hold(-request.held_bytes)
+            request.held_bytes = 0
         transport = self._transport
         if self._order:
             work = self._work_of(request, 0, 0)
@@ -384,27 +386,25 @@ class Connection(asyncio.BufferedProtocol):
     def answer_kept(self, work: Work, response: Any) -> None:
         """Send the response, or what follows from it; once for each that is kept."""
         self._answer(work, response)
-        if self._pending:
+        if self._pending or self._is_winding_up:
             self.go_on()
-        self._finish_if_done()
 
-    def broke(self, error: Exception) -> None:
+    def broke(self, request: Gathered, error: Exception) -> None:
         """Close, since nobody has foreseen this."""
-        self._gathered = 0
-        logger.error("client=%s failed, connection closed", self.host, exc_info=error)
+        self._admission.hold(-request.held_bytes)
+        request.held_bytes = self._gathered = 0
+        if not self._is_winding_up:
+            logger.error("client=%s api=%s failed, connection closed", self.host, request.key.name, exc_info=error)
         self.abort()
 
     def _work_of(self, request: Gathered, version: int, correlation_id: int) -> Work:
         named = Request(request.key, version, correlation_id, None, None)
-        return Work(self._admission, named, self.host, self.id, request.held_bytes, request.started_s)
+        held_bytes, request.held_bytes = request.held_bytes, 0
+        return Work(self._admission, named, self.host, self.id, held_bytes, request.started_s)
 
     def _after_gathered(self) -> None:
         if not self._gathered and (self._pending or self._is_winding_up):
-            self._admission.loop.call_soon(self._go_on_or_finish)
-
-    def _go_on_or_finish(self) -> None:
-        self.go_on()
-        self._finish_if_done()
+            self._admission.loop.call_soon(self.go_on)
 
     def _in_order(self, work: Work, parts: Sequence[Buffer]) -> Sequence[Buffer]:
         """Return the buffers that may leave now; `parts` is empty for a request without a response."""

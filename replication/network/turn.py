@@ -36,7 +36,7 @@ class Asker(Protocol):
     def answer_kept(self, work: Work, response: object) -> None:
         """As `answer`, once for each that is kept; `response` as a handler returns it."""
 
-    def broke(self, error: Exception) -> None:
+    def broke(self, request: Gathered, error: Exception) -> None:
         """Close, and log what no handler foresaw."""
 
 
@@ -83,5 +83,5 @@ class Turn:
         try:
             self._handler(requests)
         except Exception as error:  # noqa: BLE001  what the handler did not foresee must not stop the others
-            for asker in {request.asker for request in requests}:
-                asker.broke(error)
+            for request in requests:
+                request.asker.broke(request, error)

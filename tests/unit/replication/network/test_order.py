@@ -1,10 +1,12 @@
 """Requests and responses of a connection: in order, however handlers take their time; what may overtake what."""
 
 import asyncio
+import struct
 
 from replication.errors import ProtocolError
 from replication.network.connection import PIPELINE_MAX
 from replication.protocol.apis import ApiKey
+from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.peer import (
     FETCHED,
     LIST_GROUPS,
@@ -237,5 +239,23 @@ def test_the_observer_is_told_of_every_answered_request():
             peer.send(*LIST_GROUPS)
             await peer.frame()
             assert told == [(ApiKey.LIST_GROUPS, True)]
+
+    run(main())
+
+
+def test_a_handler_of_many_that_breaks_closes_those_who_asked_and_frees_their_memory():
+    async def main():
+        def breaks(requests):
+            requests[0].asker.answer(requests[0], struct.pack(">ii", 4, 1))
+            raise RuntimeError("a bug")
+
+        large = ProduceRequest(1, 0, (ProduceTopic("t", (ProducePartition(0, bytes(200_000)),)),))
+        async with serving({}, turns={ApiKey.PRODUCE: breaks}) as (server, port):
+            peer = await Peer.connect(port)
+            peer.send(ApiKey.PRODUCE, 9, large)
+            peer.send(ApiKey.PRODUCE, 9, large)
+            assert await peer.is_closed()
+            await settled()
+            assert server.admission.held_bytes == 0
 
     run(main())
