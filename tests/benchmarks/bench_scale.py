@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import math
 import random
 import shutil
 import statistics
@@ -51,7 +52,7 @@ class Curve(NamedTuple):
 
     @property
     def growth(self) -> float:
-        return self.points[-1][1] / self.points[0][1]
+        return self.points[-1][1] / self.points[0][1] if self.points[0][1] else math.nan
 
 
 def in_turns(calls: dict[int, Callable[[], object]]) -> list[tuple[int, float]]:
