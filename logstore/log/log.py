@@ -224,8 +224,8 @@ class Log:
     def try_append_each(self, batches: Sequence[Plain], *, leader_epoch: int) -> Sequence[AppendInfo | Exception]:
         """Append batches one after the other, as `try_append_as_leader` does; return what became of the first ones.
 
-        `plain_header` has taken them: neighbours are one write. What has no result was not tried: a lock or the disk
-        must be waited for, or only the checks can say what is wrong.
+        `plain_header` has taken them: neighbours are one write. What has no result is not in the log: a lock or the
+        disk must be waited for, a write failed, or only the checks can say what is wrong.
         """
         done: list[AppendInfo | Exception] = []
         if not self.files.try_hold():
@@ -236,7 +236,9 @@ class Log:
                 try:
                     rest = batches if count == len(batches) and not done else batches[len(done) : count]
                     done += self._append_at_once(rest, leader_epoch)
-                except (PylogError, OSError) as error:
+                except OSError:  # of those in one write, each is to be told what becomes of it alone
+                    break
+                except PylogError as error:
                     done.append(error)
             return done
         finally:

@@ -93,11 +93,7 @@ def test_batches_that_are_appended_together_are_what_they_are_one_by_one(turns):
                 done = [d if isinstance(d, AppendInfo) else type(d) for d in two.try_append_each(rest, leader_epoch=0)]
                 together += done or [outcome(partial(two.append_as_leader, rest[0][0], leader_epoch=0))]
             assert together == singly
-        files = [
-            {path.name: path.read_bytes() for path in log.directory.iterdir() if path.suffix in KINDS}
-            for log in (one, two)
-        ]
-        assert files[0] == files[1]
+        assert files_of(one) == files_of(two)
         assert not list(two.verify())
 
 
@@ -138,11 +134,37 @@ def test_what_a_follower_appends_at_once_is_what_it_appends_under_the_lock(answe
             if done is None:
                 done = outcome(partial(two.append_as_follower, bytes(data)))
             assert done == wanted
-        files = [
-            {path.name: path.read_bytes() for path in log.directory.iterdir() if path.suffix in KINDS}
-            for log in (one, two)
-        ]
-        assert files[0] == files[1]
+        assert files_of(one) == files_of(two)
+
+
+def files_of(log):
+    return {path.name: path.read_bytes() for path in log.directory.iterdir() if path.suffix in KINDS}
+
+
+class Tight(OsFiles):
+    """A disk with room for so many bytes of logs."""
+
+    left_bytes = 1 << 30
+
+    def write(self, path, position, data):
+        room = len(data) if not str(path).endswith(".log") else min(len(data), self.left_bytes)
+        super().write(path, position, bytes(data)[:room])
+        if room < len(data):
+            raise DiskFullError(f"{path}: full", path=str(path), reason="full")
+        if str(path).endswith(".log"):
+            self.left_bytes -= room
+
+
+def test_where_a_disk_has_room_for_one_of_two_that_one_is_appended(tmp_path):
+    files = Tight()
+    log = warm(tmp_path, Env(files=files))
+    first, second = batch(b"b"), batch(b"c")
+    files.left_bytes = len(first) + 10
+    assert log.try_append_each([(data, plain_header(data)) for data in (first, second)], leader_epoch=0) == []
+    assert log.append_as_leader(first, leader_epoch=0).first_offset == 1
+    with pytest.raises(DiskFullError):
+        log.append_as_leader(second, leader_epoch=0)
+    assert [value for _, value in contents(log)] == [b"a", b"b"]
 
 
 def outcome(append):
