@@ -110,7 +110,7 @@ FOLLOWED = st.fixed_dictionaries(
 @given(answers=st.lists(st.lists(FOLLOWED, min_size=1, max_size=5), min_size=1, max_size=6))
 def test_what_a_follower_appends_at_once_is_what_it_appends_under_the_lock(answers):
     with tempfile.TemporaryDirectory() as root:
-        settings = {"segment_bytes": 700, "segment_ms": 50, "index_interval_bytes": 200}
+        settings = {"segment_bytes": 700, "segment_ms": 50, "index_interval_bytes": 200, "cleanup_policy": "compact"}
         env = Env()
         one, two = (warm(Path(root), env, name=name, **settings) for name in ("one-0", "two-0"))
         for answer in answers:
