@@ -24,7 +24,8 @@ LONG_LINES = 450
 # What later issues asked for (decision 94): modules, and net lines that the commits for it left in modules before them.
 FEATURES = {  # package -> its modules
     "replication": "client",
-    "replication.broker": "handlers.log_dirs handlers.transactions markers process_metrics verification",
+    "replication.broker": "handlers.log_dirs handlers.small_commits handlers.small_produce handlers.transactions "
+    "markers process_metrics verification",
     "replication.cli": "configs connecting groups offsets performance records replicas state_logs status "
     "supervisor topics transactions verify_replicas",
     "replication.config": "live",
@@ -34,6 +35,11 @@ FEATURES = {  # package -> its modules
     "plans reassignments replica_comparison replica_verification state_logs status topics transactions verifiable",
     "datasource": "delta.owner jobs.release topics.cluster topics.transactions",
     "logstore.cli": "places",
+    "replication.network": "turn",
+    "replication.protocol": "small_messages",
+    "logstore.records": "keyed plain",
+    "replication.coordinators.groups.machine": "standing",
+    "datasource.connector": "garbage",
 }
 FEATURES_IN_OLDER_MODULES = 1068 + 797 + 208 + 157 + 111
 HANDED_ON = {
