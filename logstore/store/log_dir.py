@@ -245,6 +245,7 @@ class LogDir:
     def close(self) -> None:
         if self.belongs_to_this_process:
             self._leave()
+        self._env.files.forget(self.path)
 
     @property
     def is_clean(self) -> bool:

@@ -298,3 +298,13 @@ def test_a_store_whose_directory_was_removed_can_be_closed(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "gone")
     store.close()
     assert not (tmp_path / "gone").exists()
+
+
+def test_a_closed_store_has_no_file_open(tmp_path):
+    """Whoever unmounts its file system need not wait for garbage to be collected."""
+    with logstore.open(tmp_path / "data") as store:
+        store.create_topic("t", partitions=2)
+        store.append("t", pa.table({"value": ["a", "b"]}))
+    links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.exists()]
+    assert [link for link in links if link.startswith(str(tmp_path))] == []
+    assert store.path == tmp_path / "data"  # it is no garbage
