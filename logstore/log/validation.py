@@ -76,8 +76,8 @@ def count_taken(batches: Iterable[PlainHeader], config: LogConfig, now_ms: int) 
         oldest_ms = now_ms - config.message_timestamp_before_max_ms
         newest_ms = now_ms + config.message_timestamp_after_max_ms
     count = 0
-    for _, length, _, _, _, _, _, base_ms, max_ms, *_ in batches:
-        if length > length_max or not oldest_ms <= base_ms <= max_ms <= newest_ms:
+    for plain in batches:
+        if plain[1] > length_max or not oldest_ms <= plain[7] <= plain[8] <= newest_ms:
             break
         count += 1
     return count

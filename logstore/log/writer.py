@@ -17,11 +17,11 @@ from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery_point import RecoveryPoint
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.end import SegmentEnd
+from logstore.log.segments.end import SegmentEnd, Step, step
 from logstore.log.segments.lookup import Spot
 from logstore.log.segments.segment import NOTHING, Segment
 from logstore.log.validation import AppendInfo, SegmentRoom, must_roll, segment_room
-from logstore.records.batch import BatchHeader, stamp, stamp_append_time
+from logstore.records.batch import LENGTH_END, BatchHeader, stamp, stamp_append_time
 from logstore.records.plain import PlainHeader, placed, stamp_plain
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self._point = point
+        self._room_of: tuple[tuple[int, ...], LogConfig, int, int] | None = None
+        self._known_room = SegmentRoom(0, 0, 0, 0)
 
     def admit(
         self, records: bytearray | memoryview, batches: Sequence[Placed], leader_epoch: int, config: LogConfig
@@ -99,12 +101,16 @@ class LogWriter:
         view = self._files.view
         if not view.bases or config.message_timestamp_type != "CreateTime":
             return []
-        found = self._place(view, batches, leader_epoch, config)
-        if not found:
+        steps, headers = self._place(view, batches, leader_epoch, config)
+        if not steps:
             return []
-        data = batches[0][0] if len(found) == 1 else b"".join([data for data, _ in batches[: len(found)]])
-        self._write(view, found, data, config.index_interval_bytes)
-        return [AppendInfo(batch[0], batch[0] + batch[6] + 1, -1, batch[1]) for _, batch in found]
+        data = batches[0][0] if len(steps) == 1 else b"".join([data for data, _ in batches[: len(steps)]])
+        self._write(view, steps, headers, data, config.index_interval_bytes)
+        infos, offset = list[AppendInfo](), view.tail.next_offset
+        for position, end, last_offset, _ in steps:
+            infos.append(AppendInfo(offset, last_offset + 1, -1, end - position))
+            offset = last_offset + 1
+        return infos
 
     def append_followed(
         self, data: bytes | bytearray | memoryview, batches: Sequence[Placed], config: LogConfig
@@ -113,57 +119,68 @@ class LogWriter:
         view = self._files.view
         if not view.bases or not view.tail.position:
             return False
-        room, begin, found = self._room(view, config), view.tail.position, list[Placed]()
+        room, begin, steps = self._room(view, config), view.tail.position, list[Step]()
         for at, batch in batches:
             if must_roll(room, begin + at, batch) or (batch[9] >= 0 and not view.snapshots):
                 return False
-            found.append((begin + at, batch))
-        self._write(view, found, data, config.index_interval_bytes)
+            steps.append(step(batch, begin + at))
+        self._write(view, steps, [batch for _, batch in batches], data, config.index_interval_bytes)
         return True
 
     def _write(
-        self, view: DirectoryView, found: Sequence[Placed], data: bytes | bytearray | memoryview, interval_bytes: int
+        self,
+        view: DirectoryView,
+        steps: Sequence[Step],
+        headers: Sequence[BatchHeader],
+        data: bytes | bytearray | memoryview,
+        interval_bytes: int,
     ) -> None:
-        """Write these batches behind the end of the active segment, which has room for them."""
+        """Write these batches behind the end of the active segment, which has room for them.
+
+        `headers` are for the states of producers, if the log has any.
+        """
         files = self._files
         segment = files.segment(view.bases[-1])
-        end, entries, times = view.tail.behind_all(found, segment.base_offset, interval_bytes)
+        end, entries, times = view.tail.behind_all(steps, segment.base_offset, interval_bytes)
         try:
-            files.env.files.write(segment.path, found[0][0], data)
+            files.env.files.write(segment.path, steps[0][0], data)
             if entries:
                 end = segment.append_entries(end, entries, times)
             files.publish(view.bases, end)
             if view.snapshots:
-                self._producers.after_append([batch for _, batch in found], memoryview(data))
+                self._producers.after_append(headers, memoryview(data))
         except StorageError:
             self._undo(view)
             raise
 
     def _place(
         self, view: DirectoryView, batches: Sequence[Plain], leader_epoch: int, config: LogConfig
-    ) -> list[Placed]:
-        """Stamp the batches that `append_plain` may append; return where in the segment each begins."""
+    ) -> tuple[list[Step], list[BatchHeader]]:
+        """Stamp the batches that `append_plain` may append. Their headers are made if the log has states of producers."""
         begin_end, offset_max, position_max, timestamp_max_ms = self._room(view, config)
         position, offset = view.tail.position, view.tail.next_offset
-        found, producers = list[Placed](), set[int]()
+        steps, headers, producers = list[Step](), list[BatchHeader](), set[int]()
         for data, plain in batches:
-            batch = placed(plain, offset, leader_epoch)
-            next_offset, end = offset + batch[6] + 1, position + batch[1]
+            length, timestamp_ms = plain[1], plain[8]
+            last_offset, end = offset + plain[6], position + length + LENGTH_END
             # As `must_roll`; and what room the first batch of a segment leaves is known behind it.
-            if position >= begin_end or offset + batch[6] > offset_max or (found and not found[0][0]):
+            if position >= begin_end or last_offset > offset_max or (steps and not steps[0][0]):
                 break
-            if position and (end > position_max or batch[8] > timestamp_max_ms):
+            if position and (end > position_max or timestamp_ms > timestamp_max_ms):
                 break
-            if batch[9] >= 0:
-                if batch[9] in producers or not self._may_follow(view, batch, config, found):
-                    break
-                producers.add(batch[9])
-            stamp_plain(data, offset, plain[1], leader_epoch)
-            found.append((position, batch))
-            position, offset = end, next_offset
-        return found
+            if view.snapshots or plain[9] >= 0:
+                batch = placed(plain, offset, leader_epoch)
+                if batch[9] >= 0:
+                    if batch[9] in producers or not self._may_follow(view, batch, config, headers):
+                        break
+                    producers.add(batch[9])
+                headers.append(batch)
+            stamp_plain(data, offset, length, leader_epoch)
+            steps.append((position, end, last_offset, timestamp_ms))
+            position, offset = end, last_offset + 1
+        return steps, headers
 
-    def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[Placed]) -> bool:
+    def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[BatchHeader]) -> bool:
         """Is it the next batch of its producer, and of no transaction? One that is refused waits for those `before`."""
         if batch.is_transactional or not view.snapshots:
             return False
@@ -222,7 +239,13 @@ class LogWriter:
         return self._files.segment(base), count
 
     def _room(self, view: DirectoryView, config: LogConfig) -> SegmentRoom:
-        return segment_room(config, view.bases[-1], self._files.name, view.tail)
+        """What the active segment takes. Most appends leave it as it is; then the index has room for more, at least."""
+        tail = view.tail
+        of = view.bases, config, tail.indexed_entries, tail.first_timestamp_ms
+        if of != self._room_of or tail.position >= self._known_room.begin_end:
+            self._known_room = segment_room(config, view.bases[-1], self._files.name, tail)
+            self._room_of = of
+        return self._known_room
 
     def _undo(self, before: DirectoryView) -> None:
         """Take a failed append back; what cannot be taken back is torn, and the next holder of the lock cuts it."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from logstore.config import INT64_MAX
 from logstore.log.segments.index import Entry
 from logstore.records.batch import NO_TIMESTAMP, BatchHeader
 
+# Of a batch in a segment: where it begins and ends, its last offset, and its largest timestamp in ms.
+Step: TypeAlias = tuple[int, int, int, int]
+
 NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment with batches stays empty
+
+
+def step(batch: BatchHeader, position: int) -> Step:
+    return position, position + batch.size_bytes, batch.last_offset, batch.max_timestamp
 
 
 class SegmentEnd(NamedTuple):
@@ -34,20 +41,18 @@ class SegmentEnd(NamedTuple):
 
     def behind(self, batch: BatchHeader, position: int) -> SegmentEnd:
         """The end behind this batch at `position`, index entries aside."""
-        return self.behind_all(((position, batch),), 0, INT64_MAX)[0]
+        return self.behind_all((step(batch, position),), 0, INT64_MAX)[0]
 
     def behind_all(
-        self, batches: Iterable[tuple[int, BatchHeader]], segment_base: int, interval_bytes: int
+        self, steps: Iterable[Step], segment_base: int, interval_bytes: int
     ) -> tuple[SegmentEnd, list[Entry], list[Entry]]:
-        """The end behind these batches at their positions, and the entries for both indexes."""
+        """The end behind these batches, and the entries for both indexes."""
         entries, times = list[Entry](), list[Entry]()
         # Local names, and one end for all: half of an append of small batches would be spent here.
         end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset = self[:7]
         damage = self.damage
-        for position, batch in batches:
-            base_offset, size_bytes, timestamp_ms = batch[0], batch[1], batch[8]
-            last_offset = base_offset + batch[6]
-            end, next_offset, damage = position + size_bytes, last_offset + 1, None
+        for position, end, last_offset, timestamp_ms in steps:
+            damage = None
             if not position:
                 first_ms = timestamp_ms
             if timestamp_ms > newest_ms:
@@ -56,5 +61,6 @@ class SegmentEnd(NamedTuple):
                 entries.append((last_offset - segment_base, position))
                 times.append((newest_ms, newest_offset - segment_base))
                 indexed_position, indexed_entries = position, indexed_entries + 1
+            next_offset = last_offset + 1
         known = (end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset)
         return SegmentEnd(*known, self.index_ok, damage, self.timed_entries, self.timed_ms), entries, times

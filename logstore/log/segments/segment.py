@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from logstore.env import Env, FileStat
 from logstore.errors import CorruptLogError
-from logstore.log.segments.end import NO_TIME, SegmentEnd
+from logstore.log.segments.end import NO_TIME, SegmentEnd, step
 from logstore.log.segments.index import Entry, TransactionIndex, offset_index, time_index
 from logstore.records.batch import (
     HEADER_BYTES,
@@ -125,7 +125,8 @@ class Segment:
         that the time index lacks, wherever the process died.
         """
         positions = accumulate((batch.size_bytes for batch in batches), initial=tail.position)
-        end, entries, times = tail.behind_all(zip(positions, batches, strict=False), self.base_offset, interval_bytes)
+        steps = map(step, batches, positions)
+        end, entries, times = tail.behind_all(steps, self.base_offset, interval_bytes)
         self._env.files.write(self.path, tail.position, data)
         return self.append_entries(end, entries, times) if entries else end
 
@@ -153,7 +154,7 @@ class Segment:
         if not added:
             return tail
         self.time_index.append(added, behind=tail.timed_entries)
-        return tail._replace(timed_entries=tail.timed_entries + len(added), timed_ms=newest)
+        return SegmentEnd(*tail[:9], tail.timed_entries + len(added), newest)
 
     def _counted(self, tail: SegmentEnd, more: int = 0) -> SegmentEnd:
         """The end with the entries of both indexes counted; `more` offset entries follow."""
@@ -443,7 +444,8 @@ class Segment:
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> SegmentEnd:
         """Rebuild both indexes from the batches in the first `size_bytes`; return the end there."""
         start = SegmentEnd(position=0, next_offset=self.base_offset, timed_entries=0)
-        tail, entries, times = start.behind_all(self.headers(0, size_bytes), self.base_offset, interval_bytes)
+        steps = (step(batch, position) for position, batch in self.headers(0, size_bytes))
+        tail, entries, times = start.behind_all(steps, self.base_offset, interval_bytes)
         self.index.rewrite(entries)
         self.time_index.rewrite(())
         return self._append_times(times, tail)
