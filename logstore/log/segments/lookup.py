@@ -162,6 +162,12 @@ def closed_in(files: PartitionDirectory, view: DirectoryView) -> tuple[Table, in
     return view.closed.table(view.bases, files.segment), max(0, len(view.bases) - 1)
 
 
+def log_bytes(files: PartitionDirectory, view: DirectoryView) -> int:
+    """The bytes of all segments."""
+    closed, count = closed_in(files, view)
+    return closed.size_bytes(count) + view.tail.position
+
+
 def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[SegmentInfo]:
     """Every segment, oldest first. Raises: FileNotFoundError: one of them is gone."""
     closed, count = closed_in(files, view)
