@@ -204,7 +204,8 @@ class ProducerTracker:
         write_atomic(self._env, self.snapshot_path(view.end), data, durable=False)
         offsets = [*view.snapshots]
         at = bisect_left(offsets, view.end)
-        offsets[at : at + 1] = sorted({view.end, *offsets[at : at + 1]})
+        if offsets[at : at + 1] != [view.end]:
+            offsets.insert(at, view.end)
         for offset in offsets[1:-2][-SNAPSHOTS_LOOKED_AT:]:  # those before were looked at when they became so old
             if offset != view.bases[lookup.number_of(view, offset)]:
                 self._env.files.unlink(self.snapshot_path(offset))

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from logstore.env import Env, OsFiles
+from logstore.maintenance.retention import expire
 from tests.support.disk import StillClock
 from tests.support.partition import batch, contents, make, reopen
 
@@ -63,11 +64,12 @@ def append_and_roll(log):
         lambda log: log.read(2, max_bytes=100),
         lambda log: log.reader.offset_for_time(2000),
         lambda log: (append_and_roll(log), log.reader.offset_for_time(2000)),
+        lambda log: (append_and_roll(log), expire(log, is_append=True)),
     ],
-    ids=["roll", "append", "read", "time", "roll and time"],
+    ids=["roll", "append", "read", "time", "roll and time", "roll and expire"],
 )
 def test_a_log_of_many_segments_asks_no_more_of_its_files(tmp_path, files, act):
-    log = rolled(make(tmp_path, Env(StillClock(), files)), FEW)
+    log = rolled(make(tmp_path, Env(StillClock(), files), retention_bytes=10**9), FEW)
     log.reader.offset_for_time(0)
     files.asked(lambda: act(log))
     few = files.asked(lambda: act(log))
