@@ -37,6 +37,7 @@ PASSED = 8  # see `OsFiles._descriptor`
 RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 # A directory that changed less than this before it was listed may change again within the same time stamp.
 SETTLED_NS = 100_000_000
+_random = SystemRandom()
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Where flock may be missing or local to one host. Magic numbers of statfs(2).
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -115,7 +116,7 @@ class Lock:
 
 
 class OsFiles:
-    """Files of the operating system, through a pool of at most `open_files_max` descriptors.
+    """Files of the operating system, through a pool of at most `open_files_max` descriptors, and one more.
 
     Tests put crashing, full and lying ones with the same methods in its place.
     """
@@ -126,6 +127,7 @@ class OsFiles:
         self._open_in: dict[str, set[str]] = {}  # directory -> what is open of it
         self._syncing: set[int] = set()  # threads
         self._passed = 0  # files that were opened while the pool was full
+        self._last_passed: tuple[str, _Descriptor] | None = None  # mostly it is used again at once
         self._mutex = threading.Lock()
         reset_after_fork(self)
 
@@ -221,6 +223,19 @@ class OsFiles:
         with _mapped("list", path):
             names = tuple(os.listdir(path))
         return Listing(names, before, now_ns - before.mtime_ns >= SETTLED_NS)
+
+    def settle(self, path: StrPath) -> FileStat | None:
+        """Give the directory a time of the past, which no other change gives it; return its stat, as of a settled list.
+
+        None where that cannot be: it belongs to another user, or the file system's times are coarse.
+        """
+        mtime_ns = time.time_ns() - SETTLED_NS - _random.getrandbits(30)
+        try:
+            os.utime(path, ns=(mtime_ns, mtime_ns))
+        except OSError:
+            return None
+        stat = self.stat(path)
+        return stat if stat is not None and stat.mtime_ns == mtime_ns else None
 
     @property
     def is_syncing(self) -> bool:
@@ -325,6 +340,7 @@ class OsFiles:
     def forget(self, path: StrPath) -> None:
         """Open a file, or those in a directory, anew at their next use: the names may stand for other files now."""
         with self._mutex:
+            self._last_passed = None
             for name in (str(path), *self._open_in.get(str(path), ())):
                 if name in self._open:
                     self._drop(name)
@@ -332,18 +348,27 @@ class OsFiles:
     def _descriptor(self, path: str, *, writable: bool = False) -> _Descriptor:
         """The pooled descriptor of `path`, opened if need be.
 
-        A full pool drops the least recently used for every eighth file that is opened, and the others are not kept:
-        where more files than there is room for are used in turn, most of those that are kept are used again.
+        A full pool drops the least recently used for every eighth file that is opened, and of the others only the last
+        is kept: where more files than there is room for are used in turn, most of those that are kept are used again.
         """
         with self._mutex:
             file = self._open.pop(path, None)
             is_new = file is None
+            if is_new and self._last_passed is not None and self._last_passed[0] == path:
+                file = self._last_passed[1]
+                if file.writable or not writable:
+                    return file
             if file is None or (writable and not file.writable):
-                with _mapped("open", path):
+                try:
                     file = _Descriptor(path, os.O_RDWR if writable else os.O_RDONLY, writable=writable)
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    raise _failure("open", path, error) from error
             if is_new and len(self._open) >= self.open_files_max:
                 self._passed += 1
                 if self._passed % PASSED:
+                    self._last_passed = path, file
                     return file
                 self._drop(next(iter(self._open)))
             self._open[path] = file

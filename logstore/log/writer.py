@@ -6,6 +6,7 @@ The caller holds the lock of the log and has checked the batches. A write that f
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -284,7 +285,7 @@ class LogWriter:
         """Make an empty active segment (`instead` of the empty one that is there)."""
         bases = self._files.view.bases[:-1] if instead else self._files.view.bases
         self._files.segment(base_offset).create()
-        self._files.publish((*bases, base_offset), SegmentEnd(0, base_offset, timed_entries=0))
+        self._files.publish(bases + array("q", [base_offset]), SegmentEnd(0, base_offset, timed_entries=0))
 
     def cut(self, offset: int, place: Spot | None) -> None:
         """Remove everything from `place` on; None: everything, and the log begins at `offset`."""
@@ -293,14 +294,14 @@ class LogWriter:
         end = min(offset, place.offset) if place else offset
         offset_checkpoints.lower(self._env, files.path, end)
         self._point.begin_cut(end)  # first: who looks meanwhile sees no damage
-        bases = view.bases[: place.number + 1] if place else ()
+        bases = view.bases[: place.number + 1 if place else 0]
         self._producers.cut(place.offset if place else -1)
         for base in reversed(view.bases[len(bases) :]):
             files.segment(base).remove()
         if place is None:
             self._env.files.unlink(f"{files.path}/{offset_checkpoints.LOG_START}")
             files.reread()
-            files.publish((), SegmentEnd(0, offset))
+            files.publish(bases, SegmentEnd(0, offset))
             self._add_segment(offset)
         else:
             segment = files.segment(bases[-1])

@@ -18,13 +18,15 @@ nothing. A wrong time stamp from the past thus makes nothing older than its neig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise, tee
 from typing import NamedTuple
 
 from logstore.config import INT64_MAX, LogConfig
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError
 from logstore.log.log import Log
+from logstore.log.segments import lookup
 from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.names import DELETED_FILE
 from logstore.maintenance import retention_clock
@@ -39,27 +41,29 @@ class Expired(NamedTuple):
     reason: str
 
 
-def ages_ms(segments: Sequence[SegmentInfo], now_ms: int) -> list[int]:
+def ages_ms(segments: Iterable[SegmentInfo], now_ms: int) -> Iterator[int]:
     """The age of every segment, by the rule above; negative for none."""
-    ages, appended_ms = list[int](), -1
+    appended_ms = -1
     for segment in segments:
         if segment.appended_ms <= now_ms:
             appended_ms = max(appended_ms, segment.appended_ms)
         known_ms = appended_ms if appended_ms >= 0 else now_ms
         newest_ms = segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else known_ms
-        ages.append(now_ms - min(newest_ms, known_ms))
-    return ages
+        yield now_ms - min(newest_ms, known_ms)
 
 
 def expired(
-    segments: Sequence[SegmentInfo], config: LogConfig, *, start: int, tiered: int, now_ms: int
+    segments: Iterable[SegmentInfo], config: LogConfig, *, size_bytes: int, start: int, tiered: int, now_ms: int
 ) -> list[Expired]:
-    """The segments that go, oldest first; the last of `segments` is the active one."""
-    found = list[Expired]()
-    over_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
-    for segment, age_ms in zip(segments, ages_ms(segments, now_ms), strict=True):
-        is_active = segment is segments[-1]
-        reason = _reason(segment, config, start, age_ms, over_bytes, is_active=is_active)
+    """The segments that go, oldest first; the last of `segments` is the active one, and all have `size_bytes`.
+
+    Looks at no more of them than must be.
+    """
+    found, over_bytes = list[Expired](), size_bytes - config.retention_bytes
+    these, those = tee(segments)
+    for (segment, following), age_ms in zip(pairwise(chain(these, (None,))), ages_ms(those, now_ms), strict=False):
+        assert segment is not None
+        reason = _reason(segment, config, start, age_ms, over_bytes, is_active=following is None)
         if reason is None or (config.remote_storage_enable and segment.next_offset > tiered):
             break
         found.append(Expired(segment.base_offset, segment.next_offset, segment.size_bytes, reason))
@@ -107,7 +111,16 @@ def expire(log: Log, *, dry_run: bool = False, is_append: bool = False, upper: i
     before = log.log_start_offset
     tiered = log.tiered_offset if log.config.remote_storage_enable else 0
     # Appends meanwhile make nothing older, and another process that applies retention goes by the same rule.
-    found = expired(log.segments(), log.config, start=before, tiered=tiered, now_ms=now_ms)
+    found = log.point.look_up(
+        lambda view: expired(
+            lookup.segment_infos(log.files, view),
+            log.config,
+            size_bytes=lookup.log_bytes(log.files, view),
+            start=before,
+            tiered=tiered,
+            now_ms=now_ms,
+        )
+    )
     gone = [segment for segment in found if segment.next_offset <= upper]
     if is_append:
         gone = [segment for segment in gone if segment.next_offset <= log.recovery_point]

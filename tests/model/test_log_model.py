@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from logstore.env import Env, OsFiles
 from logstore.errors import OffsetOutOfRangeError
 from logstore.records.batch import header_at
+from tests.support.coarse_times import Coarse
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import append, batch, contents, make, reopen
+from tests.support.partition import append, batch, contents, make, names, reopen
 from tests.support.repeats import times
 
 SETTINGS = {
@@ -128,6 +129,12 @@ class LogMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------------- laws
 
+    @rule(side=sides)
+    def look_at_the_segments(self, side) -> None:
+        new = reopen(self.logs[side].directory, self.env, recovery_point=self.flushed, **SETTINGS)
+        assert self.logs[side].segments() == new.segments()
+        assert names(self.logs[side]) == names(new)
+
     @invariant()
     def both_know_the_offsets(self) -> None:
         for log in self.logs:
@@ -207,6 +214,11 @@ class OnDisk(LogMachine):
         return OsFiles(open_files_max=4)
 
 
+class OnCoarseTimes(LogMachine):
+    def files(self):
+        return Coarse(open_files_max=4)
+
+
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(
     max_examples=times(80, 240),
@@ -218,3 +230,5 @@ TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = settings(
     max_examples=times(25, 60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
+TestOnCoarseTimes = OnCoarseTimes.TestCase
+TestOnCoarseTimes.settings = TestOnDisk.settings

@@ -21,8 +21,9 @@ from logstore.log.producers import tracker
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.store.reading import read_isolated
 from tests.model.test_log_model import damage
+from tests.support.coarse_times import Coarse
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import append, make, reopen
+from tests.support.partition import append, make, names, reopen
 from tests.support.repeats import times
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
@@ -294,6 +295,10 @@ class ProducerMachine(RuleBasedStateMachine):
             assert opened == {p: o for p, o in wanted.items() if o is not None}
 
     @rule(side=sides)
+    def both_know_the_names(self, side) -> None:
+        assert names(self.logs[side]) == names(reopen(self.logs[side].directory, self.env, **SETTINGS))
+
+    @rule(side=sides)
     def both_know_the_producers(self, side) -> None:
         known = {s.producer_id: (s.epoch, s.last_sequence, s.last_offset) for s in self.logs[side].producers.states()}
         wanted = {}
@@ -330,6 +335,11 @@ class OnDisk(ProducerMachine):
         return OsFiles(open_files_max=4)
 
 
+class OnCoarseTimes(ProducerMachine):
+    def files(self):
+        return Coarse(open_files_max=4)
+
+
 class OftenSnapshots(ProducerMachine):
     """Snapshots within segments, as a log of many small batches has them."""
 
@@ -355,3 +365,5 @@ TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = _settings(times(15, 40))
 TestOftenSnapshots = OftenSnapshots.TestCase
 TestOftenSnapshots.settings = _settings(times(40, 80))
+TestOnCoarseTimes = OnCoarseTimes.TestCase
+TestOnCoarseTimes.settings = _settings(times(15, 40))

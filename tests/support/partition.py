@@ -48,6 +48,12 @@ def contents(log: Log, start: int | None = None, *, max_bytes: int = 1 << 20, up
         offset = result.next_offset
 
 
+def names(log: Log) -> tuple:
+    """What the log knows of the names in its directory."""
+    view = log.files.refresh()
+    return [*view.bases], view.start_mark, view.snapshots, view.transactional, view.was_compacted, sorted(view.aside)
+
+
 def append(log, data, *, as_owner=False):
     """Append as its leader does; as who owns the directory, where that can be done without waiting."""
     if as_owner:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from typing import NamedTuple, TypeVar
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 # A walk of so many headers takes some 5 ms: every process that appends or commits does one, in each partition.
 SNAPSHOT_BATCHES = 200
+SNAPSHOTS_LOOKED_AT = 4
 
 Found = TypeVar("Found")
 
@@ -200,14 +202,15 @@ class ProducerTracker:
             data = states.to_snapshot()
             self._batches_since_snapshot = 0
         write_atomic(self._env, self.snapshot_path(view.end), data, durable=False)
-        offsets = sorted({*view.snapshots, view.end})
-        needed = {offsets[0], *offsets[-2:], *view.bases}
-        for offset in offsets:
-            if offset not in needed:
+        offsets = [*view.snapshots]
+        at = bisect_left(offsets, view.end)
+        if offsets[at : at + 1] != [view.end]:
+            offsets.insert(at, view.end)
+        for offset in offsets[1:-2][-SNAPSHOTS_LOOKED_AT:]:  # those before were looked at when they became so old
+            if offset != view.bases[lookup.number_of(view, offset)]:
                 self._env.files.unlink(self.snapshot_path(offset))
-        self._files.publish_names(
-            snapshots=(offset for offset in offsets if offset in needed), transactional=view.transactional
-        )
+                offsets.remove(offset)
+        self._files.publish_names(snapshots=offsets, transactional=view.transactional)
 
     def write_empty_snapshot(self, offset: int) -> None:
         """Write a snapshot without producers: no batch below this offset has one. Not synced: it has a checksum."""

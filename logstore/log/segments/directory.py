@@ -2,7 +2,8 @@
 
 A `DirectoryView` rests on the stats of the directory and of the active file: while those are the same, so is the log.
 Two stats thus tell any thread whether another process changed something. A listing made at the moment of the last
-change does not count, since two changes may share a time stamp.
+change does not count, since two changes may share a time stamp. The holder of the lock, who has seen the directory,
+knows what it adds, and gives the directory a time that no other change can have: a new segment costs no listing.
 
 The end of the log is found by a walk over headers, from the last index entry that its batch confirms, or from the end
 known before if the file has only grown.
@@ -11,7 +12,8 @@ known before if the file has only grown.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork, wait_lock
 from logstore.errors import ReadOnlyStoreError, StaleLogError
 from logstore.log.segments import offset_checkpoints
+from logstore.log.segments.closed import Bases, ClosedSegments
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.names import (
     ASIDE_SUFFIXES,
@@ -34,6 +37,8 @@ from logstore.log.segments.segment import Segment
 
 # How often a look may be overtaken by other processes before it is taken under the lock.
 LOOKS_MAX = 5
+# Paths take a kilobyte: those of a log with many more segments are made anew.
+SEGMENTS_KEPT = 64
 
 
 class DirectoryView(NamedTuple):
@@ -42,13 +47,15 @@ class DirectoryView(NamedTuple):
     `directory` and `active` are the stats that this rests on; None: look again before relying on it. `start_mark` is
     the checkpoint of the log start; `aside` are files on their way into the log, or out of it. `snapshots` are the
     offsets of producer snapshots, `transactional` the segments with a transaction index: both are made before the first
-    batch that needs them. `was_compacted`: offsets may have gaps, whatever the topic's policy is now.
+    batch that needs them. `was_compacted`: offsets may have gaps, whatever the topic's policy is now. Nothing changes
+    `bases`; `closed` gets to know more.
     """
 
     directory: FileStat | None
-    bases: tuple[int, ...]
+    bases: Bases
     active: FileStat | None
     tail: SegmentEnd
+    closed: ClosedSegments
     start_mark: int = 0
     aside: tuple[str, ...] = ()
     snapshots: tuple[int, ...] = ()
@@ -71,7 +78,12 @@ class DirectoryView(NamedTuple):
         return self.tail.next_offset
 
 
-NOTHING = DirectoryView(None, (), None, SegmentEnd(0, 0))
+NOTHING = DirectoryView(None, array("q"), None, SegmentEnd(0, 0), ClosedSegments())
+
+
+def are_same(bases: Bases, others: Bases) -> bool:
+    """True if they are equal: mostly they are one array, or not as long."""
+    return bases is others or (len(bases) == len(others) and bases == others)
 
 
 def create(directory: Path, *, topic_id: str, env: Env) -> None:
@@ -102,7 +114,7 @@ class PartitionDirectory:
         self.may_have_gaps = True
         self._segments: dict[int, Segment] = {}
         self.view = NOTHING
-        self.newest_so_far: tuple[FileStat | None, Sequence[int]] | None = None  # see `lookup`
+        self._held: DirectoryView | None = None  # the view, if the holder of the lock has seen it, or made it since
         self.after_fork()
         reset_after_fork(self)
 
@@ -110,11 +122,14 @@ class PartitionDirectory:
         self._mutex = threading.RLock()
         self._view_mutex = threading.Lock()
         self._is_locked = self._is_alone = False
+        self._holder = 0  # a thread
 
     def segment(self, base_offset: int) -> Segment:
         """The segment of this base offset, there or not."""
         segment = self._segments.get(base_offset)
         if segment is None:
+            if len(self._segments) >= SEGMENTS_KEPT:
+                self._segments.clear()
             segment = self._segments[base_offset] = Segment(self.env, self.path, base_offset)
         return segment
 
@@ -140,11 +155,11 @@ class PartitionDirectory:
                 lock = wait_lock(self.env.files, f"{self.path}/{LOCK}")
             except FileNotFoundError:
                 raise self._stale() from None
-            self._is_locked = True
+            self._is_locked, self._holder, self._held = True, threading.get_ident(), None
             try:
                 yield True
             finally:
-                self._is_locked = False
+                self._is_locked, self._holder = False, 0
                 lock.release()
 
     @contextmanager
@@ -206,7 +221,6 @@ class PartitionDirectory:
     def reread(self) -> DirectoryView:
         """Return the log as the disk shows it, trusting nothing that is remembered."""
         self.env.files.forget(self.path)
-        self.newest_so_far = None
         return self._publish(self.view, self._look(NOTHING))
 
     def check_topic(self) -> None:
@@ -215,32 +229,41 @@ class PartitionDirectory:
         if directory is None or self.env.files.stat(self.path) != directory:
             self._check_id()
 
-    def publish(self, bases: tuple[int, ...], tail: SegmentEnd) -> None:
-        """Under the lock: this thread has made the log so."""
+    def publish(self, bases: Bases, tail: SegmentEnd) -> None:
+        """Under the lock: this thread has made the log so. `bases` are as before, fewer, or one more."""
         view = self.view
-        if self._is_alone and bases == view.bases and view.active is not None:
+        has_same = are_same(bases, view.bases)
+        if self._is_alone and has_same and view.active is not None:
             # The next look sees another time, and reads again.
             grown = FileStat(view.active.inode, tail.position, view.active.mtime_ns)
-            with self._view_mutex:
-                self.view = DirectoryView(view.directory, bases, grown, tail, *view[4:])
+            self._set(view, DirectoryView(view.directory, bases, grown, tail, *view[4:]))
             return
         active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
-        with self._view_mutex:
-            directory, transactional = view.directory, view.transactional
-            if bases != view.bases:  # a new segment has no index yet, whatever one of its name had
-                directory = None
-                transactional = tuple(b for b in transactional if b in bases and b in view.bases)
-            rest = view.start_mark, view.aside, view.snapshots, transactional, view.was_compacted
-            self.view = DirectoryView(directory, bases, active, tail, *rest)
+        directory, closed, transactional = view.directory, view.closed, view.transactional
+        if not has_same:  # a new segment has no index yet, whatever one of its name had
+            grows = len(bases) > len(view.bases)
+            directory = self._settled(view) if grows else None
+            closed = closed if grows and view.bases else ClosedSegments()
+            changed = bases[-1:] if grows else {*bases} ^ {*view.bases}
+            transactional = tuple(base for base in transactional if base not in changed)
+        rest = view.start_mark, view.aside, view.snapshots, transactional, view.was_compacted
+        self._set(view, DirectoryView(directory, bases, active, tail, closed, *rest))
 
     def publish_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
         """Under the lock: this thread has made these snapshots and transaction indexes, or removed others."""
+        view, names = self.view, (tuple(sorted(snapshots)), tuple(sorted(transactional)))
+        directory = self._settled(view)
+        self._set(view, view._replace(directory=directory, snapshots=names[0], transactional=names[1]))
+
+    def _settled(self, view: DirectoryView) -> FileStat | None:
+        """The stat of the directory that the holder has added to; None: list it, it may have what `view` has not."""
+        return self.env.files.settle(self.path) if view is self._held else None
+
+    def _set(self, view: DirectoryView, made: DirectoryView) -> None:
+        """Under the lock: put the view that this thread has made of `view` in the place of any."""
         with self._view_mutex:
-            self.view = self.view._replace(
-                directory=None,
-                snapshots=tuple(sorted(snapshots)),
-                transactional=tuple(sorted(transactional)),
-            )
+            self._held = made if view is self._held else None
+            self.view = made
 
     def _publish(self, known: DirectoryView, seen: DirectoryView) -> DirectoryView:
         """Remember the view, unless another thread has published one: a writer knows better."""
@@ -248,6 +271,8 @@ class PartitionDirectory:
             with self._view_mutex:
                 if self.view is known:
                     self.view = seen
+        if self._holder and self._holder == threading.get_ident() and self.view is seen:
+            self._held = seen
         return seen
 
     def _look(self, known: DirectoryView) -> DirectoryView:
@@ -263,28 +288,30 @@ class PartitionDirectory:
         """As `_look`; FileNotFoundError: others changed the log between two looks at it."""
         now = known
         if known.directory is None or self.env.files.stat(self.path) != known.directory:
-            now = self._list()
+            now = self._list(known)
         if not now.bases:
-            return known if now is known or known == now else now
+            return now
         active = self.segment(now.bases[-1]).stat()
-        names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
-        return self._look_at_end(known, DirectoryView(now.directory, now.bases, active, known.tail, *names))
+        if now is known and active == known.active:
+            return known
+        return self._look_at_end(known, now._replace(active=active))
 
     def _look_at_end(self, known: DirectoryView, now: DirectoryView) -> DirectoryView:
         """`now` with its end: walk on from the known one if the active file has only grown."""
         assert now.active is not None
         segment, tail = self.segment(now.bases[-1]), None
-        if known.active is not None and known.bases == now.bases and known.active.inode == now.active.inode:
-            if known.active == now.active:
-                return known if known == now else now
-            if known.active.size < now.active.size:
+        active = known.active
+        if active is not None and active.inode == now.active.inode and are_same(known.bases, now.bases):
+            if active == now.active:
+                return now._replace(tail=known.tail)
+            if active.size < now.active.size:
                 tail = segment.tail(now.active.size, known.tail, may_have_gaps=self.may_have_gaps)
                 if tail.damage:  # perhaps it was cut and has grown again
                     tail = None
         tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
         return now._replace(tail=tail)
 
-    def _list(self) -> DirectoryView:
+    def _list(self, known: DirectoryView = NOTHING) -> DirectoryView:
         """A view by the names, without an end; its stat is None if the directory changed just now."""
         try:
             listing = self.env.files.list(self.path)
@@ -293,7 +320,7 @@ class PartitionDirectory:
         self._check_id()
         self.env.files.forget(self.path)  # a name may stand for another file now
         bases, snapshots, transactional = (
-            tuple(sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)}))
+            sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)})
             for pattern in (LOG_FILE, SNAPSHOT_FILE, TRANSACTION_FILE)
         )
         mark = (
@@ -301,11 +328,18 @@ class PartitionDirectory:
             if offset_checkpoints.LOG_START in listing.names
             else 0
         )
-        aside = tuple(name for name in listing.names if name.endswith(ASIDE_SUFFIXES))
-        directory = listing.stat if listing.settled else None
-        tail = SegmentEnd(0, 0 if bases else mark)
-        compacted = offset_checkpoints.CLEANED in listing.names
-        return DirectoryView(directory, bases, None, tail, mark, aside, snapshots, transactional, compacted)
+        return DirectoryView(
+            directory=listing.stat if listing.settled else None,
+            bases=array("q", bases),
+            active=None,
+            tail=SegmentEnd(0, 0 if bases else mark),
+            closed=ClosedSegments(known.bases, known.closed),
+            start_mark=mark,
+            aside=tuple(name for name in listing.names if name.endswith(ASIDE_SUFFIXES)),
+            snapshots=tuple(snapshots),
+            transactional=tuple(transactional),
+            was_compacted=offset_checkpoints.CLEANED in listing.names,
+        )
 
     def _check_id(self) -> None:
         if topic_id_of(self.path, self.env) != self._topic_id:

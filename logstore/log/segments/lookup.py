@@ -6,16 +6,15 @@ Each costs a few small reads: indexes are bisected, not loaded, and at most one 
 from __future__ import annotations
 
 import bisect
-import itertools
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import CorruptLogError
+from logstore.log.segments.closed import Table
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.segment import Segment, Slice
+from logstore.log.segments.segment import LOG_SUFFIX, Segment, Slice
 from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, header_at
 
 # Offsets in a segment reach so far, whatever the size of the batch behind a gap.
@@ -141,48 +140,59 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
 
 
 def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    reaching = bisect.bisect_left(_newest_so_far(files, view), timestamp_ms)
-    for number in range(max(reaching, number_of(view, view.start)), len(view.bases)):
-        info = segment_info(files, view, number)
-        if info.max_timestamp_ms >= timestamp_ms:
-            segment = files.segment(info.base_offset)
-            found = segment.first_since(timestamp_ms, info.size_bytes, info.next_offset, start=view.start)
-            if found:
+    closed, count = closed_in(files, view)
+    for number in range(max(closed.first_reaching(timestamp_ms, count), number_of(view, view.start)), len(view.bases)):
+        if number < count:
+            known, limit = closed[number], view.bases[number + 1]
+            newest_ms, size_bytes = known.newest_ms, known.size_bytes
+        else:
+            newest_ms, size_bytes, limit = view.tail.max_timestamp_ms, view.tail.position, view.end
+        if newest_ms >= timestamp_ms:
+            segment = files.segment(view.bases[number])
+            if found := segment.first_since(timestamp_ms, size_bytes, limit, start=view.start):
                 return OffsetAndTimestamp(*found)
     return None
 
 
-def _newest_so_far(files: PartitionDirectory, view: DirectoryView) -> Sequence[int]:
-    """For every segment but the active one: the largest timestamp of it and of those before.
+def closed_in(files: PartitionDirectory, view: DirectoryView) -> tuple[Table, int]:
+    """What is known of the segments that are not active, and how many these are.
 
-    Kept until the directory changes: whatever changes a segment that is not active makes, renames or removes a file.
+    Raises: FileNotFoundError: one of them is gone.
     """
-    known = files.newest_so_far
-    if known is None or view.directory is None or known[0] != view.directory:
-        closed = range(len(view.bases) - 1)
-        newest = itertools.accumulate((segment_info(files, view, n).max_timestamp_ms for n in closed), max)
-        known = files.newest_so_far = view.directory, array("q", newest)
-    return known[1]
+    return view.closed.table(view.bases, files.segment), max(0, len(view.bases) - 1)
+
+
+def log_bytes(files: PartitionDirectory, view: DirectoryView) -> int:
+    """The bytes of all segments."""
+    closed, count = closed_in(files, view)
+    return closed.size_bytes(count) + view.tail.position
 
 
 def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[SegmentInfo]:
     """Every segment, oldest first. Raises: FileNotFoundError: one of them is gone."""
-    return (segment_info(files, view, number) for number in range(len(view.bases)))
-
-
-def segment_info(files: PartitionDirectory, view: DirectoryView, number: int) -> SegmentInfo:
-    """The segment of this number. Raises: FileNotFoundError: it is gone."""
-    is_active = number == len(view.bases) - 1
-    segment = files.segment(view.bases[number])
-    stat = segment.stat()
-    size_bytes = view.tail.position if is_active else stat.size
-    tail = view.tail if is_active else segment.tail(size_bytes)
-    return SegmentInfo(
-        base_offset=view.bases[number],
-        next_offset=view.end if is_active else view.bases[number + 1],
-        size_bytes=size_bytes,
-        path=segment.path,
-        first_timestamp_ms=tail.first_timestamp_ms,
-        max_timestamp_ms=tail.max_timestamp_ms,
-        appended_ms=stat.mtime_ns // 1_000_000,
-    )
+    closed, count = closed_in(files, view)
+    path_of = f"{files.path}/{{:020d}}{LOG_SUFFIX}".format
+    if count:
+        files.segment(view.bases[0]).stat()  # the oldest leaves first: a time stamp may not tell
+    for number in range(count):
+        known, base_offset = closed[number], view.bases[number]
+        yield SegmentInfo(
+            base_offset=base_offset,
+            next_offset=view.bases[number + 1],
+            size_bytes=known.size_bytes,
+            path=path_of(base_offset),
+            first_timestamp_ms=known.first_ms,
+            max_timestamp_ms=known.newest_ms,
+            appended_ms=known.mtime_ns // 1_000_000,
+        )
+    if view.bases:
+        segment, tail = files.segment(view.bases[-1]), view.tail
+        yield SegmentInfo(
+            base_offset=segment.base_offset,
+            next_offset=view.end,
+            size_bytes=tail.position,
+            path=segment.path,
+            first_timestamp_ms=tail.first_timestamp_ms,
+            max_timestamp_ms=tail.max_timestamp_ms,
+            appended_ms=segment.stat().mtime_ns // 1_000_000,
+        )

@@ -81,7 +81,7 @@ class Segment:
     Paths are text: a Path per call would cost more than the read.
     """
 
-    __slots__ = ("_env", "base_offset", "index", "path", "time_index", "transactions")
+    __slots__ = ("_env", "base_offset", "index", "path", "time_index")
 
     def __init__(self, env: Env, directory: str, base_offset: int, suffix: str = "") -> None:
         stem = f"{directory}/{base_offset:020d}"
@@ -90,7 +90,12 @@ class Segment:
         self.path = stem + LOG_SUFFIX + suffix
         self.index = offset_index(env, stem + INDEX_SUFFIX + suffix)
         self.time_index = time_index(env, stem + TIME_INDEX_SUFFIX + suffix)
-        self.transactions = TransactionIndex(env, stem, suffix)
+
+    @property
+    def transactions(self) -> TransactionIndex:
+        """Made at each use: most segments have no transactions."""
+        stem, _, suffix = self.path.rpartition(LOG_SUFFIX)
+        return TransactionIndex(self._env, stem, suffix)
 
     @property
     def paths(self) -> tuple[str, str, str]:
@@ -315,7 +320,8 @@ class Segment:
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
-        entry = self.time_index.floor(timestamp_ms)
+        # Of a small segment all headers are one read, too.
+        entry = self.time_index.floor(timestamp_ms) if size_bytes > WINDOW_BYTES else None
         first = self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         for position, batch in self.headers(first, size_bytes):
             if batch.max_timestamp < timestamp_ms or batch.last_offset < start or batch.is_control:

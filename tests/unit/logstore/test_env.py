@@ -50,6 +50,47 @@ def test_of_more_files_than_there_is_room_for_most_of_those_that_are_kept_are_us
     assert not opened  # what is used now is kept in the end
 
 
+def test_a_file_that_is_read_again_and_again_is_opened_once_though_the_pool_is_full(files, tmp_path, monkeypatch):
+    for number in range(9):
+        files.create(tmp_path / f"{number}")
+        files.write(tmp_path / f"{number}", 0, b"%d" % number)
+    for number in (0, 1, 2, 3) * 9:  # the pool has these
+        files.read(tmp_path / f"{number}", 0, 1)
+    opened, really = [], os.open
+    monkeypatch.setattr(os, "open", lambda *args, **options: opened.append(args[1]) or really(*args, **options))
+    for _ in range(5):
+        assert files.read(tmp_path / "7", 0, 1) == b"7"
+    assert len(opened) == 1
+    files.write(tmp_path / "7", 0, b"x")
+    assert files.read(tmp_path / "7", 0, 1) == b"x"
+    assert opened[1:] == [os.O_RDWR]
+    files.rename(tmp_path / "8", tmp_path / "7")
+    assert files.read(tmp_path / "7", 0, 1) == b"8"
+
+
+def test_a_directory_that_was_settled_shows_the_next_change_though_no_time_has_passed(files, tmp_path):
+    files.create(tmp_path / "a")
+    settled = files.settle(tmp_path)
+    assert settled == files.stat(tmp_path) == files.list(tmp_path).stat
+    assert files.list(tmp_path).settled
+    assert files.settle(tmp_path) != settled
+    files.create(tmp_path / "b")
+    assert files.stat(tmp_path) != settled
+    assert not files.list(tmp_path).settled
+
+
+def test_a_directory_is_not_settled_where_times_are_coarse_or_another_user_owns_it(files, tmp_path, monkeypatch):
+    really = os.utime
+    monkeypatch.setattr(os, "utime", lambda path, ns: really(path, ns=(ns[0], ns[1] // 10**9 * 10**9)))
+    assert files.settle(tmp_path) is None
+
+    def refused(*_args, **_options):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(os, "utime", refused)
+    assert files.settle(tmp_path) is None
+
+
 def test_what_is_open_in_a_directory_is_opened_anew_after_that_was_renamed(files, tmp_path):
     for directory in ("a", "ab"):
         files.mkdir(tmp_path / directory)

@@ -1,8 +1,10 @@
 """What is known of producers: snapshots say all of it, and a transaction holds what lies in it."""
 
+from logstore.log.producers import tracker
 from logstore.log.producers.state import KeptBatch, ProducerState, ProducerStates
 from logstore.log.segments.index import AbortedTransaction
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
+from tests.support.partition import make, names, reopen
 
 
 def data(offset, sequence, *, producer=(7, 1), attributes=0):
@@ -31,3 +33,17 @@ def test_an_aborted_transaction_holds_the_batches_of_its_producer_between_its_en
     assert held == [3, 4, 5]
     assert not aborted.holds(data(4, 0, producer=(8, 1), attributes=TRANSACTIONAL))
     assert not aborted.holds(data(4, 0))
+
+
+def test_of_the_snapshots_stay_the_first_those_of_segments_and_the_newest_two(root, env, monkeypatch):
+    monkeypatch.setattr(tracker, "SNAPSHOT_BATCHES", 2)
+    log, written = make(root, env), []
+    for number in range(40):
+        log.append_as_leader(build([Record(0, 1000, None, b"x")], producer=(7, 1, number)))
+        if number % 6 == 5:
+            log.roll()
+        written = sorted({*written, *log.files.view.snapshots})
+        needed = {written[0], *written[-2:], *log.files.view.bases} & set(written)
+        assert {*log.files.view.snapshots} == needed
+        assert names(log) == names(reopen(log.directory, env))
+    assert len(written) > 20

@@ -40,7 +40,8 @@ def facts(*rows):
 
 
 def gone(segments, *, start=0, tiered=0, **settings):
-    found = expired(segments, LogConfig(**settings), start=start, tiered=tiered, now_ms=NOW)
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    found = expired(segments, LogConfig(**settings), size_bytes=size_bytes, start=start, tiered=tiered, now_ms=NOW)
     return [(segment.base_offset, segment.reason) for segment in found]
 
 
