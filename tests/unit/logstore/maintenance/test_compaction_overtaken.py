@@ -163,6 +163,7 @@ def test_whoever_is_overtaken_without_end_does_its_work(root, work, every):
 CHANGES = {
     "retention": lambda theirs, mine: theirs.advance_start(8),
     "truncation": lambda theirs, mine: mine.truncate_to(3),
+    "truncation of almost all": lambda theirs, mine: mine.truncate_to(1),
     "a new start": lambda theirs, mine: mine.start_anew(30),
 }
 
@@ -177,9 +178,9 @@ def test_a_log_that_is_cut_while_it_is_compacted_is_not_damaged(root, change):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_log_that_is_cut_while_the_beginning_of_a_segment_is_copied_is_not_damaged(root, monkeypatch, change):
-    monkeypatch.setattr(compaction, "_READ_BYTES", 90)  # one batch
+    monkeypatch.setattr(compaction, "_READ_BYTES", 90)  # one batch: of the first segment, the last one goes
     call = total = 1
     while call <= total:
-        case = Overtaken(root, lambda now, call=call: now >= call, lambda *logs: lambda: change(*logs), once=2)
+        case = Overtaken(root, lambda now, call=call: now >= call, lambda *logs: lambda: change(*logs), once=3)
         total, call = max(total, case.do(compaction.compact)), call + 1
         assert list(case.log.verify()) == []
