@@ -293,7 +293,7 @@ def _is_superseded(rules: Rules, note: int) -> bool:
     offset = i64(note + 32)
     if has_bit(rules.table, offset):
         return bit_of(rules.table, offset)
-    return offset < latest(rules.table, i64(note), i64(note + 8), i64(note + 16), i64(note + 24))
+    return offset < latest(rules.table, i64(note), i64(note + 8), i64(note + 16), i64(note + 24))  # type: ignore[no-any-return]
 
 
 @inner

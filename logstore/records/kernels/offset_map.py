@@ -109,7 +109,7 @@ def first_place(table: int, h: int) -> int:
     """Where a key of this hash is looked for first; it is on its way from memory then."""
     place = i64(table + 8 * SLOTS) + SLOT_BYTES * (h & (i64(table + 8 * SLOT_COUNT) - 1))
     prefetch(place)
-    return place
+    return place  # type: ignore[no-any-return]
 
 
 @inner
@@ -125,7 +125,7 @@ def near_place(table: int, h: int, place: int) -> int:
 @inner
 def has_bit(table: int, offset: int) -> bool:
     """Does the bitmap tell about this record?"""
-    return 0 <= offset - i64(table + 8 * GONE_FROM) < i64(table + 8 * GONE_COUNT)
+    return 0 <= offset - i64(table + 8 * GONE_FROM) < i64(table + 8 * GONE_COUNT)  # type: ignore[no-any-return]
 
 
 @inner
