@@ -156,7 +156,7 @@ class _Pass:
         self._upper = planned.upper  # in all rounds: the segments that end meanwhile are for the next pass
         # The mark is there before the first gap is.
         _advance_cleaned_offset(log, planned.dirty)
-        before, after, rounds = 0, 0, 0
+        gone, after, rounds = 0, 0, 0
         while planned.dirty < planned.upper:
             try:
                 verdicts = _Verdicts(log, planned, self._now_ms)
@@ -165,10 +165,10 @@ class _Pass:
             except (FileNotFoundError, _ChangedError):
                 logger.info("dir=%s segments left the log while they were compacted", log.directory)
                 break  # what is done is done
-            before, after, rounds = before or counts[0], counts[1], rounds + 1
+            gone, after, rounds = gone + counts[0] - counts[1], counts[1], rounds + 1
             _advance_cleaned_offset(log, seen)
             planned = plan(log, self._now_ms, self._upper)
-        return _Counts(before, after, rounds)
+        return _Counts(after + gone, after, rounds)
 
     def _collect(self, planned: Plan, verdicts: _Verdicts) -> int:
         """Put the keys from the first dirty offset on into the map; return up to where they fit."""
@@ -251,11 +251,10 @@ class _Pass:
         return before, after
 
     def _compact(self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: _Verdicts) -> tuple[int, int]:
-        """Rewrite the group, and replace it if that is smaller; return the records before and after."""
+        """Rewrite the group, and replace it unless it is the same; return the records before and after."""
         cleaned = new_segment(self._log.env, str(self._log.directory), group[0].base_offset)
         try:
-            before, after = self._rewrite(group, cleaned, cleaner)
-            is_same = len(group) == 1 and before == after and cleaned.size_bytes() == group[0].size_bytes
+            before, after, is_same = self._rewrite(group, cleaned, cleaner)
             if not is_same:
                 self._finish(group, cleaned, verdicts)
         except Exception:
@@ -267,17 +266,34 @@ class _Pass:
             raise _ChangedError
         return before, after
 
-    def _rewrite(self, group: Sequence[SegmentInfo], cleaned: Segment, cleaner: Cleaner) -> tuple[int, int]:
-        """Write what stays of the group into `cleaned`; return the records before and after."""
+    def _rewrite(self, group: Sequence[SegmentInfo], cleaned: Segment, cleaner: Cleaner) -> tuple[int, int, bool]:
+        """Write what stays of the group into `cleaned`; return the records before and after.
+
+        True: it is one segment, all of it stays, and nothing was written.
+        """
         before = after = at = 0
+        is_same = len(group) == 1
         for segment in group:
             for position, data in self._read(segment):
                 for piece in cleaner.clean(data, (segment.path, position)):
-                    if piece.data:
+                    if is_same and not piece.is_same:
+                        is_same = False
+                        self._copy(segment, at, cleaned)
+                    if piece.data and not is_same:
                         self._log.env.files.write(cleaned.path, at, piece.data)
                     at += len(piece.data)
                     before, after = before + piece.before, after + piece.after
-        return before, after
+        return before, after, is_same
+
+    def _copy(self, segment: SegmentInfo, size: int, cleaned: Segment) -> None:
+        """Write the first `size` bytes of a segment, all of which stay."""
+        files, position = self._log.env.files, 0
+        while position < size:
+            data = files.read(segment.path, position, min(_READ_BYTES, size - position))
+            if not data:
+                raise self._wrong(segment, position, "the file ends before what was read of it")
+            files.write(cleaned.path, position, data)
+            position += len(data)
 
     def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> None:
         log = self._log

@@ -59,7 +59,7 @@ class OffsetMap:
         self._memory_bytes = memory_bytes
         self._numbers = np.zeros(offset_map.NUMBERS, dtype=np.int64)
         self._waiting = np.empty(compacting.WAITING_BYTES, dtype=np.uint8)
-        self.table = self._numbers.ctypes.data
+        self.table, self.waiting = self._numbers.ctypes.data, self._waiting.ctypes.data
         self.clear(0, 0)
 
     def clear(self, start: int, end: int) -> None:
@@ -107,17 +107,13 @@ class OffsetMap:
         source = np.frombuffer(data, dtype=np.uint8)
         at = 0
         while at < len(source):
-            found = compacting.collect(
-                self.table, self._waiting.ctypes.data, source.ctypes.data + at, len(source) - at, start
-            )
+            found = compacting.collect(self.table, self.waiting, source.ctypes.data + at, len(source) - at, start)
             at += found.position
             if not found.error and not found.full and at < len(source):
                 header = batches.header_at(data, at)
                 if not skipped(header):
                     section = _uncompressed(data, at, header, where)
-                    found = compacting.collect_section(
-                        self.table, self._waiting.ctypes.data, _section(section, header), start
-                    )
+                    found = compacting.collect_section(self.table, self.waiting, _section(section, header), start)
                 if not found.error and not found.full:
                     at += header.size_bytes
             if found.error:
@@ -146,11 +142,12 @@ class Verdicts(Protocol):
 
 
 class Cleaned(NamedTuple):
-    """Batches to be written, and how many records there were and are."""
+    """Batches that stay, how many records there were and are, and whether all of it is as it was stored."""
 
     data: memoryview
     before: int
     after: int
+    is_same: bool
 
 
 class Cleaner:
@@ -159,7 +156,7 @@ class Cleaner:
     def __init__(
         self, key_map: OffsetMap, *, now_ms: int, horizon_ms: int, needed: Collection[int], verdicts: Verdicts
     ) -> None:
-        self._rules = compacting.Rules(key_map.table, now_ms, horizon_ms)
+        self._rules = compacting.Rules(key_map.table, key_map.waiting, now_ms, horizon_ms)
         self._key_map = key_map  # whose memory the rules point to
         self._needed = np.array(sorted(needed), dtype=np.int64)
         self._verdicts = verdicts
@@ -178,14 +175,17 @@ class Cleaner:
                 len(self._needed),
             )
             done = compacting.retain(self._rules, work)
-            at += done.position
+            start, at = at, at + done.position
             if done.error:
                 raise CorruptLogError(where[0], where[1] + at, REASONS[done.error])
-            if done.size or done.before:
-                yield Cleaned(self._out[: done.size].data, done.before, done.after)
+            if done.position:
+                stays = memoryview(data)[start:at] if done.is_same else self._out[: done.size].data
+                yield Cleaned(stays, done.before, done.after, bool(done.is_same))
             if done.is_special:
                 header = batches.header_at(data, at)
-                yield self._special(data, at, header, where)
+                whole = memoryview(data)[at : at + header.size_bytes]
+                stays, before, after = self._special(data, at, header, where)
+                yield Cleaned(stays, before, after, stays == whole)
                 at += header.size_bytes
             elif not done.position:
                 self._make_room(batches.header_at(data, at))
@@ -195,22 +195,22 @@ class Cleaner:
         if len(self._out) < needed:
             self._out = np.empty(needed, dtype=np.uint8)
 
-    def _special(self, data: Buffer, at: int, header: BatchHeader, where: Where) -> Cleaned:
-        """The rest of a batch that is compressed, transactional or a marker."""
+    def _special(self, data: Buffer, at: int, header: BatchHeader, where: Where) -> tuple[memoryview, int, int]:
+        """What stays of a batch that is compressed, transactional or a marker; its records before and after."""
         whole = memoryview(data)[at : at + header.size_bytes]
         if header.is_control:
             _check(data, at, header, where)
-            return self._marker(whole, header)
+            return self._marker(whole, header), 0, 0
         if self._verdicts.is_dropped(header):
             _check(data, at, header, where)
-            return Cleaned(self._empty(header), header.count, 0)
+            return self._empty(header), header.count, 0
         section = np.frombuffer(_uncompressed(data, at, header, where), dtype=np.uint8)
         kept, records = self._keep(section, header, where, at)
         if not kept.count:
-            return Cleaned(self._empty(header), header.count, 0)
+            return self._empty(header), header.count, 0
         if kept.count == header.count and (not kept.tombstones or header.attributes & DELETE_HORIZON):
-            return Cleaned(whole, header.count, header.count)
-        return Cleaned(self._rewritten(header, kept, records), header.count, kept.count)
+            return whole, header.count, header.count
+        return self._rewritten(header, kept, records), header.count, kept.count
 
     def _keep(self, section: Any, header: BatchHeader, where: Where, at: int) -> tuple[compacting.Kept, memoryview]:
         out = np.empty(len(section) + compacting.GROWTH_BYTES * header.count + 1, dtype=np.uint8)
@@ -248,12 +248,12 @@ class Cleaner:
         """The header of a batch without records, if it is needed."""
         return empty_batch(header) if header.last_offset in self._needed else memoryview(b"")
 
-    def _marker(self, whole: memoryview, header: BatchHeader) -> Cleaned:
+    def _marker(self, whole: memoryview, header: BatchHeader) -> memoryview:
         fate = self._verdicts.fate(header)
         if fate is Fate.GO:
-            return Cleaned(self._empty(header), 0, 0)
+            return self._empty(header)
         if fate is Fate.STAY:
-            return Cleaned(whole, 0, 0)
+            return whole
         batch = batches.build(
             batches.records(whole),
             attributes=header.attributes | DELETE_HORIZON,
@@ -261,7 +261,7 @@ class Cleaner:
             producer=(header.producer_id, header.producer_epoch, header.base_sequence),
             base_timestamp=self._rules.horizon_ms,
         )
-        return Cleaned(memoryview(batch), 0, 0)
+        return memoryview(batch)
 
 
 def empty_batch(header: BatchHeader) -> memoryview:

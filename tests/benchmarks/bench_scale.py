@@ -443,7 +443,7 @@ MEASURES: dict[str, tuple[Callable[[Sequence[int], Path], list[Curve]], Sequence
     "partitions": (partitions, (10, 100, 1000, 5000)),
     "planning": (planning, (100, 1000, 10_000)),
     "commits": (commits, (2, 20, 200)),
-    "keys": (keys, (1_000_000, 4_000_000, 10_000_000)),
+    "keys": (keys, (1_000_000, 4_000_000, 10_000_000, 30_000_000)),
     "starts": (starts, (500, 2000, 10_000)),
     "failovers": (failovers, (100, 1000, 10_000)),
     "groups": (groups, (10, 100, 1000)),

@@ -43,22 +43,17 @@ from logstore.records.kernels.native import (
     put8,
     put64,
 )
-from logstore.records.kernels.offset_map import (
-    STORED,
-    hash_of,
-    is_superseded,
-    prefetch_entry,
-    prefetch_slot,
-    put,
-)
+from logstore.records.kernels.offset_map import STORED, bit_of, first_place, has_bit, hash_of, latest, near_place, put
 from logstore.records.kernels.varints import BAD, field, put_varint, varint, varint_bytes, varlong
 
 # A record whose timestamp delta is written anew grows by this at most: the delta, and the length before it.
 GROWTH_BYTES = 14
 
-# So many keys are looked up together, and this is noted of each: hash, address, size, offset.
+# So many keys are looked up together, and this is noted of each: hash, place in the table, address, size, offset; of a
+# record that may stay also its end, the size of its value, its timestamp.
 WAITING_MAX = 32
-WAITING_BYTES = 32 * WAITING_MAX
+_NOTE_BYTES = 64
+WAITING_BYTES = _NOTE_BYTES * WAITING_MAX
 
 _SPECIAL = CODEC_MASK | TRANSACTIONAL | CONTROL
 
@@ -111,15 +106,22 @@ class Collected(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The table of keys; what time it is; the horizon of tombstones that are met for the first time."""
+    """The table of keys; what time it is; the horizon of tombstones that are met for the first time.
+
+    `waiting` has room for `WAITING_BYTES`.
+    """
 
     table: int
+    waiting: int
     now_ms: int
     horizon_ms: int
 
 
 class Kept(NamedTuple):
-    """What stays of one batch: records and tombstones among them, their bytes, their largest timestamp."""
+    """What stays of one batch: records and tombstones among them, their bytes, their largest timestamp.
+
+    They are copied only if something goes.
+    """
 
     error: int
     count: int  # type: ignore[assignment]  # hides the method of tuples
@@ -131,7 +133,7 @@ class Kept(NamedTuple):
 class Retained(NamedTuple):
     """`position`: of the batch that comes next, one that `retain` does not do if `is_special`.
 
-    `size`: bytes written; `before` and `after`: records read and kept.
+    `size`: bytes written; `before` and `after`: records read and kept. `is_same`: all stays, and is not copied.
     """
 
     error: int
@@ -140,6 +142,7 @@ class Retained(NamedTuple):
     before: int
     after: int
     is_special: int
+    is_same: int
 
 
 class _Entry(NamedTuple):
@@ -183,12 +186,13 @@ def _section_at(at: int) -> Section:
 def _put_waiting(table: int, waiting: int, count: int) -> tuple[int, int]:
     """Note the keys that wait; (what `put` said of the first that has no room, its offset)."""
     for i in range(count):
-        prefetch_entry(table, i64(waiting + 32 * i))
+        at = waiting + _NOTE_BYTES * i
+        put64(at + 8, near_place(table, i64(at), i64(at + 8)))
     for i in range(count):
-        at = waiting + 32 * i
-        said = put(table, i64(at), i64(at + 8), i64(at + 16), i64(at + 24))
+        at = waiting + _NOTE_BYTES * i
+        said = put(table, i64(at), i64(at + 8), i64(at + 16), i64(at + 24), i64(at + 32))
         if said != STORED:
-            return said, i64(at + 24)
+            return said, i64(at + 32)
     return STORED, 0
 
 
@@ -205,12 +209,12 @@ def _collect(table: int, waiting: int, section: Section, start: int) -> Collecte
         at, before = entry.end, entry.offset_delta
         offset = section.base_offset + entry.offset_delta
         if offset >= start and entry.key_size >= 0:
-            h, place = hash_of(entry.key, entry.key_size), waiting + 32 * count
-            prefetch_slot(table, h)
+            h, place = hash_of(entry.key, entry.key_size), waiting + _NOTE_BYTES * count
             put64(place, h)
-            put64(place + 8, entry.key)
-            put64(place + 16, entry.key_size)
-            put64(place + 24, offset)
+            put64(place + 8, first_place(table, h))
+            put64(place + 16, entry.key)
+            put64(place + 24, entry.key_size)
+            put64(place + 32, offset)
             count += 1
             if count == WAITING_MAX:
                 said, offset = _put_waiting(table, waiting, count)
@@ -262,39 +266,76 @@ def collect(table: int, waiting: int, address: int, size: int, start: int) -> Co
 
 
 @inner
-def _stays(rules: Rules, section: Section, entry: _Entry) -> bool:
-    if entry.key_size < 0:
-        return False
+def _note(rules: Rules, section: Section, entry: _Entry, note: int) -> None:
+    """Note a record, and what is needed to look up its key if it has no bit."""
     offset = section.base_offset + entry.offset_delta
-    if is_superseded(rules.table, entry.key, entry.key_size, offset):
+    if entry.key_size >= 0 and not has_bit(rules.table, offset):
+        h = hash_of(entry.key, entry.key_size)
+        put64(note, h)
+        put64(note + 8, first_place(rules.table, h))
+    put64(note + 16, entry.key)
+    put64(note + 24, entry.key_size)
+    put64(note + 32, offset)
+    put64(note + 40, entry.end)
+    put64(note + 48, entry.value_size)
+    put64(note + 56, section.base_timestamp + entry.timestamp_delta)
+
+
+@inner
+def _bring_near(rules: Rules, note: int) -> None:
+    if i64(note + 24) >= 0 and not has_bit(rules.table, i64(note + 32)):
+        put64(note + 8, near_place(rules.table, i64(note), i64(note + 8)))
+
+
+@inner
+def _is_superseded(rules: Rules, note: int) -> bool:
+    """Is there a later record of this key?"""
+    offset = i64(note + 32)
+    if has_bit(rules.table, offset):
+        return bit_of(rules.table, offset)
+    return offset < latest(rules.table, i64(note), i64(note + 8), i64(note + 16), i64(note + 24))  # type: ignore[no-any-return]
+
+
+@inner
+def _stays(rules: Rules, section: Section, note: int) -> bool:
+    if i64(note + 24) < 0 or _is_superseded(rules, note):
         return False
     is_expired = section.has_horizon and rules.now_ms >= section.base_timestamp
-    return entry.value_size >= 0 or not is_expired
+    return i64(note + 48) >= 0 or not is_expired
 
 
 @inner
 def _keep(rules: Rules, section: Section, to: int) -> Kept:
-    """Copy the records that stay to `to`, whole runs of them at a time."""
-    at, before, out, run = section.at, -1, to, section.at
+    """Copy the records that stay to `to`, whole runs of them at a time, unless all stay; look up some at a time."""
+    at, before, out, run, left = section.at, -1, to, section.at, section.count
     count = tombstones = 0
     newest = -0x7FFFFFFFFFFFFFFF
-    for _ in range(section.count):
-        entry = _entry(at, section.end)
-        if entry.error:
-            return Kept(entry.error, 0, 0, 0, 0)
-        if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
-            return Kept(BAD_DELTA, 0, 0, 0, 0)
-        before = entry.offset_delta
-        if _stays(rules, section, entry):
-            count += 1
-            tombstones += entry.value_size < 0
-            newest = max(newest, section.base_timestamp + entry.timestamp_delta)
-        else:
-            copy(out, run, at - run)
-            out += at - run
-            run = entry.end
-        at = entry.end
-    copy(out, run, at - run)
+    while left > 0:
+        start, some = at, min(left, WAITING_MAX)
+        for i in range(some):
+            entry = _entry(at, section.end)
+            if entry.error:
+                return Kept(entry.error, 0, 0, 0, 0)
+            if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
+                return Kept(BAD_DELTA, 0, 0, 0, 0)
+            _note(rules, section, entry, rules.waiting + _NOTE_BYTES * i)
+            at, before = entry.end, entry.offset_delta
+        for i in range(some):
+            _bring_near(rules, rules.waiting + _NOTE_BYTES * i)
+        for i in range(some):
+            note = rules.waiting + _NOTE_BYTES * i
+            if _stays(rules, section, note):
+                count += 1
+                tombstones += i64(note + 48) < 0
+                newest = max(newest, i64(note + 56))
+            else:
+                copy(out, run, start - run)
+                out += start - run
+                run = i64(note + 40)
+            start = i64(note + 40)
+        left -= some
+    if count < section.count:
+        copy(out, run, at - run)
     return Kept(LEFT_OVER if at != section.end else 0, count, tombstones, out + at - run - to, newest)
 
 
@@ -304,7 +345,8 @@ def _keep_later(rules: Rules, section: Section, to: int) -> int:
     at, out, shift = section.at, to, section.base_timestamp - rules.horizon_ms
     for _ in range(section.count):
         entry = _entry(at, section.end)
-        if _stays(rules, section, entry):
+        _note(rules, section, entry, rules.waiting)
+        if _stays(rules, section, rules.waiting):
             delta, left = entry.timestamp_delta + shift, entry.end - entry.rest
             out = put_varint(out, 1 + varint_bytes(delta) + left)
             put8(out, 0)
@@ -380,29 +422,38 @@ class Kernel(NamedTuple):
 
 @kernel(numbers(Retained)(numbers(Rules), numbers(Kernel)))
 def retain(rules: Rules, work: Kernel) -> Retained:
-    """Copy what stays of the plain batches; stops at a special one, and where the room might end."""
+    """Copy what stays of the plain batches; stops at a special one, and where the room might end.
+
+    Whole batches are copied when one comes that is not, so that nothing is copied if all stay.
+    """
     at, stop, out, before, after = work.address, work.address + work.size, work.to, 0, 0
+    error = is_special = 0
+    run = at  # from here on batches stay as they are
     while at < stop:
         error = _batch_error(at, stop - at)
-        if error:
-            return Retained(error, at - work.address, out - work.to, before, after, 0)
-        if be16(at + 21) & _SPECIAL:
-            return Retained(0, at - work.address, out - work.to, before, after, 1)
-        section = _section_at(at)
-        size = section.end - at
-        if out + size + GROWTH_BYTES * section.count > work.to + work.room:
+        is_special = 0 if error else be16(at + 21) & _SPECIAL
+        if error or is_special:
             break
-        kept = _keep(rules, section, out + HEADER_BYTES)
-        if kept.error:
-            return Retained(kept.error, at - work.address, out - work.to, before, after, 0)
+        section = _section_at(at)
+        if out + section.end - run + GROWTH_BYTES * section.count > work.to + work.room:
+            break
+        kept = _keep(rules, section, out + at - run + HEADER_BYTES)
+        error = kept.error
+        if error:
+            break
         is_whole = kept.count == section.count and (kept.tombstones == 0 or section.has_horizon)
         is_needed = kept.count > 0 or _found(work.needed, work.needed_count, section.base_offset + section.last_delta)
-        if is_whole and is_needed:
-            copy(out, at, size)
-            out += size
-        elif is_needed:
-            out += _write(rules, section, kept, out)
+        if not (is_whole and is_needed):
+            copy(out, run, at - run)
+            out += at - run
+            if is_needed:
+                out += _write(rules, section, kept, out)
+            run = section.end
         before += section.count
         after += kept.count
         at = section.end
-    return Retained(0, at - work.address, out - work.to, before, after, 0)
+    is_same = 1 if run == work.address else 0
+    if not is_same:
+        copy(out, run, at - run)
+        out += at - run
+    return Retained(error, at - work.address, out - work.to, before, after, is_special, is_same)

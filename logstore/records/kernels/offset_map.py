@@ -78,56 +78,75 @@ def _mark(h: int) -> int:
 
 
 @inner
-def _slot_of(table: int, h: int, key: int, size: int) -> int:
-    """Where the slot of this key is: its own, or the free one where it would go."""
-    slots, mask = i64(table + 8 * SLOTS), i64(table + 8 * SLOT_COUNT) - 1
-    arena, at = i64(table + 8 * ARENA), h & mask
+def _candidate(table: int, h: int, place: int) -> int:
+    """The first slot from the one at `place` on that may be of this hash, or is free."""
+    slots, bytes_mask = i64(table + 8 * SLOTS), SLOT_BYTES * i64(table + 8 * SLOT_COUNT) - 1
     while True:
-        slot = i64(slots + SLOT_BYTES * at)
+        slot = i64(place)
+        if slot == 0 or ((slot >> _PLACE_BITS) & 0xFFFF) == _mark(h):
+            return place
+        place = slots + ((place - slots + SLOT_BYTES) & bytes_mask)
+
+
+@inner
+def _slot_of(table: int, h: int, place: int, key: int, size: int) -> int:
+    """Where the slot of this key is, its own or the free one where it would go: `place` or behind it."""
+    slots, bytes_mask = i64(table + 8 * SLOTS), SLOT_BYTES * i64(table + 8 * SLOT_COUNT) - 1
+    arena = i64(table + 8 * ARENA)
+    while True:
+        place = _candidate(table, h, place)
+        slot = i64(place)
         if slot == 0:
-            return slots + SLOT_BYTES * at  # type: ignore[no-any-return]
-        if ((slot >> _PLACE_BITS) & 0xFFFF) == _mark(h):
-            entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
-            if u32(entry + 8) == size and u32(entry + 12) == h & 0xFFFFFFFF and _equal(entry + ENTRY_BYTES, key, size):
-                return slots + SLOT_BYTES * at  # type: ignore[no-any-return]
-        at = (at + 1) & mask
+            return place
+        entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
+        if u32(entry + 8) == size and u32(entry + 12) == h & 0xFFFFFFFF and _equal(entry + ENTRY_BYTES, key, size):
+            return place
+        place = slots + ((place - slots + SLOT_BYTES) & bytes_mask)
 
 
 @inner
-def prefetch_slot(table: int, h: int) -> None:
-    """A key of this hash is looked for soon."""
-    prefetch(i64(table + 8 * SLOTS) + SLOT_BYTES * (h & (i64(table + 8 * SLOT_COUNT) - 1)))
+def first_place(table: int, h: int) -> int:
+    """Where a key of this hash is looked for first; it is on its way from memory then."""
+    place = i64(table + 8 * SLOTS) + SLOT_BYTES * (h & (i64(table + 8 * SLOT_COUNT) - 1))
+    prefetch(place)
+    return place  # type: ignore[no-any-return]
 
 
 @inner
-def prefetch_entry(table: int, h: int) -> None:
-    """The same, when the slot is near: the entry that is looked at first."""
-    slot = i64(i64(table + 8 * SLOTS) + SLOT_BYTES * (h & (i64(table + 8 * SLOT_COUNT) - 1)))
+def near_place(table: int, h: int, place: int) -> int:
+    """The same, when that slot is near: where to look first for an entry, which is on its way then."""
+    place = _candidate(table, h, place)
+    slot = i64(place)
     if slot:
         prefetch(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1))
+    return place
+
+
+@inner
+def has_bit(table: int, offset: int) -> bool:
+    """Does the bitmap tell about this record?"""
+    return 0 <= offset - i64(table + 8 * GONE_FROM) < i64(table + 8 * GONE_COUNT)  # type: ignore[no-any-return]
 
 
 @inner
 def _note_gone(table: int, offset: int) -> None:
-    bit = offset - i64(table + 8 * GONE_FROM)
-    if 0 <= bit < i64(table + 8 * GONE_COUNT):
+    if has_bit(table, offset):
+        bit = offset - i64(table + 8 * GONE_FROM)
         at = i64(table + 8 * GONE) + (bit >> 3)
         put8(at, u8(at) | (1 << (bit & 7)))
 
 
 @inner
-def is_superseded(table: int, key: int, size: int, offset: int) -> bool:
-    """Is there a later record of this key than the one at `offset`?"""
+def bit_of(table: int, offset: int) -> bool:
+    """Does the bitmap say that there is a later record?"""
     bit = offset - i64(table + 8 * GONE_FROM)
-    if 0 <= bit < i64(table + 8 * GONE_COUNT):
-        return (u8(i64(table + 8 * GONE) + (bit >> 3)) >> (bit & 7)) & 1 != 0  # type: ignore[no-any-return]
-    return offset < _latest(table, key, size)
+    return (u8(i64(table + 8 * GONE) + (bit >> 3)) >> (bit & 7)) & 1 != 0  # type: ignore[no-any-return]
 
 
 @inner
-def put(table: int, h: int, key: int, size: int, offset: int) -> int:
+def put(table: int, h: int, place: int, key: int, size: int, offset: int) -> int:
     """Note that the last record of this key is at `offset`; NO_ROOM or NO_SLOT if it does not fit."""
-    place = _slot_of(table, h, key, size)
+    place = _slot_of(table, h, place, key, size)
     slot, arena = i64(place), i64(table + 8 * ARENA)
     if slot:
         entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
@@ -153,9 +172,9 @@ def put(table: int, h: int, key: int, size: int, offset: int) -> int:
 
 
 @inner
-def _latest(table: int, key: int, size: int) -> int:
+def latest(table: int, h: int, place: int, key: int, size: int) -> int:
     """The offset noted for this key; -1 if there is none."""
-    slot = i64(_slot_of(table, hash_of(key, size), key, size))
+    slot = i64(_slot_of(table, h, place, key, size))
     return i64(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1)) if slot else -1
 
 

@@ -46,11 +46,16 @@ def append(log, number):
     log.append_as_leader(build([Record(0, 1000, b"key %d" % (number % 3), b"value %d" % number)]))
 
 
-def filled(root):
-    """A disk with a partition of many segments, and its log as another process has it open."""
+def filled(root, once=0):
+    """A disk with a partition of many segments, and its log as another process has it open.
+
+    `once`: so many keys that come once are before all others.
+    """
     disk = Disk()
     disk.mkdir(root)
     log = make(root, Env(files=disk, clock=StillClock()), **SETTINGS)
+    for number in range(once):
+        log.append_as_leader(build([Record(0, 1000, b"once %d" % number, b"value 0")]))
     for number in range(COUNT):
         append(log, number)
     log.flush()
@@ -82,8 +87,8 @@ class Compactor:
 class Overtaken:
     """A log as one process has it open, and files that know whether another may meddle."""
 
-    def __init__(self, root, when, other_of):
-        self._disk, theirs = filled(root)
+    def __init__(self, root, when, other_of, once=0):
+        self._disk, theirs = filled(root, once)
         self._when, self._is_on = when, False
         self.files = MeddledFiles(self._disk, theirs.directory, self._meddle)
         self.log = reopen(theirs.directory, Env(files=self.files, clock=StillClock()), **SETTINGS)
@@ -158,6 +163,7 @@ def test_whoever_is_overtaken_without_end_does_its_work(root, work, every):
 CHANGES = {
     "retention": lambda theirs, mine: theirs.advance_start(8),
     "truncation": lambda theirs, mine: mine.truncate_to(3),
+    "truncation of almost all": lambda theirs, mine: mine.truncate_to(1),
     "a new start": lambda theirs, mine: mine.start_anew(30),
 }
 
@@ -168,3 +174,13 @@ def test_a_log_that_is_cut_while_it_is_compacted_is_not_damaged(root, change):
         assert list(log.verify()) == []
         append(log, COUNT)
         assert latest(log)[b"key %d" % (COUNT % 3)] == COUNT
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_log_that_is_cut_while_the_beginning_of_a_segment_is_copied_is_not_damaged(root, monkeypatch, change):
+    monkeypatch.setattr(compaction, "_READ_BYTES", 90)  # one batch: of the first segment, the last one goes
+    call = total = 1
+    while call <= total:
+        case = Overtaken(root, lambda now, call=call: now >= call, lambda *logs: lambda: change(*logs), once=3)
+        total, call = max(total, case.do(compaction.compact)), call + 1
+        assert list(case.log.verify()) == []
