@@ -176,7 +176,7 @@ def create(cluster: Pylog, topic: str, partitions: int, replicas: int) -> float:
     with contextlib.suppress(KafkaException):  # it takes longer than the client waits
         asked.result(PATIENCE_S)
     until_in_sync(cluster, topic, partitions, replicas)
-    if replicas == 1:
+    if len(cluster.live) == 1:
         until_served(cluster, partitions)
     return time.perf_counter() - began
 

@@ -240,6 +240,8 @@ async def measured(cluster: Pylog, size: int) -> tuple[float, float, float, int]
         await asyncio.sleep(CALM_S)
         calm_s = p99(delays_s)
         moving = [member for member in members if member.port == ports[1]]
+        for member in moving:
+            member.lost_s = member.served_s = 0.0
         killed_s = time.time()
         await asyncio.to_thread(cluster.kill, 1)
         while not all(member.served_s for member in moving):
