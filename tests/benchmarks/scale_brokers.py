@@ -196,8 +196,8 @@ def led(cluster: Pylog, topic: str) -> list[LeaderAndIsr]:
     return [one for tp, one in cluster.describe().leadership.items() if tp.topic == topic]
 
 
-def until_served(cluster: Pylog, partitions: int, end: int = 0) -> None:
-    """Wait until the one broker tells where each partition of the topic ends, and that that is no less than `end`."""
+def until_served(cluster: Pylog, partitions: int) -> list[int]:
+    """Where each partition of the topic ends, as soon as the one broker tells that of all of them."""
     rows = b"".join(struct.pack(">iq", n, -1) for n in range(partitions))
     request = frame(2, 1, struct.pack(">ii", -1, 1) + text(TOPIC) + struct.pack(">i", partitions) + rows)
     until = time.perf_counter() + PATIENCE_S
@@ -205,10 +205,9 @@ def until_served(cluster: Pylog, partitions: int, end: int = 0) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             answer = asyncio.run(ask(port_of(cluster), request))
             at = 4 + 2 + len(TOPIC) + 4
-            found = list(struct.iter_unpack(">ihqq", answer[at:]))
+            found = sorted(struct.iter_unpack(">ihqq", answer[at:]))
             if len(found) == partitions and all(not error for _, error, _, _ in found):
-                assert all(offset >= end for _, _, _, offset in found), "records are missing"
-                return
+                return [offset for _, _, _, offset in found]
         assert time.perf_counter() < until, "not all partitions are served"
         time.sleep(partitions / 50_000)
 
@@ -267,16 +266,16 @@ def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
         with Pylog(1, root / f"starts-{size}", {}) as cluster:
             create(cluster, TOPIC, size, 1)
             requests = [produce(cluster, 1, n) for n in range(size)]
-            answers = 0
-            while answers < 2 * size:
-                answers += len(uvloop.run(load(port_of(cluster), requests, 100, 2)))
-            began = time.perf_counter()
+            while min(until_served(cluster, size)) == 0:  # connections come to their last partition when they can
+                uvloop.run(load(port_of(cluster), requests, 100, max(2, size / 500)))
+            ends, began = until_served(cluster, size), time.perf_counter()
             cluster.stop(1)
             stops.append((size, time.perf_counter() - began))
-            stopped.append((size, restart_s(cluster, size)))
+            stopped.append((size, restart_s(cluster, ends)))
             uvloop.run(load(port_of(cluster), requests, 100, max(1, size / 2000)))
+            ends = until_served(cluster, size)
             cluster.kill(1)
-            killed.append((size, restart_s(cluster, size)))
+            killed.append((size, restart_s(cluster, ends)))
             say(f"partitions={size}: stop {stops[-1][1]:.2f}, start {stopped[-1][1]:.2f}, {killed[-1][1]:.2f} s")
     grows = "partitions of a broker"
     return [
@@ -286,10 +285,14 @@ def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
     ]
 
 
-def restart_s(cluster: Pylog, size: int) -> float:
+def restart_s(cluster: Pylog, ends: list[int]) -> float:
+    """The seconds until all partitions are served again, with the records that they had."""
     began = time.perf_counter()
     cluster.restart(1)
-    until_served(cluster, size, 10)
+    found = until_served(cluster, len(ends))
+    assert found == ends, [(n, was, now) for n, (was, now) in enumerate(zip(ends, found, strict=True)) if was != now][
+        :5
+    ]
     return time.perf_counter() - began
 
 
