@@ -250,15 +250,10 @@ def partitions(sizes: Sequence[int], root: Path) -> list[Curve]:
     return [
         Curve(grows, "CPU per request", "µs", costs, "1.5"),
         Curve(grows, "idle CPU", "% of a core", idles, "< 3"),
-        Curve(grows, "memory of one, empty", "KiB", large(memories), "< 10"),
-        Curve(grows, "memory of one that is written", "KiB", large(used), ""),
+        Curve(grows, "memory of one, empty", "KiB", memories, "< 10"),
+        Curve(grows, "memory of one that is written", "KiB", used, ""),
         Curve(grows, "creating one", "ms", creations, "< 1"),
     ]
-
-
-def large(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Without those so small that the rest of the process shows."""
-    return [point for point in points if point[0] >= 1000] or list(points)
 
 
 def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
