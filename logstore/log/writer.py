@@ -157,7 +157,7 @@ class LogWriter:
     def _place(
         self, view: DirectoryView, batches: Sequence[Plain], leader_epoch: int, config: LogConfig
     ) -> tuple[list[Step], list[BatchHeader]]:
-        """Stamp the batches that `append_plain` may append. Their headers are made if the log has states of producers."""
+        """Stamp the batches that `append_plain` may append; their headers are made only for the states of producers."""
         begin_end, offset_max, position_max, timestamp_max_ms = self._room(view, config)
         position, offset = view.tail.position, view.tail.next_offset
         steps, headers, producers = list[Step](), list[BatchHeader](), set[int]()
@@ -181,7 +181,9 @@ class LogWriter:
             position, offset = end, last_offset + 1
         return steps, headers
 
-    def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[BatchHeader]) -> bool:
+    def _may_follow(
+        self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[BatchHeader]
+    ) -> bool:
         """Is it the next batch of its producer, and of no transaction? One that is refused waits for those `before`."""
         if batch.is_transactional or not view.snapshots:
             return False

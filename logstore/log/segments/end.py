@@ -51,8 +51,8 @@ class SegmentEnd(NamedTuple):
         # Local names, and one end for all: half of an append of small batches would be spent here.
         end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset = self[:7]
         damage = self.damage
-        for position, end, last_offset, timestamp_ms in steps:
-            damage = None
+        for position, behind, last_offset, timestamp_ms in steps:
+            end, next_offset, damage = behind, last_offset + 1, None
             if not position:
                 first_ms = timestamp_ms
             if timestamp_ms > newest_ms:
@@ -61,6 +61,5 @@ class SegmentEnd(NamedTuple):
                 entries.append((last_offset - segment_base, position))
                 times.append((newest_ms, newest_offset - segment_base))
                 indexed_position, indexed_entries = position, indexed_entries + 1
-            next_offset = last_offset + 1
         known = (end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset)
         return SegmentEnd(*known, self.index_ok, damage, self.timed_entries, self.timed_ms), entries, times
