@@ -52,7 +52,7 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self._point = point
-        self._room_of: tuple[tuple[int, ...], LogConfig, int, int] | None = None
+        self._room_of: tuple[Sequence[int], LogConfig, int, int] | None = None
         self._known_room = SegmentRoom(0, 0, 0, 0)
 
     def admit(
