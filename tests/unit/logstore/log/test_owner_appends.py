@@ -200,7 +200,7 @@ def test_of_batches_that_cannot_be_taken_back_none_is_to_be_tried_again(tmp_path
     files.is_dying = False
     assert [type(error) for error in told] == [StorageError] * count
     assert append(log, batch(b"d")).first_offset == 1 + count
-    assert [value for _, value in contents(log)] == [b"a", b"b", b"c"][: 1 + count] + [b"d"]
+    assert [value for _, value in contents(log)] == [b"a", *[b"b", b"c"][:count], b"d"]
 
 
 def outcome(append):
