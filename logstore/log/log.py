@@ -224,20 +224,20 @@ class Log:
     def try_append_each(self, batches: Sequence[Plain], *, leader_epoch: int) -> Sequence[AppendInfo | Exception]:
         """Append batches one after the other, as `try_append_as_leader` does; return what became of the first ones.
 
-        `plain_header` has taken them: neighbours are one write. What has no result is not in the log: a lock or the
-        disk must be waited for, a write failed, or only the checks can say what is wrong.
+        `plain_header` has taken them: neighbours are one write. What has no result is not in the log, and is to be
+        appended alone: that can wait for a lock or the disk, and say what is wrong.
         """
-        done: list[AppendInfo | Exception] = []
+        done = list[AppendInfo | Exception]()
         if not self.files.try_hold():
             return done
         try:
             count = count_taken([plain for _, plain in batches], self.config, self.env.clock.now_ms())
             while len(done) < count and self._may_append_at_once(leader_epoch):
+                rest = batches if count == len(batches) and not done else batches[len(done) : count]
                 try:
-                    rest = batches if count == len(batches) and not done else batches[len(done) : count]
                     done += self._append_at_once(rest, leader_epoch)
-                except OSError:  # of those in one write, each is to be told what becomes of it alone
-                    break
+                except OSError as error:
+                    return [*done, *[error] * len(rest)] if self._writer.may_remain else done
                 except PylogError as error:
                     done.append(error)
             return done

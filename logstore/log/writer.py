@@ -52,6 +52,7 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self._point = point
+        self.may_remain = False  # batches of the last append that failed
         self._room_of: tuple[Sequence[int], LogConfig, int, int] | None = None
         self._known_room = SegmentRoom(0, 0, 0, 0)
 
@@ -251,7 +252,8 @@ class LogWriter:
         return self._known_room
 
     def _undo(self, before: DirectoryView) -> None:
-        """Take a failed append back; what cannot be taken back is torn, and the next holder of the lock cuts it."""
+        """Take a failed append back; of what cannot be taken back the next holder of the lock keeps whole batches."""
+        self.may_remain = True
         try:
             self._producers.cut(before.end)
             for base in reversed(self._files.view.bases[len(before.bases) :]):
@@ -259,6 +261,7 @@ class LogWriter:
             if before.bases:
                 self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
             self._files.publish(before.bases, before.tail)
+            self.may_remain = False
         except StorageError:
             logger.warning("dir=%s could not undo a failed append", self._files.path, exc_info=True)
         finally:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.env import Env, OsFiles
-from logstore.errors import DamagedBatchError, DiskFullError, InvalidRecordError, PylogError, RecordTooLargeError
+from logstore.errors import (
+    DamagedBatchError,
+    DiskFullError,
+    InvalidRecordError,
+    PylogError,
+    RecordTooLargeError,
+    StorageError,
+)
 from logstore.log.producers import tracker
 from logstore.log.validation import AppendInfo
 from logstore.records.batch import Record, build
@@ -165,6 +172,35 @@ def test_where_a_disk_has_room_for_one_of_two_that_one_is_appended(tmp_path):
     with pytest.raises(DiskFullError):
         log.append_as_leader(second, leader_epoch=0)
     assert [value for _, value in contents(log)] == [b"a", b"b"]
+
+
+class Dying(OsFiles):
+    """A disk that says of a write that it failed, though all of it is there, and then cuts nothing."""
+
+    is_dying = False
+
+    def write(self, path, position, data):
+        super().write(path, position, data)
+        if self.is_dying:
+            raise StorageError(f"{path}: no answer", path=str(path))
+
+    def truncate(self, path, size):
+        if self.is_dying:
+            raise StorageError(f"{path}: no answer", path=str(path))
+        super().truncate(path, size)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_of_batches_that_cannot_be_taken_back_none_is_to_be_tried_again(tmp_path, count):
+    files = Dying()
+    log = warm(tmp_path, Env(files=files))
+    sent = [batch(value) for value in (b"b", b"c")[:count]]
+    files.is_dying = True
+    told = log.try_append_each([(data, plain_header(data)) for data in sent], leader_epoch=0)
+    files.is_dying = False
+    assert [type(error) for error in told] == [StorageError] * count
+    assert append(log, batch(b"d")).first_offset == 1 + count
+    assert [value for _, value in contents(log)] == [b"a", *[b"b", b"c"][:count], b"d"]
 
 
 def outcome(append):
