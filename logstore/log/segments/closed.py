@@ -76,16 +76,18 @@ class ClosedSegments:
     __slots__ = ("_earlier", "_table")
 
     def __init__(self, bases: Bases | None = None, known: ClosedSegments | None = None) -> None:
-        self._table = Table()
+        self._table: Table | None = None  # most partitions have one segment
         self._earlier: tuple[Bases, Table] | None = None
         if bases and known is not None:
-            self._earlier = (bases, known._table) if len(known._table) else known._earlier
+            self._earlier = (bases, known._table) if known._table else known._earlier
 
     def table(self, bases: Bases, segment_of: Callable[[int], Segment]) -> Table:
         """The table that has those of a view with these bases, or more.
 
         Raises: FileNotFoundError: one of them is gone.
         """
+        if self._table is None:
+            self._table = Table()
         table, is_kept = self._table, True
         for number in range(len(table), len(bases) - 1):
             row, is_sound = self._look(bases[number], segment_of)
