@@ -359,12 +359,8 @@ class OsFiles:
                 if file.writable or not writable:
                     return file
             if file is None or (writable and not file.writable):
-                try:
+                with _mapped("open", path):
                     file = _Descriptor(path, os.O_RDWR if writable else os.O_RDONLY, writable=writable)
-                except FileNotFoundError:
-                    raise
-                except OSError as error:
-                    raise _failure("open", path, error) from error
             if is_new and len(self._open) >= self.open_files_max:
                 self._passed += 1
                 if self._passed % PASSED:

@@ -52,7 +52,7 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self._point = point
-        self.may_remain = False  # batches of the last append that failed
+        self.may_remain = False  # batches of an append that failed
         self._room_of: tuple[Sequence[int], LogConfig, int, int] | None = None
         self._known_room = SegmentRoom(0, 0, 0, 0)
 
@@ -100,7 +100,7 @@ class LogWriter:
 
         Raises: as `admit`.
         """
-        view = self._files.view
+        view, self.may_remain = self._files.view, False
         if not view.bases or config.message_timestamp_type != "CreateTime":
             return []
         steps, headers = self._place(view, batches, leader_epoch, config)
@@ -126,7 +126,8 @@ class LogWriter:
             if must_roll(room, begin + at, batch) or (batch[9] >= 0 and not view.snapshots):
                 return False
             steps.append(step(batch, begin + at))
-        self._write(view, steps, [batch for _, batch in batches], data, config.index_interval_bytes)
+        headers = [batch for _, batch in batches] if view.snapshots else []
+        self._write(view, steps, headers, data, config.index_interval_bytes)
         return True
 
     def _write(

@@ -9,7 +9,7 @@ import re
 import statistics
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -64,19 +64,19 @@ class Paced(Spread):
             super()._ask()
 
 
-async def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> list[float]:
-    """The seconds of every answer that came while so many connections asked."""
-    delays_s: list[float] = []
-    step, loop = max(1, len(requests) // connections), asyncio.get_running_loop()
-    asking = [
-        await loop.create_connection(
-            lambda n=n: Spread(requests, n * step % len(requests), delays_s), "127.0.0.1", port
-        )
-        for n in range(connections)
-    ]
+async def during(port: int, connections: int, protocol: Callable[[int], Asking], seconds: float) -> None:
+    """Have so many connections ask, each as its protocol does."""
+    loop = asyncio.get_running_loop()
+    asking = [await loop.create_connection(lambda n=n: protocol(n), "127.0.0.1", port) for n in range(connections)]
     await asyncio.sleep(seconds)
     for transport, _ in asking:
         transport.abort()
+
+
+async def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> list[float]:
+    """The seconds of every answer that came while so many connections asked."""
+    delays_s, step = list[float](), max(1, len(requests) // connections)
+    await during(port, connections, lambda n: Spread(requests, n * step % len(requests), delays_s), seconds)
     return delays_s
 
 
@@ -84,17 +84,8 @@ async def paced(
     port: int, requests: Sequence[bytes], connections: int, per_second: float, seconds: float
 ) -> list[tuple[float, float]]:
     """(when, after how many seconds) of every answer, while each connection asks so often at most."""
-    delays_s, ended_s = list[float](), list[float]()
-    loop, every_s = asyncio.get_running_loop(), connections / per_second
-    asking = [
-        await loop.create_connection(
-            lambda n=n: Paced(requests, n % len(requests), delays_s, every_s, ended_s), "127.0.0.1", port
-        )
-        for n in range(connections)
-    ]
-    await asyncio.sleep(seconds)
-    for transport, _ in asking:
-        transport.abort()
+    delays_s, ended_s, every_s = list[float](), list[float](), connections / per_second
+    await during(port, connections, lambda n: Paced(requests, n % len(requests), delays_s, every_s, ended_s), seconds)
     return list(zip(ended_s, delays_s, strict=True))
 
 

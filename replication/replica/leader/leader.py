@@ -290,13 +290,13 @@ class Leader:
 
     def _written(self) -> None:
         """Behind a write of the event loop: note the log's end, and wake who waits for it at the end of the turn."""
-        replica, state = self.replica, self.state
-        replica.end = end = replica.log.files.view.tail.next_offset
+        replica = self.replica
+        replica.end = end = replica.log.files.view.tail.next_offset  # an append moves no start
         if self.is_over:
             return
-        is_alone = state.is_alone and not self._waits
+        is_alone = self.commits_by_append()
         if is_alone:
-            self.state = isr.append_alone(state, max(end, state.log_end_offset))
+            self.state = isr.append_alone(self.state, max(end, self.state.log_end_offset))
         if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
             replica.host.disk.loop.call_soon(self._advance)
