@@ -14,7 +14,8 @@ import itertools
 
 EVERY_S = 60.0
 ALL_TURNS = 60  # every so many times, through all that there is
-YOUNG, MIDDLE = 700, 10  # as Python has it: some microseconds, and up to a millisecond
+# A turn of the loop makes some thousand objects that live to its end. A search takes up to a millisecond, and ten.
+YOUNG, MIDDLE = 10_000, 10
 NEVER = 2**31 - 1
 
 

@@ -373,11 +373,12 @@ class Connection(asyncio.BufferedProtocol):
             self._service.observer(request.key, now_s - request.started_s)
         self._after_gathered()
 
-    def keep(self, request: Gathered, version: int, correlation_id: int) -> Work:
+    def keep(self, request: Gathered, version: int, correlation_id: int, *, is_queued: bool = False) -> Work:
         """Note that the response follows: it is the argument of `answer_kept`."""
         self._gathered -= 1
         work = self._work_of(request, version, correlation_id)
-        work.is_begun, work.counts = True, False
+        work.counts = is_queued
+        work.begin()
         self.work.add(work)
         self._order.append(work)
         self._after_gathered()

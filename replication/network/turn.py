@@ -30,8 +30,8 @@ class Asker(Protocol):
     def answer(self, request: Gathered, data: Buffer) -> None:
         """Send the response, its size in front, behind those of earlier requests."""
 
-    def keep(self, request: Gathered, version: int, correlation_id: int) -> Work:
-        """Note that the response follows: with `answer_kept`."""
+    def keep(self, request: Gathered, version: int, correlation_id: int, *, is_queued: bool = False) -> Work:
+        """Note that the response follows: with `answer_kept`. Until then it counts as queued, or only waits."""
 
     def answer_kept(self, work: Work, response: object) -> None:
         """As `answer`, once for each that is kept; `response` as a handler returns it."""

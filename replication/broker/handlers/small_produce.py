@@ -89,9 +89,11 @@ class SmallProduceHandler:
             self._answer(request, one, next(outcomes[one[-1]], None))
 
     def _answer(self, request: Gathered, one: _Asked, outcome: AppendInfo | AppendResult | None) -> None:
-        version, correlation_id, acks, timeout_ms, topic, partition, _, _, leader = one
-        if outcome is None:
-            request.asker.dispatch(request)
+        version, correlation_id, acks, timeout_ms, topic, partition, records, _, leader = one
+        if outcome is None:  # it may take longer
+            work = request.asker.keep(request, version, correlation_id, is_queued=acks == LEADER_ONLY)
+            limit_ms = max(0, timeout_ms) if acks == ALL_IN_SYNC else -1
+            leader.append_later(records, acks, PendingAppend(partial(self._settled, request, one, work), limit_ms))
         elif leader.is_over or type(outcome) is not AppendInfo:
             result = outcome if isinstance(outcome, AppendResult) else NOT_LEADER
             self._settled(request, one, request.asker.keep(request, version, correlation_id), result)
@@ -100,7 +102,9 @@ class SmallProduceHandler:
             request.asker.answer(request, produced_one(version, correlation_id, topic, partition, fields))
         else:
             work = request.asker.keep(request, version, correlation_id)
-            leader.wait_for_commit(outcome, PendingAppend(partial(self._settled, request, one, work), timeout_ms))
+            leader.wait_for_commit(
+                outcome, PendingAppend(partial(self._settled, request, one, work), max(0, timeout_ms))
+            )
 
     def _settled(self, request: Gathered, one: _Asked, work: Work, result: AppendResult) -> None:
         version, correlation_id, _, _, topic, partition, *_, leader = one

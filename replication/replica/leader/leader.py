@@ -54,7 +54,7 @@ class Append(NamedTuple):
 
     records: bytearray | memoryview
     acks: int
-    request: PendingProduce
+    request: PendingProduce | PendingAppend
     marker: Marker | None = None
 
 
@@ -254,6 +254,13 @@ class Leader:
                 found.append(self._result(records, outcome))
         return found
 
+    def append_later(self, records: bytearray | memoryview, acks: int, request: PendingAppend) -> None:
+        """Have a thread append what `append_each` left, as `append` does where that takes longer."""
+        if self.is_over:
+            request.settle(self.replica.tp, NOT_LEADER)
+        else:
+            self._queue(Append(records, acks, request))
+
     def has_enough_replicas(self) -> bool:
         return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
 
@@ -347,7 +354,7 @@ class Leader:
         self,
         records: Buffer,
         acks: int,
-        request: PendingProduce,
+        request: PendingProduce | PendingAppend,
         outcome: Outcome,
         *,
         is_committed: bool = False,

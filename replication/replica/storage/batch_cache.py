@@ -24,8 +24,10 @@ class _Append(NamedTuple):
 
 
 class BatchCache:
+    __slots__ = ("_appends", "_size_bytes")
+
     def __init__(self) -> None:
-        self._appends: deque[_Append] = deque()
+        self._appends: deque[_Append] | None = None  # until the first: an empty one takes 760 bytes
         self._size_bytes = 0
 
     def note(self, first_offset: int, next_offset: int, data: Buffer) -> None:
@@ -34,6 +36,8 @@ class BatchCache:
         if len(data) > APPEND_BYTES_MAX:
             self.clear()
             return
+        if self._appends is None:
+            self._appends = deque()
         # A copy: a view keeps the whole request alive that it was cut out of, however large that is.
         self._appends.append(_Append(first_offset, next_offset, bytes(data)))
         self._size_bytes += len(data)
@@ -42,8 +46,7 @@ class BatchCache:
 
     def clear(self) -> None:
         """Forget everything: the log was changed otherwise."""
-        self._appends.clear()
-        self._size_bytes = 0
+        self._appends, self._size_bytes = None, 0
 
     def read(self, offset: int, *, upper: int, max_bytes: int) -> tuple[Buffer, int] | None:
         """Whole appends from the one that holds `offset`, all of them below `upper`; and the offset behind them.

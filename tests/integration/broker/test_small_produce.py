@@ -22,7 +22,7 @@ from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.peer import Peer, hang_up, serving
 from tests.support.repeats import times
-from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until
+from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, write_at_once
 
 RUNS = times(40, 300)
 VERSIONS = st.integers(SERVED[ApiKey.PRODUCE].first, SERVED[ApiKey.PRODUCE].last)
@@ -85,7 +85,7 @@ def running():
 
 
 def test_requests_of_one_turn_are_answered_as_one_by_one(tmp_path):
-    """Of both ways: the same bytes in the answers, and the same records in the logs, whatever is sent."""
+    """Of all ways: the same bytes in the answers, and the same records in the logs, whatever is sent."""
     with running() as run:
         site = Site(tmp_path)
         run(site.__aenter__())
@@ -97,22 +97,29 @@ def test_requests_of_one_turn_are_answered_as_one_by_one(tmp_path):
         @given(sent=st.lists(SENT, min_size=1, max_size=12))
         def alike(sent):
             number = next(numbers)
-            answers, logs = zip(*(run(tried(site, one, f"{way}{number:06}", sent)) for way in "st"), strict=True)
-            assert answers[0] == answers[1]
-            assert logs[0] == logs[1]
+            answers, logs = zip(*(run(tried(site, one, f"{way}{number:06}", sent)) for way in "stq"), strict=True)
+            assert answers[0] == answers[1] == answers[2]
+            assert logs[0] == logs[1] == logs[2]
 
         alike()
         run(site.__aexit__())
 
 
 async def tried(site, one, topic, sent):
-    """(answers, records) of what is sent at once, over one connection; one by one in a topic that begins with "s"."""
+    """(answers, records) of what is sent at once, over one connection; one by one in a topic that begins with "s".
+
+    One that begins with "q" is on a slow disk: threads write.
+    """
+    if topic[0] == "q":
+        one.replicas._set.disk.begin_write = lambda queue: False
+    else:
+        write_at_once(one.replicas._set.disk)
     tps = [TopicPartition(topic, n) for n in (0, 1)]
     for tp in tps:
         await site.create(tp, replicas=(1,), config={"message.timestamp.after.max.ms": "1000000"})
     data = DataHandlers(one.config, one.replicas, Strangers(), coordinators_of(one).verification)
     handlers = {**data.handlers(), **PositionHandlers(one.replicas).handlers()}
-    turns = SmallProduceHandler(one.replicas, data).turns() if topic[0] == "t" else {}
+    turns = SmallProduceHandler(one.replicas, data).turns() if topic[0] != "s" else {}
     async with serving(handlers, turns=turns) as (_, port):
         peer = await Peer.connect(port)
         frames, asked = [], 0
@@ -238,6 +245,28 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing(tmp_path)
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"a", acks=1))
         assert result(await peer.frame())[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await hang_up()
+
+
+@on_loop
+async def test_what_a_slow_disk_holds_up_is_answered_in_time_and_appended_in_order(tmp_path):
+    async with Site(tmp_path) as site:
+        one = (await site.start(1))[0]
+        await site.create(replicas=(1,))
+        await one.produce(b"first")
+        disk, held = one.replicas._set.disk, []
+        disk.begin_write = lambda queue: False
+        disk.submit = lambda queue, job: held.append((queue, job))
+        peer = await Peer.connect(one.port)
+        peer.send(*produce(b"a", acks=-1, timeout_ms=200))
+        peer.send(*produce(b"b", acks=1, timeout_ms=200))
+        assert result(await peer.frame())[0] == ErrorCode.REQUEST_TIMED_OUT
+        assert one.stored() == [b"first"]
+        del disk.submit
+        for queue, job in held:
+            disk.submit(queue, job)
+        assert result(await peer.frame()) == (ErrorCode.NONE, 2)
+        assert one.stored() == [b"first", b"a", b"b"]
         await hang_up()
 
 
