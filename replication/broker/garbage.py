@@ -15,7 +15,7 @@ import itertools
 EVERY_S = 60.0
 ALL_TURNS = 60  # every so many times, through all that there is
 # A turn of the loop makes some thousand objects that live to its end. A search takes up to a millisecond, and ten.
-YOUNG, MIDDLE = 10_000, 10
+YOUNG, MIDDLE = 5_000, 2
 NEVER = 2**31 - 1
 
 
