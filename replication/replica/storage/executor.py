@@ -16,10 +16,7 @@ A DiskExecutor belongs to the event loop that made it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import resource
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +25,7 @@ from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from logstore.env import SYSTEM, Env
+from replication.replica.storage.blocked_time import BlockedTime
 
 logger = logging.getLogger(__name__)
 
@@ -39,19 +37,9 @@ PATIENCE_S = 0.01  # how long a round may take before another thread helps
 # long: slow writes cost it a twentieth of its time at most.
 PATIENCE_MS = 10
 RESPITE = 20
-SLOW_MS = 100  # the same of a writer
+SLOW_MS = 500  # the same of a writer, which waits for the interpreter, too
 # A write that holds up the event loop for so long costs a broker its session: others may lead then.
 STALL_MS = 15_000
-
-
-_unknown = itertools.count()
-
-
-def waits_of_thread() -> int:
-    """How often the calling thread has given up the CPU to wait for something, as far as the system counts that."""
-    if sys.platform != "linux":
-        return next(_unknown)  # it may have
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class Job(Protocol):
@@ -109,7 +97,8 @@ class DiskExecutor:
         self._writing_since_ms: int | None = None  # the event loop; None: it does not
         self._files, self._clock = env.files, env.clock
         self._slow_until_ms = 0
-        self._waits, self._waits_ms = 0, -1  # how often the loop's thread had waited, at that time
+        self._blocked = BlockedTime()  # the loop's thread
+        self._blocked_ms, self._blocked_at_ms = 0.0, -1  # what it was at that time
         self._todo: deque[JobQueue] = deque()  # this and the next are the threads', too
         self._done: deque[JobQueue] = deque()
         self._writers = [_Writer(self, number) for number in range(max(1, threads // 2))]
@@ -131,8 +120,8 @@ class DiskExecutor:
         now_ms = self._clock.monotonic_ms()
         if queue.running or queue.waiting or now_ms < self._slow_until_ms or self._files.is_syncing:
             return False
-        if now_ms != self._waits_ms:
-            self._waits, self._waits_ms = waits_of_thread(), now_ms
+        if now_ms != self._blocked_at_ms:
+            self._blocked_ms, self._blocked_at_ms = self._blocked.ms(), now_ms
         self._writing_since_ms = now_ms
         return True
 
@@ -140,8 +129,8 @@ class DiskExecutor:
         """The event loop has written. A write that was long only since others had the CPU says nothing of the disk."""
         now_ms, since_ms, self._writing_since_ms = self._clock.monotonic_ms(), self._writing_since_ms, None
         assert since_ms is not None, "it has begun"
-        if now_ms - since_ms > PATIENCE_MS and waits_of_thread() != self._waits:
-            self._slow_until_ms = now_ms + RESPITE * (now_ms - since_ms)
+        if now_ms - since_ms > PATIENCE_MS and (waited_ms := self._blocked.ms() - self._blocked_ms) > PATIENCE_MS:
+            self._slow_until_ms = now_ms + RESPITE * int(waited_ms)
 
     def is_writing(self) -> bool:
         """Is the event loop in a write since less than `STALL_MS`? From any thread."""
@@ -178,6 +167,7 @@ class DiskExecutor:
         for writer in self._writers:
             writer.end()
         await asyncio.to_thread(self._readers.shutdown)
+        self._blocked.close()
 
     # ------------------------------------------------------------------ rounds
 
@@ -208,12 +198,13 @@ class DiskExecutor:
         """The body of a writer's thread: in each round it takes queue after queue until none is left."""
         while rounds.get():
             while (queue := self._next_queue()) is not None:
-                begun_ms = self._clock.monotonic_ms()
-                for job in queue.running:
-                    job.run()
                 ended_ms = self._clock.monotonic_ms()
-                if ended_ms - begun_ms > SLOW_MS:  # though it may have waited for the interpreter, too
-                    self._slow_until_ms = ended_ms + RESPITE * (ended_ms - begun_ms)
+                for job in queue.running:
+                    begun_ms = ended_ms
+                    job.run()
+                    ended_ms = self._clock.monotonic_ms()
+                    if ended_ms - begun_ms > SLOW_MS:
+                        self._slow_until_ms = ended_ms + RESPITE * (ended_ms - begun_ms)
                 self._done.append(queue)
             try:
                 self.loop.call_soon_threadsafe(finished)

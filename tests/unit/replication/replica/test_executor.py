@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -12,8 +14,8 @@ from logstore.env import Env, OsFiles
 from replication.errors import ErrorCode
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
 from replication.replica.leader.results import AppendResult
-from replication.replica.storage import executor
-from replication.replica.storage.executor import PATIENCE_S, DiskExecutor
+from replication.replica.storage.blocked_time import BlockedTime
+from replication.replica.storage.executor import PATIENCE_MS, PATIENCE_S, DiskExecutor
 
 
 def with_disk(test):
@@ -231,8 +233,8 @@ def test_after_a_write_that_waited_for_the_disk_the_threads_write_for_a_while():
 def test_a_write_that_others_kept_from_the_cpu_says_nothing_of_the_disk(monkeypatch):
     async def run():
         disk = DiskExecutor(2)
-        queue, waits = disk.queue(), iter([7, 7, 7, 8])
-        monkeypatch.setattr(executor, "waits_of_thread", lambda: next(waits))
+        queue, blocked_ms = disk.queue(), iter([7, 8, 8, 9 + PATIENCE_MS])
+        monkeypatch.setattr(BlockedTime, "ms", lambda self: next(blocked_ms))
         assert may_write(disk, queue, lambda: time.sleep(2 * PATIENCE_S))
         assert may_write(disk, queue, lambda: time.sleep(2 * PATIENCE_S))
         assert not may_write(disk, queue)
@@ -241,10 +243,20 @@ def test_a_write_that_others_kept_from_the_cpu_says_nothing_of_the_disk(monkeypa
     asyncio.run(run())
 
 
-def test_a_thread_that_sleeps_has_waited_and_one_that_computes_has_not():
-    before = executor.waits_of_thread()
-    time.sleep(0.001)
-    assert (after := executor.waits_of_thread()) != before
+def test_a_thread_that_sleeps_is_blocked_and_one_that_has_no_cpu_is_not():
+    blocked = BlockedTime()
+    before_ms = blocked.ms()
+    time.sleep(0.05)
+    assert blocked.ms() - before_ms >= 49
     if sys.platform == "linux":
-        sum(range(1000))
-        assert executor.waits_of_thread() == after
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+        try:
+            before_ms, began_s, began_cpu_s = blocked.ms(), time.monotonic(), time.thread_time()
+            while time.monotonic() - began_s < time.thread_time() - began_cpu_s + 0.05:
+                pass  # until others have had the CPU for so long
+            assert blocked.ms() - before_ms < 10
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+    blocked.close()
