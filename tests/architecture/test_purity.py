@@ -38,6 +38,11 @@ ALLOWED = {
     "replication/cli/supervisor.py": {"os.open"},  # the number of a directory: a socket's address must be short
     "replication/tools/performance.py": {"time"},  # a send may take less than the clock's millisecond
     "replication/protocol/framing.py": {"mmap"},  # memory, of no file
+    "replication/replica/storage/blocked_time.py": {
+        "time",
+        "os.open",
+        "os.pread",
+    },  # what the kernel counts of a thread
 }
 
 
