@@ -39,9 +39,13 @@ def end_offset(starts: Sequence[tuple[int, int]], epoch: int, log_end_offset: in
 class LeaderEpochs:
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
-        self.path = f"{directory}/{FILE_NAME}"
+        self._directory = directory
         self._known: list[EpochStart] | None = None  # the file is read at first use
         self._is_damaged = False
+
+    @property
+    def path(self) -> str:
+        return f"{self._directory}/{FILE_NAME}"
 
     @property
     def _starts(self) -> list[EpochStart]:

@@ -58,7 +58,6 @@ class Log:
     """
 
     def __init__(self, directory: Path, *, topic_id: str, config: LogConfig, env: Env, read_only: bool = False) -> None:
-        self.directory = directory
         self.topic_id = topic_id
         self.config = config
         self.read_only = read_only
@@ -72,7 +71,6 @@ class Log:
         self.producers = LogProducers(self.point, tracker)
         self._tracker = tracker
         self._writer = LogWriter(self.files, tracker, self.epochs, self.point)
-        self._root = str(directory.parent)
         self._is_caught_up = False  # nothing failed since the last `lock`
 
     @classmethod
@@ -91,9 +89,13 @@ class Log:
         Raises: StaleLogError: the directory holds no partition of this topic.
         """
         log = cls(directory, topic_id=topic_id, config=config, env=env, read_only=read_only)
-        log.recovery_point = recovery_point
+        log.point.offset = recovery_point
         log.files.read_names()
         return log
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.files.path)
 
     def reconfigure(self, config: LogConfig) -> None:
         self.config = config
@@ -135,7 +137,7 @@ class Log:
         with self.files.hold() as is_outermost:
             self._is_caught_up = False
             if is_outermost:
-                check_mark(self.env, self._root)
+                check_mark(self.env, self.files.root)
                 self._catch_up()
             try:
                 yield
@@ -258,10 +260,10 @@ class Log:
         self._is_caught_up = False  # if anything fails
         infos = self._writer.append_plain(batches, leader_epoch, self.config)
         self._is_caught_up = True
-        if infos:
-            return infos
-        records, plain = batches[0]
-        return [self._append_checked(records, [(0, placed(plain, plain[0], plain[2]))], leader_epoch)]
+        if not infos:
+            records, plain = batches[0]
+            infos = [self._append_checked(records, [(0, placed(plain, plain[0], plain[2]))], leader_epoch)]
+        return infos
 
     def _append_checked(
         self, records: bytearray | memoryview, checked: Sequence[Placed], leader_epoch: int
@@ -403,8 +405,7 @@ class Log:
                 self._writer.cut(offset, None)
             elif offset < view.end:
                 found = lookup.place_of(self.files, view, offset)
-                place = found and lookup.Spot(found.number, found.position, found.batch.base_offset)
-                self._writer.cut(offset, place)
+                self._writer.cut(offset, found and lookup.Spot(found.number, found.position, found.batch.base_offset))
 
     def start_anew(self, offset: int) -> None:
         """Remove everything: the log begins and ends at `offset`, wherever it was. Checkpoints as for `truncate_to`."""
@@ -426,7 +427,7 @@ class Log:
     @contextmanager
     def changing_files(self) -> Iterator[None]:
         """Hold the partition, whatever is damaged, while files give way to others with the same batches."""
-        with self.files.hold(), marking_failure(self.env, self._root):
+        with self.files.hold(), marking_failure(self.env, self.files.root):
             self._is_caught_up = False
             yield
             self.files.reread()
@@ -445,20 +446,19 @@ class Log:
             if offset > self.files.view.start:
                 if offset > self.recovery_point:
                     self.flush()
-                with marking_failure(self.env, self._root):
+                with marking_failure(self.env, self.files.root):
                     offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.LOG_START, offset)
                 self.files.reread()
             view = self.files.view
-            below = [base for base, end in pairwise(view.bases) if end <= view.start]
-            for base in below:  # the oldest first: whatever is left is a log
-                delete_later(self.env, self.files.segment(base), self.env.clock.now_ms())
-            if below:
+            if below := [base for base, end in pairwise(view.bases) if end <= view.start]:
+                for base in below:  # the oldest first: whatever is left is a log
+                    delete_later(self.env, self.files.segment(base), self.env.clock.now_ms())
                 self.files.reread()
             return self.files.view.start
 
     def finish_swaps(self) -> None:
         """Under the lock: put rewritten segments in the place of those that they replace."""
-        with marking_failure(self.env, self._root):
+        with marking_failure(self.env, self.files.root):
             names = self.files.reread().aside
             done = finish_swaps(self.env, self.files.path, names, self.env.clock.now_ms())
         for path in done:
@@ -474,10 +474,10 @@ class Log:
         """Note that everything below `offset` is in remote storage; durable on return. It never goes back."""
         with self.lock():
             if offset > self.files.view.end:
-                name, end = self.directory.name, self.files.view.end
-                raise InvalidRequestError(f"{name}: tiered to {offset}, but the log ends at {end}")
+                end = self.files.view.end
+                raise InvalidRequestError(f"{self.files.name}: tiered to {offset}, but the log ends at {end}")
             if offset > self.tiered_offset:
-                with marking_failure(self.env, self._root):
+                with marking_failure(self.env, self.files.root):
                     offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.TIERED, offset)
 
     # ---------------------------------------------------------- recover, verify
@@ -488,7 +488,7 @@ class Log:
         Raises: CorruptLogError: damage below the recovery point. Nothing is dropped then. `on_damage` gets the error
         instead, where what follows can be mended.
         """
-        with self.files.hold(), marking_failure(self.env, self._root):
+        with self.files.hold(), marking_failure(self.env, self.files.root):
             self._is_caught_up = False
             report = Recovery(self.files, self.epochs, self.config, self.recovery_point, on_damage).run()
             self.files.reread()

@@ -32,7 +32,6 @@ class RecoveryPoint:
         self._files = files
         self._producers = producers
         self._env = files.env
-        self._root = files.path.rpartition("/")[0]
         self._cuts, self._cut_at, self._mutex = 0, INT64_MAX, threading.Lock()
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
@@ -74,7 +73,7 @@ class RecoveryPoint:
         cuts, view = self._cuts, self.look_up(self._sync, with_names=True)
         if view.end > self.offset:
             # Another process may have met the failure: the disk tells it once only.
-            check_mark(self._env, self._root)
+            check_mark(self._env, self._files.root)
             with self._mutex:
                 if cuts == self._cuts:
                     self.offset = max(self.offset, min(view.end, self._cut_at))
@@ -114,13 +113,13 @@ class RecoveryPoint:
                 files += segment.transactions.paths
             for path in files:
                 with suppress(FileNotFoundError) if path != segment.path else nullcontext():
-                    fsync_or_mark(self._env, path, self._root)
+                    fsync_or_mark(self._env, path, self._files.root)
         for offset in view.snapshots:
             if offset >= self.offset:
                 with suppress(FileNotFoundError):  # replaced by a newer one
-                    fsync_or_mark(self._env, self._producers.snapshot_path(offset), self._root)
+                    fsync_or_mark(self._env, self._producers.snapshot_path(offset), self._files.root)
         names = (view.bases[-1:], view.snapshots, view.transactional)
         if view.bases and names != self._durable_names:
-            fsync_or_mark(self._env, self._files.path, self._root)
+            fsync_or_mark(self._env, self._files.path, self._files.root)
             self._durable_names = names
         return view

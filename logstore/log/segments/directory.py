@@ -11,6 +11,7 @@ known before if the file has only grown.
 
 from __future__ import annotations
 
+import sys
 import threading
 from array import array
 from collections.abc import Iterable, Iterator
@@ -107,6 +108,7 @@ class PartitionDirectory:
 
     def __init__(self, path: Path, *, topic_id: str, env: Env, read_only: bool = False) -> None:
         self.path = str(path)
+        self.root = sys.intern(str(path.parent))  # one text for all partitions there
         self.name = path.name
         self._topic_id = topic_id
         self._read_only = read_only
