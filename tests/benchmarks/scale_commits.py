@@ -80,9 +80,7 @@ def _cluster_commits(sizes: Sequence[int], root: Path, brokers: int) -> list[Cur
     ]
 
 
-def _written(
-    cluster: Pylog, topic: str, batch: Batch, tasks: int, settings: TransactionSettings
-) -> list[PreparedPart]:
+def _written(cluster: Pylog, topic: str, batch: Batch, tasks: int, settings: TransactionSettings) -> list[PreparedPart]:
     """Have each task write a row to every partition."""
     parts: list[PreparedPart] = []
     with KafkaClient(cluster.bootstrap) as client:
