@@ -43,8 +43,8 @@ from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
 from logstore.log.validation import AppendInfo, count_taken, plain_batch, valid_batches
 from logstore.log.writer import LogWriter, Placed, Plain
-from logstore.records.batch import BatchHeader, header_at
-from logstore.records.marker import end_marker
+from logstore.records.batch import BatchHeader
+from logstore.records.marker import Marker
 from logstore.records.plain import following, placed
 
 logger = logging.getLogger(__name__)
@@ -176,11 +176,7 @@ class Log:
     # ------------------------------------------------------------------ append
 
     def append_as_leader(
-        self,
-        records: bytearray | memoryview,
-        *,
-        leader_epoch: int = 0,
-        guard: Callable[[], None] | None = None,
+        self, records: bytearray | memoryview, *, leader_epoch: int = 0, guard: Callable[[], None] | None = None
     ) -> AppendInfo:
         """Give the batches in `records` the next offsets, in place, and append them: all of them or none.
 
@@ -192,8 +188,7 @@ class Log:
         Raises: InvalidRecordError, RecordTooLargeError, DiskFullError; OutOfOrderSequenceError, ProducerFencedError,
         TransactionStateError; as `lock`.
         """
-        now_ms = self.env.clock.now_ms()
-        checked = valid_batches(records, self.config, dense=True, now_ms=now_ms)
+        checked = valid_batches(records, self.config, dense=True, now_ms=self.env.clock.now_ms())
         with self.lock():
             if guard is not None:
                 guard()
@@ -274,39 +269,45 @@ class Log:
         self._is_caught_up = True
         return new.info
 
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        commit: bool,
-        leader_epoch: int = 0,
-        coordinator_epoch: int = 0,
-        is_above: bool = False,
-    ) -> int | None:
-        """End the open transaction of this producer here, with a control batch; return the offset of that marker.
+    def append_marker(self, producer_id: int, producer_epoch: int, *, commit: bool) -> int | None:
+        """As `append_markers`, of one: return the offset of the marker; None, and nothing is written: it ends nothing.
 
-        None, and nothing is written, if there is none. From then on appends and markers of an older epoch are refused.
-        `is_above`: the batches of the transaction have a lower epoch, or it is another transaction.
-
-        Raises: ProducerFencedError, CoordinatorFencedError: a newer epoch is known; as `lock`.
+        Raises: ProducerFencedError: a newer epoch is known; as `lock`.
         """
+        (found,) = self.append_markers([Marker(producer_id, producer_epoch, commit, 0, is_above=False)])
+        if isinstance(found, InvalidRequestError):
+            raise found
+        return None if found.is_duplicate else found.first_offset
+
+    def append_markers(
+        self, markers: Sequence[Marker], *, leader_epoch: int = 0, is_owner: bool = False
+    ) -> list[AppendInfo | InvalidRequestError]:
+        """End the open transactions of these producers, in one write; return what became of each marker.
+
+        A duplicate ends nothing, and is not written. From then on appends and markers of an older epoch are refused:
+        ProducerFencedError, or CoordinatorFencedError. `is_owner`: of the directory, as for `try_append_as_leader`.
+
+        Raises: as `lock`.
+        """
+        with self._owners_lock(leader_epoch) if is_owner else self.lock():
+            done = self._writer.append_markers(markers, leader_epoch, self.config)
+        self.point.flush_if_due(self.files.view.end, self.config)
+        return done
+
+    @contextmanager
+    def _owners_lock(self, leader_epoch: int) -> Iterator[None]:
+        """As `lock`, but what other processes did is looked for only where `try_append_as_leader` gives up."""
+        if self.files.try_hold():
+            try:
+                if self._may_append_at_once(leader_epoch):
+                    self._is_caught_up = False  # if anything fails
+                    yield
+                    self._is_caught_up = True
+                    return
+            finally:
+                self.files.release()
         with self.lock():
-            if not self.files.view.snapshots or not self._tracker.ask(
-                self.files.view,
-                lambda known: known.may_end(producer_id, producer_epoch, coordinator_epoch, is_above=is_above),
-            ):
-                return None
-            marker = end_marker(
-                (producer_id, producer_epoch),
-                commit=commit,
-                coordinator_epoch=coordinator_epoch,
-                now_ms=self.env.clock.now_ms(),
-            )
-            new = self._writer.stamp(marker, [(0, header_at(marker))], leader_epoch, self.config)
-            self._writer.append(new.data, new.batches, self.config)
-        self.point.flush_if_due(new.info.next_offset, self.config)
-        return new.info.first_offset
+            yield
 
     def append_as_follower(self, records: bytes | bytearray | memoryview) -> AppendInfo:
         """Append batches of a leader with the offsets and epochs they have: all of them or none.
@@ -473,8 +474,7 @@ class Log:
     def advance_tiered_offset(self, offset: int) -> None:
         """Note that everything below `offset` is in remote storage; durable on return. It never goes back."""
         with self.lock():
-            if offset > self.files.view.end:
-                end = self.files.view.end
+            if offset > (end := self.files.view.end):
                 raise InvalidRequestError(f"{self.files.name}: tiered to {offset}, but the log ends at {end}")
             if offset > self.tiered_offset:
                 with marking_failure(self.env, self.files.root):

@@ -22,7 +22,8 @@ from logstore.log.segments.end import SegmentEnd, Step, step
 from logstore.log.segments.lookup import Spot
 from logstore.log.segments.segment import NOTHING, Segment
 from logstore.log.validation import AppendInfo, SegmentRoom, must_roll, segment_room
-from logstore.records.batch import LENGTH_END, BatchHeader, stamp, stamp_append_time
+from logstore.records.batch import LENGTH_END, BatchHeader, header_at, stamp, stamp_append_time
+from logstore.records.marker import Marker, end_marker
 from logstore.records.plain import PlainHeader, placed, stamp_plain
 
 logger = logging.getLogger(__name__)
@@ -196,6 +197,44 @@ class LogWriter:
             if before:
                 return False
             raise
+
+    def append_markers(
+        self, markers: Sequence[Marker], leader_epoch: int, config: LogConfig
+    ) -> list[AppendInfo | InvalidRequestError]:
+        """End these transactions, see `Log.append_markers`."""
+        done = list[AppendInfo | InvalidRequestError]()
+        while len(done) < len(markers):
+            data, placed = bytearray(), dict[int, Placed]()  # by producer
+            for marker in markers[len(done) :]:
+                if marker.producer_id in placed:  # whether it ends something is known once that is written
+                    break
+                offset = self._files.view.end + len(placed)
+                try:
+                    ends = self._ends(marker)
+                except InvalidRequestError as error:
+                    done.append(error)
+                    continue
+                if ends:
+                    id, epoch, commits, coordinator_epoch, _ = marker
+                    now_ms = self._env.clock.now_ms()
+                    written = end_marker(
+                        (id, epoch), commit=commits, coordinator_epoch=coordinator_epoch, now_ms=now_ms
+                    )
+                    placed[marker.producer_id] = len(data), header_at(written)
+                    data += written
+                done.append(AppendInfo(offset, offset + ends, -1, 0, is_duplicate=not ends))
+            if placed:
+                new = self.stamp(data, list(placed.values()), leader_epoch, config)
+                self.append(new.data, new.batches, config)
+        return done
+
+    def _ends(self, marker: Marker) -> bool:
+        view, (producer_id, epoch, _, coordinator_epoch, is_above) = self._files.view, marker
+        if not view.snapshots:
+            return False
+        return self._producers.ask(
+            view, lambda known: known.may_end(producer_id, epoch, coordinator_epoch, is_above=is_above)
+        )
 
     def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig) -> None:
         """Append the batches as they are, with one write per segment: all of them or none."""

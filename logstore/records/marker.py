@@ -11,6 +11,16 @@ from logstore.records.compression import Buffer
 _KEY, _VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 
 
+class Marker(NamedTuple):
+    """The end of a producer's transaction. `is_above`: its epoch is above that of the batches that it ends."""
+
+    producer_id: int
+    producer_epoch: int
+    commits: bool
+    coordinator_epoch: int
+    is_above: bool
+
+
 class ControlMarker(NamedTuple):
     kind: str
     coordinator_epoch: int

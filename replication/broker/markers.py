@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from logstore.env import Env
+from logstore.records.marker import Marker
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.coordinator import Done
 from replication.coordinators.transactions.machine.events import WriteMarkers
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import OFFSETS_TOPIC, BrokerId, TopicPartition, rows_by_topic
 from replication.network.client import Clients
+from replication.network.steps import all_of
 from replication.protocol.apis import ApiKey
-from replication.replica.leader.leader import Marker
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import AppendResult
 from replication.replica.manager import ReplicaManager
@@ -110,7 +111,7 @@ class Markers:
         try:
             while rows := [(job, tps) for job, tps in self._queues.pop(broker, ()) if not job.is_over]:
                 if broker == self._broker:
-                    answers = [await write_here(self._replicas, self._groups, job.marker, tps) for job, tps in rows]
+                    answers = await all_of(self._write_here, rows)
                 else:
                     answers = await self._send(broker, rows)
                 for (job, tps), codes in zip(rows, answers, strict=True):
@@ -119,6 +120,9 @@ class Markers:
             del self._tasks[broker]
             if self._queues.get(broker):  # it came while the last was answered
                 self._tasks[broker] = asyncio.get_running_loop().create_task(self._run(broker))
+
+    async def _write_here(self, row: tuple[_Job, frozenset[TopicPartition]]) -> Written:
+        return await write_here(self._replicas, self._groups, row[0].marker, row[1])
 
     def _answered(self, job: _Job, tps: frozenset[TopicPartition], codes: Written) -> None:
         if job.is_over:

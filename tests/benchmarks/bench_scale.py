@@ -4,7 +4,8 @@ python tests/benchmarks/bench_scale.py [--only segments,topics,connections,parti
     [--sizes 10,100] [--keep curves.json] [--plot X.svg]
 
 A store: segments of a log, topics. A broker: connections that send small produce requests, partitions that these go to,
-starts; three brokers: failovers, groups of consumers (see `scale_brokers` and `scale_groups`). Calls of all sizes take
+starts; three brokers: failovers, groups of consumers (see `scale_brokers` and `scale_groups`). The commit of a batch of
+Spark, in a directory and in a cluster (`scale_commits`). Calls of all sizes take
 turns, so that a slow moment of the machine meets them all; the CPU is that of the broker's process. `--full` goes as
 far as the goals do, in some twenty minutes; without it the last size of each curve is left out. With `--keep`, curves
 of several runs are kept in one file, and drawn together.
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from harness import show
 from scale_brokers import connections, failovers, partitions, starts
+from scale_commits import cluster_commits, commits
 from scale_curve import Curve, merge, plot, say
 from scale_groups import groups
 
@@ -149,35 +151,6 @@ def planning(sizes: Sequence[int], root: Path) -> list[Curve]:
     ]
 
 
-COMMIT_PARTITIONS = 32
-
-
-def commits(sizes: Sequence[int], root: Path) -> list[Curve]:
-    """The driver's commit of one exactly-once batch that so many tasks wrote, each to 32 partitions of a directory."""
-    seconds, cpu = [], []
-    count = COMMIT_PARTITIONS
-    rows = pa.table({"value": ["x"] * count, "partition": pa.array(range(count), pa.int32())})
-    for size in sizes:
-        path, took, spent = root / f"commits-{size}", [], []
-        with logstore.open(path) as store:
-            store.create_topic("t", partitions=count)
-            for batch in range(4):
-                parts = []
-                for task in range(size):
-                    part = store.transactions.begin("q", batch, run="r", task=str(task))
-                    store.append("t", rows, transaction=part)
-                    parts.append(part.prepare())
-                began, cpu_began = time.perf_counter(), time.process_time()
-                with logstore.open(path) as driver:
-                    driver.transactions.commit(parts)
-                took.append(time.perf_counter() - began)
-                spent.append(time.process_time() - cpu_began)
-        seconds.append((size, statistics.median(took[1:])))
-        cpu.append((size, statistics.median(spent[1:]) / size * 1e3))
-    what = f"tasks of a batch, x {count} partitions"
-    return [Curve(what, "its commit", "s", seconds, "< 3 s"), Curve(what, "CPU per task", "ms", cpu, "1")]
-
-
 KEY_BYTES = 16
 MAP_BYTES = 128 * 1024 * 1024
 
@@ -231,6 +204,7 @@ MEASURES: dict[str, tuple[Callable[[Sequence[int], Path], list[Curve]], Sequence
     "partitions": (partitions, (10, 100, 1000, 10_000)),
     "planning": (planning, (100, 1000, 10_000)),
     "commits": (commits, (2, 20, 200)),
+    "cluster-commits": (cluster_commits, (2, 20, 200)),
     "keys": (keys, (1_000_000, 4_000_000, 10_000_000, 30_000_000)),
     "starts": (starts, (500, 2000, 5000, 10_000)),
     "failovers": (failovers, (100, 1000, 10_000)),

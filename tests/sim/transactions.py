@@ -22,6 +22,7 @@ from logstore.log.log import Log
 from logstore.log.segments.directory import create
 from logstore.records.batch import TRANSACTIONAL, Record, batches, build
 from logstore.records.batch import records as decoded
+from logstore.records.marker import Marker
 from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.records import read_value, value_of
 from replication.coordinators.transactions.machine.state import (
@@ -115,16 +116,11 @@ class Partition:
     def mark(self, markers: events.WriteMarkers, coordinator_epoch: int, answer) -> None:
         self.writing.pop(markers.producer_id, None)
         self.asking.pop(markers.producer_id, None)
-        try:
-            self.log.append_marker(
-                markers.producer_id,
-                markers.producer_epoch,
-                commit=markers.commits,
-                leader_epoch=self.epoch,
-                coordinator_epoch=coordinator_epoch,
-                is_above=markers.version >= 2 and self.flaw is not Flaw.MARKERS_OF_ANY_EPOCH,
-            )
-        except InvalidRequestError:
+        is_above = markers.version >= 2 and self.flaw is not Flaw.MARKERS_OF_ANY_EPOCH
+        pair = markers.producer_id, markers.producer_epoch
+        marker = Marker(*pair, markers.commits, coordinator_epoch, is_above)
+        (found,) = self.log.append_markers([marker], leader_epoch=self.epoch)
+        if isinstance(found, InvalidRequestError):
             return
         self.replicate(self.log.log_end_offset, answer)
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 LOOKS = 20  # of a task, before it takes over a name that another task of its run is taking over
 PAUSE_S, SHORT_S = 0.1, 0.01
 VISIBLE_LOOKS = 2000  # for some ten seconds: what is decided is visible in the end
+LOOKED_AT = 10  # transactions at a time: brokers tell every partition of each
 NO_BATCH = -1
 EMPTY, ONGOING = "Empty", "Ongoing"
 COMMITTING = "PrepareCommit"
@@ -226,13 +227,15 @@ class Name:
 
     async def _until_visible(self, ids: Collection[str]) -> None:
         """Wait until every partition was told that these are committed, as far as brokers tell and leaders live."""
-        left = list(ids)
-        for _ in range(VISIBLE_LOOKS):
-            described = await self._world.describe(left)
-            left = [id for id, found in (described or {}).items() if found.state == COMMITTING]
-            if not left:
-                return
-            await self._world.pause(SHORT_S)
+        left, looks = list(ids), VISIBLE_LOOKS
+        while left and looks:
+            # They are told about one after the other, so that a look at the first few says enough, and costs little.
+            described = await self._world.describe(left[:LOOKED_AT])
+            waited = [id for id, found in (described or {}).items() if found.state == COMMITTING]
+            left = waited + left[LOOKED_AT:]
+            if waited:
+                looks -= 1
+                await self._world.pause(SHORT_S)
 
     def _is_committed(self, attempt: Attempt, described: Mapping[str, DescribedTransaction] | None) -> bool:
         if described is None:

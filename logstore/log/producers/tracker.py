@@ -309,10 +309,14 @@ class ProducerTracker:
     ) -> list[AbortedTransaction]:
         if not any(batch.is_control for batch in batches):
             return []
-        states, at, found = self.ask(view, ProducerStates.copy), 0, []
+        at, markers = 0, list[ControlMarker | None]()
         for batch in batches:
-            found.append(states.apply(batch, _marker_in(data, at, batch), 0))
+            markers.append(_marker_in(data, at, batch))
             at += batch.size_bytes
+        if not any(marker is not None and marker.kind == "ABORT" for marker in markers):
+            return []
+        states = self.ask(view, ProducerStates.copy)
+        found = [states.apply(batch, marker, 0) for batch, marker in zip(batches, markers, strict=True)]
         return [entry for entry in found if entry is not None]
 
     def _aborted_in(self, view: DirectoryView, base: int) -> Iterable[AbortedTransaction]:

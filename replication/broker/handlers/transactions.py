@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from logstore.env import Clock
 from logstore.errors import PylogError
+from logstore.records.marker import Marker
 from replication.broker.handlers.coordinators import GROUP, CoordinatorHandlers
 from replication.broker.markers import write_here
 from replication.coordinators.groups.coordinator import GroupCoordinator
@@ -21,7 +22,6 @@ from replication.network.steps import all_of
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.replica.leader.leader import Marker
 from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)

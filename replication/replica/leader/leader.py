@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from logstore.config import names_replica
@@ -17,6 +18,7 @@ from logstore.errors import DiskFullError, InvalidRecordError
 from logstore.log.validation import AppendInfo
 from logstore.log.writer import Plain
 from logstore.records.batch import InvalidBatchError, batches, keyless_rows
+from logstore.records.marker import Marker
 from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
@@ -37,16 +39,6 @@ EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 # What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
 PROMPT_BYTES_MAX = 32 * 1024
 Outcome: TypeAlias = AppendInfo | Exception  # of an append
-
-
-class Marker(NamedTuple):
-    """The end of a producer's transaction. `is_above`: its epoch is above that of the batches that it ends."""
-
-    producer_id: int
-    producer_epoch: int
-    commits: bool
-    coordinator_epoch: int
-    is_above: bool
 
 
 class Append(NamedTuple):
@@ -74,8 +66,11 @@ class _AppendGroup:
         replica, epoch = self.leader.replica, self.leader.state.leader_epoch
         try:
             replica.host.keep_reserve()
-            for append in self.appends:
-                self.outcomes.append(_append(replica, append, epoch))
+            for is_marker, some in groupby(self.appends, lambda append: append.marker is not None):
+                if is_marker:
+                    self.outcomes += _append_markers(replica, [each.marker for each in some if each.marker], epoch)
+                else:
+                    self.outcomes += [_append(replica, append, epoch) for append in some]
         except Exception as error:  # noqa: BLE001  every one of them gets it
             self.outcomes += [error] * (len(self.appends) - len(self.outcomes))
         self.offsets = replica.offsets()
@@ -87,8 +82,6 @@ class _AppendGroup:
 def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
     records = append.records
     try:
-        if append.marker is not None:
-            return _append_marker(replica, append.marker, leader_epoch)
         is_compacted = replica.config.is_compacted
         if not is_compacted and replica.host.is_sound():
             # Nobody else changes the files of a broker: to lock them and look costs as much as the append.
@@ -101,18 +94,12 @@ def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
         return error
 
 
-def _append_marker(replica: ReplicaLog, marker: Marker, leader_epoch: int) -> AppendInfo:
+def _append_markers(replica: ReplicaLog, markers: Sequence[Marker], leader_epoch: int) -> Sequence[Outcome]:
     """One that is there already, or ends nothing, counts as written once all before the log's end is committed."""
-    offset = replica.log.append_marker(
-        marker.producer_id,
-        marker.producer_epoch,
-        commit=marker.commits,
-        leader_epoch=leader_epoch,
-        coordinator_epoch=marker.coordinator_epoch,
-        is_above=marker.is_above,
-    )
-    end = replica.log.files.view.end
-    return AppendInfo(end if offset is None else offset, end, -1, 0, is_duplicate=offset is None)
+    try:
+        return replica.log.append_markers(markers, leader_epoch=leader_epoch, is_owner=replica.host.is_sound())
+    except Exception as error:  # noqa: BLE001  as above
+        return [error] * len(markers)
 
 
 def _check_keys(data: Buffer) -> None:

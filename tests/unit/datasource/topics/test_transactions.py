@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from datasource.topics.directory import TransactionSettings
 from datasource.topics.transactions.batches import ClusterTransactions
-from datasource.topics.transactions.protocol import Name
+from datasource.topics.transactions.protocol import LOOKED_AT, Name
 from datasource.topics.transactions.state import (
     OLDER_RUNS,
     Attempt,
@@ -123,3 +123,32 @@ def test_a_refused_end_is_nothing_to_do_only_where_the_topic_says_so(batch, is_f
     name = Name(Refusing(replace(decision, batch_id=batch, is_finished=is_finished)), "query", "run")
     with pytest.raises(UnknownOutcomeError, match="t-0") if is_lost else nullcontext():
         asyncio.run(name._finish(decision))
+
+
+class Ending:
+    """Coordinators that tell one partition after the other: each look finds one more transaction done."""
+
+    is_two_phase = True
+
+    def __init__(self, ids):
+        self.open, self.asked = list(ids), []
+
+    async def describe(self, ids):
+        self.asked.append(len(ids))
+        found = {
+            id: DescribedTransaction(
+                id, "PrepareCommit" if id in self.open else "CompleteCommit", Pair(1, 0), 0, 0, frozenset()
+            )
+            for id in ids
+        }
+        del self.open[:1]
+        return found
+
+    async def pause(self, most_s):
+        await asyncio.sleep(0)
+
+
+def test_a_batch_of_many_tasks_is_waited_for_with_short_questions():
+    world = Ending([f"id-{n}" for n in range(300)])
+    asyncio.run(Name(world, "query", "run")._until_visible(list(world.open)))
+    assert (world.open, max(world.asked)) == ([], LOOKED_AT)

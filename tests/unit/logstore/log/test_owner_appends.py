@@ -2,6 +2,7 @@
 
 import tempfile
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +21,13 @@ from logstore.errors import (
 )
 from logstore.log.producers import tracker
 from logstore.log.validation import AppendInfo
-from logstore.records.batch import Record, build
+from logstore.records.batch import TRANSACTIONAL, Record, build
+from logstore.records.marker import Marker
 from logstore.records.plain import plain_header
+from tests.support.disk import StillClock
 from tests.support.partition import append, batch, contents, make
 
-KINDS = (".log", ".index", ".timeindex")
+KINDS = (".log", ".index", ".timeindex", ".txnindex")
 
 
 class Full(OsFiles):
@@ -436,3 +439,58 @@ def test_after_a_failure_a_follower_looks_for_the_end_first(tmp_path, room):
     assert log.try_append_as_follower(answers[0]) is None
     log.append_as_follower(answers[0])
     assert not list(log.verify())
+
+
+TURN = st.tuples(
+    st.lists(st.tuples(st.sampled_from([7, 8, 9]), st.integers(0, 2)), max_size=4),  # who writes in a transaction
+    st.lists(st.builds(Marker, st.sampled_from([7, 8, 9]), st.integers(0, 2), st.booleans(), st.integers(0, 2),
+                       st.booleans()), max_size=5),
+    st.sampled_from([None] * 4 + [0, 100]),  # the room that the first try finds
+)  # fmt: skip
+
+
+@given(turns=st.lists(TURN, min_size=1, max_size=5))
+def test_markers_that_are_written_together_are_what_they_are_one_by_one(turns):
+    """Outcomes, all bytes of the log and its indexes, what is known of producers; also where the first try fails."""
+    with tempfile.TemporaryDirectory() as root:
+        settings = {"segment_bytes": 400, "index_interval_bytes": 200}
+        files = Full()
+        one, two = (warm(Path(root), Env(files=files, clock=StillClock()), name=n, **settings) for n in ("a-0", "b-0"))
+        for written, markers, room in turns:
+            for producer in written:
+                data = build([Record(0, 1_000, None, b"x")], producer=(*producer, -1), attributes=TRANSACTIONAL)
+                singly = outcome(partial(one.append_as_leader, bytearray(data)))
+                assert outcome(partial(two.append_as_leader, data)) == singly
+            singly = [one.append_markers([marker])[0] for marker in markers]
+            together = None
+            if room is not None:
+                files.room = room
+                with suppress(DiskFullError):
+                    together = two.append_markers(markers, is_owner=True)  # none of them is written
+                files.room = None
+            together = together or two.append_markers(markers, is_owner=True)
+            assert [told(found) for found in together] == [told(found) for found in singly]
+            states = [[state._replace(last_append_ms=0) for state in log.producers.states()] for log in (one, two)]
+            assert states[0] == states[1]
+            end = one.log_end_offset
+            assert two.producers.aborted(0, end) == one.producers.aborted(0, end)
+        assert files_of(one) == files_of(two)
+        assert not list(two.verify())
+
+
+def test_behind_markers_that_could_not_be_taken_back_the_owner_looks_again(tmp_path):
+    files = Dying()
+    log = warm(tmp_path, Env(files=files))
+    log.append_as_leader(build([Record(0, 1_000, None, b"x")], producer=(7, 0, -1), attributes=TRANSACTIONAL))
+    files.is_dying = True
+    with pytest.raises(StorageError):
+        log.append_markers([Marker(7, 0, True, 0, is_above=False)], is_owner=True)
+    files.is_dying = False
+    (again,) = log.append_markers([Marker(7, 0, True, 0, is_above=False)], is_owner=True)
+    assert again.is_duplicate, "it was written the first time"
+    assert (log.log_end_offset, log.producers.open_transactions()) == (3, ())
+    assert not list(log.verify())
+
+
+def told(found):
+    return found if isinstance(found, AppendInfo) else type(found)
