@@ -1,12 +1,14 @@
 """Commits that are stored as they come, and heartbeats that are only noted: as if each had been asked for."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from logstore.records.batch import batches, records
 from replication.coordinators.groups.coordinator import Commit
-from replication.coordinators.groups.machine.records import offset_key, offset_value
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, NewOffset, Phase
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
@@ -33,11 +35,24 @@ async def ready(all_, *replicas):
     return all_.groups[1]
 
 
+class Outcomes:
+    """Of commits that are handled together: an error, None while it is on its way; False: they are to be asked for."""
+
+    def __init__(self, groups, asked):
+        stored = groups.commit_each(asked, self.tell)
+        self.codes = [{True: ErrorCode.NONE}.get(done, done) for done in stored]
+
+    def tell(self, place, error):
+        assert self.codes[place] is None, "each is told once"
+        self.codes[place] = error
+
+    async def all(self):
+        await until(lambda: None not in self.codes)
+        return self.codes
+
+
 async def store(groups, asked):
-    """Until all are stored: while the disk is slow they would not be at once."""
-    async with asyncio.timeout(40):
-        while asked := [one for one, done in zip(asked, groups.commit_at_once(asked), strict=True) if not done]:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    assert set(await Outcomes(groups, asked).all()) == {ErrorCode.NONE}
 
 
 def log_of(all_, number=1):
@@ -71,13 +86,133 @@ async def test_commits_that_come_together_are_one_batch_and_found_by_the_next_co
 
 
 @on_loop
-async def test_a_commit_that_other_replicas_must_have_is_not_stored_at_once(tmp_path):
+async def test_commits_of_several_replicas_are_one_batch_and_seen_once_they_are_committed(tmp_path):
     async with coordinators(tmp_path, 1, 2) as all_:
         groups = await ready(all_, 1, 2)
-        before = log_of(all_)
-        assert groups.commit_at_once([commit("g", {T0: 1})]) == [False]
-        assert log_of(all_) == before
-        assert groups.group("g") is None
+        found = Outcomes(groups, [commit("g", {T0: 1, T1: 2}), commit("h", {T0: 3}), commit("g", {T0: 4})])
+        assert found.codes == [None] * 3
+        assert groups.group("g").offsets == {}
+        assert set(groups.group("g").commits.values()) == {(T0, T1), (T0,)}
+        assert set(await found.all()) == {ErrorCode.NONE}
+        assert (offsets_of(groups, "g"), offsets_of(groups, "h")) == ({T0: 4, T1: 2}, {T0: 3})
+        assert not groups.group("g").commits
+        assert groups.group("g").offsets[T0].position == 4
+        assert len(log_of(all_)) == 2
+        await until(lambda: log_of(all_, 2) == log_of(all_, 1))
+        await all_.elect(2)
+        assert {tp: each.offset for tp, each in (await all_.loaded(2)).offsets.items()} == {T0: 4, T1: 2}
+
+
+@on_loop
+async def test_a_slow_disk_gets_them_together_too(tmp_path):
+    async with coordinators(tmp_path, 1) as all_:
+        groups = await ready(all_, 1)
+        all_.site.brokers[1].replicas._set.disk.begin_write = lambda queue: False
+        found = Outcomes(groups, [commit("g", {T0: 1}), commit("h", {T0: 3}), commit("g", {T0: 4})])
+        assert found.codes == [None] * 3
+        assert set(await found.all()) == {ErrorCode.NONE}
+        assert (offsets_of(groups, "g"), offsets_of(groups, "h")) == ({T0: 4}, {T0: 3})
+        assert len(log_of(all_)) == 2
+
+
+@on_loop
+async def test_an_offset_that_is_being_committed_does_not_expire(tmp_path):
+    """The former one, whose time is over: if it were deleted now, the new one could be, too."""
+    options = {"offsets.retention.check.interval.ms": 50, "replica.lag.time.max.ms": 1500}
+    async with coordinators(tmp_path, 1, 2, **options) as all_:
+        groups = await ready(all_, 1, 2)
+        await store(groups, [commit("g", {T0: 1})])
+        all_.site.brokers[2].replicas.disconnect()
+        slot = groups.terms.term(0).slots["g"]
+        found = Outcomes(groups, [commit("g", {T0: 2})])
+        old = slot.group.offsets[T0]
+        slot.standing = replace(slot.group, offsets={T0: replace(old, expire_ms=1)})
+        before = len(log_of(all_))
+        await asyncio.sleep(0.3)
+        assert len(log_of(all_)) == before
+        assert set(await found.all()) == {ErrorCode.NONE}
+        assert offsets_of(groups, "g") == {T0: 2}
+
+
+LIVES = {  # lag of the follower that is away, timeout of a commit, what happens meanwhile
+    "committed late": (1000, 30_000, "nothing"),
+    "a rebalance meanwhile": (1000, 30_000, "join"),
+    "too late": (120_000, 300, "nothing"),
+    "the leadership ends": (120_000, 30_000, "elect"),
+    "unloaded": (120_000, 30_000, "disconnect"),
+}
+
+
+@pytest.mark.parametrize("life", LIVES)
+@on_loop
+async def test_commits_that_come_together_live_as_those_that_are_asked_for(tmp_path, life):
+    """The same answers, the same offsets at all times, and the same records."""
+    found = await asyncio.gather(*(lived(tmp_path / way, way, *LIVES[life]) for way in ("each", "ask")))
+    assert found[0] == found[1]
+
+
+async def lived(path, way, lag_ms, timeout_ms, happens):
+    path.mkdir()
+    options = {"replica.lag.time.max.ms": lag_ms, "offsets.commit.timeout.ms": timeout_ms}
+    async with coordinators(path, 1, 2, **options) as all_:
+        groups = await ready(all_, 1, 2)
+        joined = await all_.join(1, "a")
+        await all_.sync(1, joined, assignments={joined.member_id: b"all"})
+        own = joined.member_id, joined.generation
+        before = [commit("g", {T0: 1, T1: 1}, *own), commit("h", {T1: 3})]
+        seen = [await tried(all_, way, before).all(), seen_of(all_)]
+        all_.site.brokers[2].replicas.disconnect()
+        under_way = tried(all_, way, [commit("g", {T0: 5}, *own), commit("h", {T0: 7}), commit("i", {T0: 8})])
+        await asyncio.sleep(0.05)
+        seen += [list(under_way.codes), seen_of(all_)]
+        if happens == "join":
+            parked = asyncio.create_task(all_.join(1, "b"))
+            await until(lambda: groups.group("g").phase is Phase.PREPARING)
+            between = tried(all_, way, [commit("g", {T1: 9}, *own), commit("g", {T1: 9})])
+            seen += [await between.all(), seen_of(all_)]
+        elif happens == "elect":
+            await all_.elect(-1)
+        elif happens == "disconnect":
+            all_.site.brokers[1].replicas.disconnect()
+        seen += [await under_way.all(), seen_of(all_)]
+        if happens == "join":
+            parked.cancel()
+        rows = [row for _, rows in log_of(all_) for row in rows if row.key[1] == OFFSET_KEY]
+        return seen, [(row.offset, row.key, row.value) for row in rows]
+
+
+def seen_of(all_):
+    try:
+        known = [all_.groups[1].group(name) for name in "ghi"]
+    except KafkaError as error:
+        return error.code
+    return [group and (group.phase, group.offsets, sorted(group.commits.values())) for group in known]
+
+
+def tried(all_, way, asked):
+    """Together; or asked for one after the other."""
+    found = Outcomes(all_.groups[1], asked if way == "each" else [])
+    left = [n for n, code in enumerate(found.codes) if code is False] if way == "each" else range(len(asked))
+    if way == "ask":
+        found.codes = [None] * len(asked)
+
+    async def ask(place):
+        group_id, member_id, generation, instance_id, offsets = asked[place]
+        found.codes[place] = None
+        answer = await all_.groups[1].ask(
+            group_id,
+            lambda request: events.Commit(
+                request=request,
+                offsets={tp: Committed(*new) for tp, new in offsets.items()},
+                member_id=member_id,
+                generation=generation,
+                instance_id=instance_id,
+            ),
+        )
+        found.tell(place, answer.error)
+
+    found.tasks = [asyncio.create_task(ask(place)) for place in left]
+    return found
 
 
 @on_loop
@@ -90,11 +225,11 @@ async def test_what_the_machine_or_the_log_would_refuse_is_left_to_them(tmp_path
             commit("huge", {TopicPartition("t" * 200, n): 1 for n in range(9000)}),
         ]
         await store(groups, [commit("g", {T0: 5}, text="ok")])
-        assert groups.commit_at_once(refused) == [False, False, False]
+        assert Outcomes(groups, refused).codes == [False, False, False]
         assert offsets_of(groups, "g") == {T0: 5}
         assert groups.group("huge") is None
         await all_.elect(-1)
-        assert groups.commit_at_once([commit("g", {T0: 6})]) == [False]
+        assert Outcomes(groups, [commit("g", {T0: 6})]).codes == [False]
 
 
 @on_loop
@@ -128,7 +263,7 @@ async def test_a_member_that_is_only_noted_stays_and_a_silent_one_does_not(tmp_p
         assert group.members[joined.member_id].deadline_ms >= before_ms + 1000
         await until(lambda: groups.group("g").phase is Phase.EMPTY)
         assert not groups.hear("g", *own, None)
-        assert groups.commit_at_once([commit("g", {T0: 8}, *own)]) == [False]
+        assert Outcomes(groups, [commit("g", {T0: 8}, *own)]).codes == [False]
         assert offsets_of(groups, "g") == {T0: 7}
 
 
