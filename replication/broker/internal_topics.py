@@ -97,6 +97,8 @@ class InternalTopic:
         leader = leadership.role
         if not leader.has_enough_replicas():
             return Written(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if len(batch[0]) > leader.replica.config.batch_bytes_max:
+            return Written(ErrorCode.MESSAGE_TOO_LARGE)
         done = leader.append_each((batch,), has_keys=True)
         self._replicas.look()
         if leader.is_over:

@@ -24,7 +24,6 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.framing import Frame
 from replication.protocol.small_messages import offset_commit_response, one_offset_committed
 
-
 # Version, correlation id, the answer to it with one error for all, and what is to be committed.
 _Asked: TypeAlias = tuple[int, int, Callable[[ErrorCode], bytes], Commit]
 

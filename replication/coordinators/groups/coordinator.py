@@ -47,7 +47,7 @@ class Commit(NamedTuple):
 
 
 class _Slot:
-    """A group: as it was after its last event; who was `heard`, and which commits `begun`, `ended`, are `stored` since."""
+    """A group as it was after its last event; and since: who was heard, which commits began, ended, what is stored."""
 
     __slots__ = ("begun", "due_ms", "ended", "heard", "standing", "stored", "timer")
 
