@@ -63,7 +63,7 @@ class OffsetCommitRequest(NamedTuple):
 
 
 _OFFSET = (struct.Struct(">iq"), struct.Struct(">iqi"))  # partition, offset, (leader epoch)
-_EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
+EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
 
 
 def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> OffsetCommitRequest:
@@ -131,7 +131,7 @@ def _one_offset(version: int, buffer: Buffer, at: int) -> OneOffset | None:
         topics, name_size = _MEMBER.unpack_from(data, at)
         name = at + 6
         name_end = name + name_size
-        layout = _ONE_ROW[version >= _EPOCHS_FROM]
+        layout = _ONE_ROW[version >= EPOCHS_FROM]
         partitions, *fields, text_size = layout.unpack_from(data, name_end)
     except struct.error:
         return None
@@ -192,7 +192,7 @@ def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
 
 
 def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[CommitTopic, int]:
-    has_epoch, is_flexible = version >= _EPOCHS_FROM, form is COMPACT
+    has_epoch, is_flexible = version >= EPOCHS_FROM, form is COMPACT
     layout = _OFFSET[has_epoch]
     unpack, size = layout.unpack_from, layout.size
     name, at = form.string(data, at)

@@ -24,8 +24,12 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.framing import Frame
 from replication.protocol.small_messages import offset_commit_response, one_offset_committed
 
+REMEMBERED, REMEMBERED_BYTES = 4096, 512  # requests; and how long they are at most
+
 # Version, correlation id, the answer to it with one error for all, and what is to be committed.
 _Asked: TypeAlias = tuple[int, int, Callable[[ErrorCode], bytes], Commit]
+# Version, group, generation, member, retention in ms, and the partition.
+_Known: TypeAlias = tuple[int, str, int, str, int, TopicPartition]
 
 
 class SmallCommitHandler:
@@ -33,6 +37,7 @@ class SmallCommitHandler:
         self._metadata = metadata
         self._groups = groups
         self._clock = clock
+        self._known: dict[bytes, _Known] = {}
 
     def turns(self) -> Mapping[ApiKey, TurnHandler]:
         return {ApiKey.OFFSET_COMMIT: self.commit}
@@ -64,22 +69,30 @@ class SmallCommitHandler:
                 request.asker.dispatch(request)
 
     def _read_one(self, frame: Frame, now_ms: int) -> _Asked | None:
-        found = apis.decode_commit_one(memoryview(frame)) if len(frame) <= bounds.SHORT_BYTES else None
-        if found is None:
-            return None
-        version, correlation_id, one = found
-        group_id, generation, member_id, retention_ms, name, partition, offset, leader_epoch, text = one
-        topic = self._metadata.topic(name)
-        if topic is None or partition not in topic.partitions:
+        """A commit of one partition. Consumers commit for the same ones again and again: they are decoded once."""
+        split = apis.split_commit(bytes(frame)) if len(frame) <= REMEMBERED_BYTES else None
+        known = None if split is None else self._known.get(split[0])
+        if split is None or known is None:
+            found = apis.decode_commit_one(memoryview(frame)) if len(frame) <= bounds.SHORT_BYTES else None
+            if found is None:
+                return None
+            version, correlation_id, one = found
+            known = version, *one[:4], TopicPartition(one[4], one[5])
+            offset, leader_epoch, text = one[6:]
+            if split is not None and not text:
+                if len(self._known) >= REMEMBERED:
+                    self._known.clear()
+                self._known[split[0]] = known
+        else:
+            _, correlation_id, offset, leader_epoch = split
+            text = ""
+        version, group_id, generation, member_id, retention_ms, tp = known
+        topic = self._metadata.topic(tp.topic)
+        if topic is None or tp.partition not in topic.partitions:
             return None
         new = NewOffset(offset, leader_epoch, text, now_ms, expire_ms(now_ms, retention_ms))
-        answer = partial(one_offset_committed, version, correlation_id, name, partition)
-        return (
-            version,
-            correlation_id,
-            answer,
-            Commit(group_id, member_id, generation, None, {TopicPartition(name, partition): new}),
-        )
+        answer = partial(one_offset_committed, version, correlation_id, *tp)
+        return version, correlation_id, answer, Commit(group_id, member_id, generation, None, {tp: new})
 
     def _read(self, frame: Frame, now_ms: int) -> _Asked | None:
         """A commit of few partitions, all of which there are, each once."""
