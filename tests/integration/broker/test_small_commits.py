@@ -157,12 +157,16 @@ async def lived(path, way, lag_ms, timeout_ms, happens):
         joined = await all_.join(1, "a")
         await all_.sync(1, joined, assignments={joined.member_id: b"all"})
         own = joined.member_id, joined.generation
+        heard_ms = groups.group("g").members[joined.member_id].deadline_ms
+        await asyncio.sleep(0.02)
         before = [commit("g", {T0: 1, T1: 1}, *own), commit("h", {T1: 3})]
         seen = [await tried(all_, way, before).all(), seen_of(all_)]
         all_.site.brokers[2].replicas.disconnect()
         under_way = tried(all_, way, [commit("g", {T0: 5}, *own), commit("h", {T0: 7}), commit("i", {T0: 8})])
         await asyncio.sleep(0.05)
         seen += [list(under_way.codes), seen_of(all_)]
+        later_ms = groups.group("g").members[joined.member_id].deadline_ms
+        assert later_ms >= heard_ms + 20, "who commits is there"
         if happens == "join":
             parked = asyncio.create_task(all_.join(1, "b"))
             await until(lambda: groups.group("g").phase is Phase.PREPARING)
