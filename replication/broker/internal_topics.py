@@ -95,6 +95,8 @@ class InternalTopic:
         self, leadership: _Leadership, batch: Plain, timeout_ms: int, told: Callable[[Written], None]
     ) -> Written | None:
         leader = leadership.role
+        if leader.is_over:  # since a look for another batch: the log may be a follower's by now
+            return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if not leader.has_enough_replicas():
             return Written(ErrorCode.NOT_ENOUGH_REPLICAS)
         if len(batch[0]) > leader.replica.config.batch_bytes_max:

@@ -1,10 +1,12 @@
 """Commits that are stored as they come, and heartbeats that are only noted: as if each had been asked for."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from logstore.records.batch import batches, records
+from logstore.records.keyed import build_keyed
 from replication.coordinators.groups.coordinator import Commit
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
@@ -12,7 +14,7 @@ from replication.coordinators.groups.machine.state import NO_TIME, Committed, Ne
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from tests.integration.broker.test_groups import OFFSETS, T0, coordinators
-from tests.support.site import coordinators_of, on_loop, until
+from tests.support.site import coordinators_of, on_loop, until, write_at_once
 
 T1 = TopicPartition("orders", 1)
 
@@ -232,6 +234,34 @@ async def test_what_the_machine_or_the_log_would_refuse_is_left_to_them(tmp_path
         assert groups.group("huge") is None
         await all_.elect(-1)
         assert Outcomes(groups, [commit("g", {T0: 6})]).codes == [False]
+
+
+@on_loop
+async def test_with_too_few_replicas_nothing_is_appended(tmp_path):
+    async with coordinators(tmp_path, 1) as all_:
+        groups = await ready(all_, 1)
+        replica = all_.site.brokers[1].replicas.partitions()[OFFSETS].replica
+        replica.log.config = replace(replica.log.config, min_insync_replicas=2)
+        before = log_of(all_)
+        assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [False]
+        assert log_of(all_) == before
+        assert (await all_.commit(1, 1)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@on_loop
+async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing_and_nothing_is_appended_behind_it(tmp_path):
+    async with coordinators(tmp_path, 1) as all_:
+        groups = await ready(all_, 1)
+        replicas = all_.site.brokers[1].replicas
+        partition, leadership = replicas.partitions()[OFFSETS], groups.terms.term(0).leadership
+        write_at_once(replicas._set.disk)
+        replicas.look = partition.leave_role
+        assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [False]
+        batch = build_keyed([(b"key", b"value")], all_.site.brokers[1].env.clock.now_ms())
+        end = partition.replica.log.log_end_offset
+        written = groups._topic.append_batch(leadership, batch, 1000, None)
+        assert written.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.replica.log.log_end_offset == end
 
 
 @on_loop
