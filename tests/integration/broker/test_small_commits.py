@@ -48,7 +48,7 @@ class Outcomes:
         self.codes[place] = error
 
     async def all(self):
-        await until(lambda: None not in self.codes)
+        await until(lambda: None not in self.codes, within_s=15)
         return self.codes
 
 
