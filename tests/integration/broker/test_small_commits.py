@@ -17,6 +17,7 @@ from tests.integration.broker.test_groups import OFFSETS, T0, coordinators
 from tests.support.site import coordinators_of, on_loop, until, write_at_once
 
 T1 = TopicPartition("orders", 1)
+ASK = "ask"
 
 
 def commit(group, offsets, member_id="", generation=-1, text=""):
@@ -37,11 +38,11 @@ async def ready(all_, *replicas):
 
 
 class Outcomes:
-    """Of commits that are handled together: an error, None while it is on its way; False: they are to be asked for."""
+    """Of commits that are handled together: an error, None while it is on its way; ASK: it is to be asked for."""
 
     def __init__(self, groups, asked):
         stored = groups.commit_each(asked, self.tell)
-        self.codes = [{True: ErrorCode.NONE}.get(done, done) for done in stored]
+        self.codes = [{True: ErrorCode.NONE, False: ASK}.get(done, done) for done in stored]
 
     def tell(self, place, error):
         assert self.codes[place] is None, "each is told once"
@@ -196,7 +197,7 @@ def seen_of(all_):
 def tried(all_, way, asked):
     """Together; or asked for one after the other."""
     found = Outcomes(all_.groups[1], asked if way == "each" else [])
-    left = [n for n, code in enumerate(found.codes) if code is False] if way == "each" else range(len(asked))
+    left = [n for n, code in enumerate(found.codes) if code is ASK] if way == "each" else range(len(asked))
     if way == "ask":
         found.codes = [None] * len(asked)
 
@@ -229,11 +230,11 @@ async def test_what_the_machine_or_the_log_would_refuse_is_left_to_them(tmp_path
             commit("huge", {TopicPartition("t" * 200, n): 1 for n in range(9000)}),
         ]
         await store(groups, [commit("g", {T0: 5}, text="ok")])
-        assert Outcomes(groups, refused).codes == [False, False, False]
+        assert Outcomes(groups, refused).codes == [ASK] * 3
         assert offsets_of(groups, "g") == {T0: 5}
         assert groups.group("huge") is None
         await all_.elect(-1)
-        assert Outcomes(groups, [commit("g", {T0: 6})]).codes == [False]
+        assert Outcomes(groups, [commit("g", {T0: 6})]).codes == [ASK]
 
 
 @on_loop
@@ -243,7 +244,7 @@ async def test_with_too_few_replicas_nothing_is_appended(tmp_path):
         replica = all_.site.brokers[1].replicas.partitions()[OFFSETS].replica
         replica.log.config = replace(replica.log.config, min_insync_replicas=2)
         before = log_of(all_)
-        assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [False]
+        assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [ASK]
         assert log_of(all_) == before
         assert (await all_.commit(1, 1)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -256,7 +257,7 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing_and_nothi
         partition, leadership = replicas.partitions()[OFFSETS], groups.terms.term(0).leadership
         write_at_once(replicas._set.disk)
         replicas.look = partition.leave_role
-        assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [False]
+        assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [ASK]
         batch = build_keyed([(b"key", b"value")], all_.site.brokers[1].env.clock.now_ms())
         end = partition.replica.log.log_end_offset
         written = groups._topic.append_batch(leadership, batch, 1000, None)
@@ -295,7 +296,7 @@ async def test_a_member_that_is_only_noted_stays_and_a_silent_one_does_not(tmp_p
         assert group.members[joined.member_id].deadline_ms >= before_ms + 1000
         await until(lambda: groups.group("g").phase is Phase.EMPTY)
         assert not groups.hear("g", *own, None)
-        assert Outcomes(groups, [commit("g", {T0: 8}, *own)]).codes == [False]
+        assert Outcomes(groups, [commit("g", {T0: 8}, *own)]).codes == [ASK]
         assert offsets_of(groups, "g") == {T0: 7}
 
 
