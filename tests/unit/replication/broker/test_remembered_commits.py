@@ -3,7 +3,7 @@
 import itertools
 from types import SimpleNamespace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from logstore.env import Clock
@@ -49,6 +49,11 @@ def read(by, frame):
     return found and (*found[:2], found[2](ErrorCode.NONE), found[3])
 
 
+PLAIN = ("g", -1, "", -1, "t", 0, 1, -1, "", None)
+
+
+@example(commits=[(version, *PLAIN) for version in range(2, 10)], flips=[0])
+@example(commits=[(version, *PLAIN) for version in range(2, 10)], flips=[1])
 @given(commits=st.lists(COMMITS, min_size=2, max_size=12), flips=st.lists(st.integers(0, 255), max_size=4))
 def test_a_handler_that_has_read_others_reads_a_commit_as_a_new_one(commits, flips):
     used, number = handler(), itertools.count(7)
