@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from logstore.log.validation import AppendInfo
+from logstore.log.writer import Plain
 from logstore.records import batch
 from logstore.records.marker import ControlMarker, marker_of
-from logstore.records.plain import PlainHeader
 from replication.coordinators.terms import Loading, Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.network.steps import begin
 from replication.protocol.messages import FetchPartition
-from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import ALL_IN_SYNC
+from replication.replica.leader.leader import Append, Leader
+from replication.replica.leader.purgatory import PendingAppend
+from replication.replica.leader.results import ALL_IN_SYNC, AppendResult
 from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -91,15 +91,31 @@ class InternalTopic:
                 return Written(ErrorCode.INVALID_TXN_STATE)
         return begin(self._append(tp, records, timeout_ms))
 
-    def append_now(self, leadership: _Leadership, records: bytearray, header: PlainHeader) -> int | None:
+    def append_batch(
+        self, leadership: _Leadership, batch: Plain, timeout_ms: int, told: Callable[[Written], None]
+    ) -> Written | None:
         leader = leadership.role
-        if not leader.commits_by_append() or not leader.has_enough_replicas():
-            return None
-        done = leader.append_each([(memoryview(records), header)], has_keys=True)
+        if leader.is_over:  # since a look for another batch: the log may be a follower's by now
+            return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not leader.has_enough_replicas():
+            return Written(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if len(batch[0]) > leader.replica.config.batch_bytes_max:
+            return Written(ErrorCode.MESSAGE_TOO_LARGE)
+        done = leader.append_each((batch,), has_keys=True)
         self._replicas.look()
-        if not done or leader.is_over or not isinstance(done[0], AppendInfo):
-            return None
-        return done[0].first_offset
+        if leader.is_over:
+            return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        info = done[0] if done else None
+        if isinstance(info, AppendResult):
+            return Written(info.error_code)
+        if info is not None and info.next_offset <= leader.high_watermark:
+            return Written(ErrorCode.NONE, info.first_offset)
+        waiting = PendingAppend(lambda result: told(Written(result.error_code, result.base_offset)), timeout_ms)
+        if info is None:  # it may take longer
+            leader.append_later(Append(batch[0], ALL_IN_SYNC, waiting, has_keys=True))
+        else:
+            leader.wait_for_commit(info, waiting)
+        return None
 
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
         done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, has_keys=True)

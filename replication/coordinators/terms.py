@@ -73,11 +73,10 @@ class InternalTopic(Protocol):
         `producer` (id and epoch): its transaction must hold the partition, else INVALID_TXN_STATE.
         """
 
-    def append_now(self, leadership: Any, records: bytearray, header: PlainHeader) -> int | None:
-        """Append such a batch where that commits it; return the offset of its first record.
-
-        None: it would not, may take longer, or failed: nothing of it is there, and `append` says why.
-        """
+    def append_batch(
+        self, leadership: Any, batch: tuple[bytearray, PlainHeader], timeout_ms: int, told: Callable[[Written], None]
+    ) -> Written | None:
+        """`append` such a batch, outside of transactions, in this leadership; None: `told` gets the outcome, later."""
 
     async def load(self, leadership: Any, into: Loading) -> bool:
         """Take in everything that is committed; False if the leadership ended before it was read."""

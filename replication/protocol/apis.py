@@ -203,6 +203,28 @@ def decode_commit_one(frame: memoryview) -> tuple[int, int, small_messages.OneOf
     return None if one is None else (version, correlation_id, one)
 
 
+# Behind the partition: offset, leader epoch; then what says that there is no text, and no tags.
+_COMMIT_ENDS = tuple(
+    (struct.Struct(">q" if version < small_messages.EPOCHS_FROM else ">qi"), rest)
+    for version, rest in enumerate([2] * small_messages.COMMIT_FLEXIBLE + [4] * 2)
+)
+
+
+def split_commit(frame: bytes) -> tuple[bytes, int, int, int] | None:
+    """Return what is the same each time the same offset is committed; then correlation id, offset, and leader epoch.
+
+    If `decode_commit_one` takes one such frame, and finds no text there, it finds the same in all that have the same.
+    None: there is no such split.
+    """
+    if len(frame) <= _COMMIT_BYTES_MIN or frame[3] >= len(_COMMIT_ENDS):
+        return None
+    layout, rest = _COMMIT_ENDS[frame[3]]
+    at = len(frame) - rest - layout.size
+    fields = layout.unpack_from(frame, at)
+    same = frame[:4] + frame[8:at] + frame[-rest:]
+    return same, int.from_bytes(frame[4:8], "big", signed=True), fields[0], fields[1] if len(fields) > 1 else -1
+
+
 @cache
 def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
     """Return the API of a request, and whether its header has tags; None for ApiVersions of an unknown version.
@@ -223,6 +245,7 @@ def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
 _KEYS = {key.value: key for key in SERVED}
 _PRODUCED_FIRST, _PRODUCED_LAST = SERVED[ApiKey.PRODUCE]
 _COMMITTED_FIRST, _COMMITTED_LAST = SERVED[ApiKey.OFFSET_COMMIT]
+_COMMIT_BYTES_MIN = 32
 
 
 def decode_request_body(key: ApiKey, version: int, frame: memoryview, at: int, items_max: int = ITEMS_MAX) -> Any:

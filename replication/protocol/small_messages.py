@@ -63,7 +63,7 @@ class OffsetCommitRequest(NamedTuple):
 
 
 _OFFSET = (struct.Struct(">iq"), struct.Struct(">iqi"))  # partition, offset, (leader epoch)
-_EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
+EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
 
 
 def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> OffsetCommitRequest:
@@ -131,7 +131,7 @@ def _one_offset(version: int, buffer: Buffer, at: int) -> OneOffset | None:
         topics, name_size = _MEMBER.unpack_from(data, at)
         name = at + 6
         name_end = name + name_size
-        layout = _ONE_ROW[version >= _EPOCHS_FROM]
+        layout = _ONE_ROW[version >= EPOCHS_FROM]
         partitions, *fields, text_size = layout.unpack_from(data, name_end)
     except struct.error:
         return None
@@ -192,7 +192,7 @@ def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
 
 
 def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[CommitTopic, int]:
-    has_epoch, is_flexible = version >= _EPOCHS_FROM, form is COMPACT
+    has_epoch, is_flexible = version >= EPOCHS_FROM, form is COMPACT
     layout = _OFFSET[has_epoch]
     unpack, size = layout.unpack_from, layout.size
     name, at = form.string(data, at)
@@ -213,30 +213,32 @@ def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[Commi
 _STORED = struct.Struct(">ih")  # partition, error code
 
 
-def offset_commit_response(version: int, correlation_id: int, topics: Sequence[CommitTopic]) -> bytes:
-    """The whole answer to a request for these topics, its size in front: all is stored."""
+def offset_commit_response(
+    version: int, correlation_id: int, topics: Sequence[CommitTopic], error_code: int = 0
+) -> bytes:
+    """The whole answer to a request for these topics, its size in front: all is stored, or nothing."""
     is_flexible = version >= COMMIT_FLEXIBLE
     end = _NO_TAGS if is_flexible else b""
     parts = [_commit_head(version, len(topics))]
     for name, rows in topics:
         parts.append(_topic_head(is_flexible, name, len(rows)))
         for row in rows:
-            parts.append(_STORED.pack(row[0], 0) + end)
+            parts.append(_STORED.pack(row[0], error_code) + end)
         parts.append(end)
     parts.append(end)
     body = b"".join(parts)
     return _HEAD.pack(4 + len(body), correlation_id) + body
 
 
-def one_offset_committed(version: int, correlation_id: int, name: str, partition: int) -> bytes:
+def one_offset_committed(version: int, correlation_id: int, name: str, partition: int, error_code: int = 0) -> bytes:
     """The same for a commit of one partition."""
-    size_bytes, begin, end = _one_committed(version, name)
+    size_bytes, begin, end = _one_committed(version, name, error_code)
     return b"".join((_HEAD.pack(size_bytes, correlation_id), begin, INT32.pack(partition), end))
 
 
 @lru_cache(maxsize=4096)
-def _one_committed(version: int, name: str) -> tuple[int, bytes, bytes]:
-    whole = offset_commit_response(version, 0, (CommitTopic(name, (CommitPartition(0, 0, 0, None),)),))
+def _one_committed(version: int, name: str, error_code: int) -> tuple[int, bytes, bytes]:
+    whole = offset_commit_response(version, 0, (CommitTopic(name, (CommitPartition(0, 0, 0, None),)),), error_code)
     end = len(whole) - (2 if version < COMMIT_FLEXIBLE else 5)  # the error code, and the tags of all three
     return len(whole) - INT32.size, whole[_HEAD.size : end - INT32.size], whole[end:]
 

@@ -6,10 +6,10 @@ PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_small_requests.py [--o
 Each connection sends one request, waits for its answer, and sends the next. *produce*: 10 records of 100 B to one of 10
 partitions of one broker, acks=1; *produce-all*: the same to three brokers and replicas, acks=all; the others ask one
 broker, by 100 connections: *fetch* for such a batch, *metadata* of the topic, *commit* of one offset, *heartbeat* of a
-group with one member, *api-versions* (which Kafka 0.9 does not know). Both sides get the same versions where Kafka
-0.9 has them; else pylog gets what clients of today send. The sides take turns; CPU is that of all brokers, user and
-system; the clients use the other core. The echo server reads as many bytes as a produce request has and sends as many
-back: what a Python loop costs that does nothing.
+group with one member, *api-versions* (which Kafka 0.9 does not know); *commit-all*: three brokers and replicas. Both
+sides get the same versions where Kafka 0.9 has them; else pylog gets what clients of today send. The sides take turns;
+CPU is that of all brokers, user and system; the clients use the other core. The echo server reads as many bytes as a
+produce request has and sends as many back: what a Python loop costs that does nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 
 TOPIC, PARTITIONS = "small", 10
 CONNECTIONS = 100  # of the kinds that are asked with one number only
-KINDS = ("produce", "produce-all", "fetch", "metadata", "commit", "heartbeat", "api-versions")
+KINDS = ("produce", "produce-all", "commit-all", "fetch", "metadata", "commit", "heartbeat", "api-versions")
 PRODUCED_BYTES = 1263
 READY_S = 60
 ECHO = """
@@ -156,6 +156,17 @@ async def ask(port: int, request: bytes) -> bytes:
     return answer[4:]
 
 
+async def coordinator(port: int, n: int) -> int:
+    """The port of the broker that keeps the group of `commit`."""
+    until = time.monotonic() + READY_S
+    while True:
+        answer = await ask(port, frame(10, 0, text(f"committed-{n}")))
+        if answer[:2] == b"\0\0":
+            return int.from_bytes(answer[-4:], "big")
+        assert time.monotonic() < until, f"no coordinator: {answer!r}"
+        await asyncio.sleep(0.2)
+
+
 async def heartbeat(port: int, group: str) -> bytes:
     """The heartbeat of a new member of a new group: join, sync, and what its generation and name are then."""
     protocols = struct.pack(">i", 1) + text("range") + struct.pack(">i", 0)
@@ -221,7 +232,7 @@ def request(side: Side, kind: str, n: int) -> bytes:
             return fetch(side, n % PARTITIONS)
         case "metadata":
             return frame(3, 0, struct.pack(">i", 1) + text(TOPIC))
-        case "commit":
+        case "commit" | "commit-all":
             return commit(n)
         case "api-versions":
             return frame(18, 0, b"")
@@ -233,7 +244,7 @@ async def requests(side: Side, kind: str, connections: int) -> list[tuple[int, b
     ports = leaders(side)
     made: list[tuple[int, bytes]] = []
     for n in range(connections):
-        port = ports[n % PARTITIONS]
+        port = await coordinator(ports[0], n) if kind == "commit-all" else ports[n % PARTITIONS]
         made.append((port, request(side, kind, n)))
     if kind == "heartbeat":
         groups = (f"beating-{time.time_ns()}-{n}" for n in range(connections))
@@ -324,7 +335,7 @@ def main() -> None:
     kinds = options.only.split(",")
     rows = []
     for brokers, group in itertools.groupby(
-        sorted(kinds, key=KINDS.index), lambda kind: 3 if kind == "produce-all" else 1
+        sorted(kinds, key=KINDS.index), lambda kind: 3 if kind.endswith("-all") else 1
     ):
         with sides(brokers, options.path or Path(tempfile.gettempdir())) as measured:
             for side in measured:

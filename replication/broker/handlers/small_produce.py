@@ -24,7 +24,7 @@ from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.encoding import produced_one
 from replication.protocol.framing import Frame
-from replication.replica.leader.leader import NOT_LEADER, Leader
+from replication.replica.leader.leader import NOT_LEADER, Append, Leader
 from replication.replica.leader.purgatory import PendingAppend
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
@@ -93,7 +93,8 @@ class SmallProduceHandler:
         if outcome is None:  # it may take longer
             work = request.asker.keep(request, version, correlation_id, is_queued=acks == LEADER_ONLY)
             limit_ms = max(0, timeout_ms) if acks == ALL_IN_SYNC else -1
-            leader.append_later(records, acks, PendingAppend(partial(self._settled, request, one, work), limit_ms))
+            waiting = PendingAppend(partial(self._settled, request, one, work), limit_ms)
+            leader.append_later(Append(records, acks, waiting))
         elif leader.is_over or type(outcome) is not AppendInfo:
             result = outcome if isinstance(outcome, AppendResult) else NOT_LEADER
             self._settled(request, one, request.asker.keep(request, version, correlation_id), result)

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from logstore.env import SYSTEM, Env
 from logstore.records.batch import TRANSACTIONAL, Record, build
@@ -21,7 +21,7 @@ from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import Loaded, offset_key, offset_value, records_of
 from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
 from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, NewOffset, Now, deadline_ms
-from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.machine.step import code_told, resume, step
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.terms import LOADED_AT_ONCE, InternalTopic, Term, Terms, Written
 from replication.errors import ErrorCode, KafkaError
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 # Of commits that come together: more are several batches.
 BATCH_BYTES_MAX = 16 * 1024
 _BLANK = Group(id="")
+Told: TypeAlias = Callable[[int, ErrorCode], None]
 
 
 class Commit(NamedTuple):
@@ -46,24 +47,30 @@ class Commit(NamedTuple):
 
 
 class _Slot:
-    """A group: as it was after its last event, who was `heard` since then, and what was `stored` since then."""
+    """A group as it was after its last event; and since: who was heard, which commits began, ended, what is stored."""
 
-    __slots__ = ("due_ms", "heard", "standing", "stored", "timer")
+    __slots__ = ("begun", "due_ms", "ended", "heard", "standing", "stored", "timer")
 
     def __init__(self, group: Group) -> None:
         self.standing = group
         self.heard: dict[str, int] = {}
         self.stored: dict[TopicPartition, tuple[NewOffset, int]] = {}  # with its place in the log
+        self.begun: dict[int, tuple[TopicPartition, ...]] = {}  # by their numbers
+        self.ended: set[int] = set()
         self.timer: asyncio.TimerHandle | None = None
         self.due_ms = 0
 
     @property
     def group(self) -> Group:
-        if self.heard or self.stored:
+        if self.heard or self.stored or self.begun or self.ended:
             stored = {tp: Committed(*new, position) for tp, (new, position) in self.stored.items()}
-            self.standing = caught_up(self.standing, self.heard, stored)
-            self.heard, self.stored = {}, {}
+            self.standing = caught_up(self.standing, self.heard, stored, self.begun, self.ended)
+            self.heard, self.stored, self.begun, self.ended = {}, {}, {}, set()
         return self.standing
+
+    def end_commit(self, number: int) -> None:
+        if self.begun.pop(number, None) is None:
+            self.ended.add(number)
 
     def disarm(self) -> None:
         if self.timer is not None:
@@ -72,11 +79,12 @@ class _Slot:
 
 
 class _Batch:
-    """Commits for groups of one partition, by their numbers, and the records of them all."""
+    """Commits for groups of one partition, by their places in what came, and the records of them all."""
 
     def __init__(self, term: Term[_Slot]) -> None:
         self.term = term
         self.commits: list[tuple[int, Commit]] = []
+        self.in_flight: list[tuple[int, _Slot]] = []  # the numbers of these commits
         self.rows: list[tuple[bytes, bytes]] = []
         self.size_bytes = 0
 
@@ -163,12 +171,13 @@ class GroupCoordinator:
         if slot.timer is None or due_ms < slot.due_ms:
             self._arm(term, slot)
 
-    def commit_at_once(self, commits: Sequence[Commit]) -> list[bool]:
-        """Store what is committed as soon as it is appended; False: nothing was done, `ask` for the answer.
+    def commit_each(self, commits: Sequence[Commit], told: Told) -> list[bool | None]:
+        """Store what is committed; say for each whether it is. False: nothing was done, `ask` for the answer.
 
-        Commits for groups of one partition are one batch.
+        None: it is on its way, and `told` gets its place among these, and the outcome, later. Commits for groups of one
+        partition are one batch.
         """
-        stored = [False] * len(commits)
+        stored: list[bool | None] = [False] * len(commits)
         batches: dict[int, _Batch] = {}
         for number, commit in enumerate(commits):
             try:
@@ -183,11 +192,11 @@ class GroupCoordinator:
             batch = batches.get(term.partition)
             if batch is None or batch.size_bytes > BATCH_BYTES_MAX:
                 if batch is not None:
-                    self._store(batch, stored)
+                    self._store(batch, stored, told)
                 batch = batches[term.partition] = _Batch(term)
             batch.add(number, commit)
         for batch in batches.values():
-            self._store(batch, stored)
+            self._store(batch, stored, told)
         return stored
 
     def _has_short_texts(self, offsets: Mapping[TopicPartition, NewOffset]) -> bool:
@@ -197,21 +206,43 @@ class GroupCoordinator:
                 return False
         return True
 
-    def _store(self, batch: _Batch, stored: list[bool]) -> None:
-        term, now_ms = batch.term, self._env.clock.now_ms()
-        position = self._topic.append_now(term.leadership, *build_keyed(batch.rows, now_ms))
-        if position is None:
+    def _store(self, batch: _Batch, stored: list[bool | None], told: Told) -> None:
+        term, records = batch.term, build_keyed(batch.rows, self._env.clock.now_ms())
+        timeout_ms = self._config.offsets_commit_timeout_ms
+        written = self._topic.append_batch(term.leadership, records, timeout_ms, partial(self._settled, batch, told))
+        if written is not None and written.error:
             return
-        for number, (group_id, member_id, _, _, offsets) in batch.commits:
+        position = -1 if written is None else written.base_offset
+        for place, (group_id, member_id, _, _, offsets) in batch.commits:
             slot = term.slots.get(group_id)
             if slot is None:
                 slot = term.slots[group_id] = _Slot(Group(id=group_id))
-            for tp, new in offsets.items():
-                slot.stored[tp] = new, position
-            position += len(offsets)
+            if written is None:
+                number = next(self._requests)
+                slot.begun[number] = tuple(offsets)
+                batch.in_flight.append((number, slot))
+            else:
+                for tp, new in offsets.items():
+                    slot.stored[tp] = new, position
+                position += len(offsets)
             if member_id in slot.standing.members:
                 self._hear(term, slot, member_id)
-            stored[number] = True
+            stored[place] = None if written is None else True
+
+    def _settled(self, batch: _Batch, told: Told, written: Written) -> None:
+        """Note what became of commits that were in flight."""
+        term, position, error = batch.term, written.base_offset, code_told(written.error, events.NewOffsets)
+        if error:
+            logger.warning("%d commits are not stored: %s", len(batch.commits), written.error.name)
+        for (place, commit), (number, slot) in zip(batch.commits, batch.in_flight, strict=True):
+            slot.end_commit(number)
+            if not error:
+                for tp, new in commit.offsets.items():
+                    slot.stored[tp] = new, position
+                position += len(commit.offsets)
+            elif slot.group.is_blank and term.slots.get(commit.group_id) is slot:
+                del term.slots[commit.group_id]
+            told(place, error)
 
     def transaction_ended(self, partition: int, producer_id: int, *, commits: bool) -> None:
         """Tell the groups of a partition of the offsets topic that it has the marker of this producer."""

@@ -48,6 +48,7 @@ class Append(NamedTuple):
     acks: int
     request: PendingProduce | PendingAppend
     marker: Marker | None = None
+    has_keys: bool = False  # all of them, as is known
 
 
 class _AppendGroup:
@@ -82,13 +83,13 @@ class _AppendGroup:
 def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
     records = append.records
     try:
-        is_compacted = replica.config.is_compacted
-        if not is_compacted and replica.host.is_sound():
+        needs_look = replica.config.is_compacted and not append.has_keys
+        if not needs_look and replica.host.is_sound():
             # Nobody else changes the files of a broker: to lock them and look costs as much as the append.
             done = replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
             if done is not None:
                 return done
-        guard = partial(_check_keys, records) if is_compacted else None
+        guard = partial(_check_keys, records) if needs_look else None
         return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
         return error
@@ -206,7 +207,7 @@ class Leader:
             return
         outcome = self._write(records, has_keys=has_keys)
         if outcome is None:  # it may take longer
-            self._queue(Append(records, acks, request))
+            self.append_later(Append(records, acks, request, has_keys=has_keys))
         elif self.is_over:
             request.settle(replica.tp, NOT_LEADER)
         else:
@@ -240,13 +241,6 @@ class Leader:
             else:
                 found.append(self._result(records, outcome))
         return found
-
-    def append_later(self, records: bytearray | memoryview, acks: int, request: PendingAppend) -> None:
-        """Have a thread append what `append_each` left, as `append` does where that takes longer."""
-        if self.is_over:
-            request.settle(self.replica.tp, NOT_LEADER)
-        else:
-            self._queue(Append(records, acks, request))
 
     def has_enough_replicas(self) -> bool:
         return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
@@ -306,9 +300,13 @@ class Leader:
             few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(self.replica.tp, few)
             return
-        self._queue(Append(bytearray(), ALL_IN_SYNC, request, marker))
+        self.append_later(Append(bytearray(), ALL_IN_SYNC, request, marker))
 
-    def _queue(self, append: Append) -> None:
+    def append_later(self, append: Append) -> None:
+        """Append it in a thread, behind all that came before."""
+        if self.is_over:
+            append.request.settle(self.replica.tp, NOT_LEADER)
+            return
         if self._group is None:
             self._group = _AppendGroup(self)
             self.replica.host.disk.submit(self.replica.queue, self._group)
@@ -321,7 +319,7 @@ class Leader:
     def appended(self, group: _AppendGroup) -> None:
         self.replica.host.look()
         self.replica.note(group.offsets)
-        for (records, acks, request, _), outcome in zip(group.appends, group.outcomes, strict=True):
+        for (records, acks, request, *_), outcome in zip(group.appends, group.outcomes, strict=True):
             if self.is_over:
                 self._result(records, outcome)
                 request.settle(self.replica.tp, NOT_LEADER)

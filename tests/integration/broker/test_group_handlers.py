@@ -149,14 +149,14 @@ class Client(Peer):
 
 
 @contextlib.asynccontextmanager
-async def client_of(tmp_path, newest=9, *, leads=True, **config):
-    """A client of a broker that keeps all groups, or none."""
+async def client_of(tmp_path, newest=9, *, leads=True, replicas=(1,), **config):
+    """A client of a broker that keeps all groups, or none. Of other replicas it hears nothing."""
     # A test that stands still for a third of a session on a busy machine is no paused broker.
     config = {"group.initial.rebalance.delay.ms": 0, "zookeeper.session.timeout.ms": 60_000, **config}
     async with Site(tmp_path) as site:
         (one,) = await site.start(1, **config)
         for tp in (T0, OFFSETS):
-            await site.create(tp, replicas=(1,))
+            await site.create(tp, replicas=replicas)
         coordinators = coordinators_of(one)
         coordinators.begin()
         groups = coordinators.groups
@@ -179,15 +179,19 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
                 await until(lambda: groups.terms.term(0).loading is None)
             client.single_port = single_port  # where no commit is handled with others
             client.groups = groups
+            client.replicas = one.replicas
             yield client
         coordinators.end()
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 @every_version
 @on_loop
-async def test_commits_that_are_handled_together_are_answered_and_kept_as_single_ones(tmp_path, newest):
-    """Byte for byte, whatever is committed."""
+async def test_commits_that_are_handled_together_are_answered_and_kept_as_single_ones(tmp_path, newest, is_slow):
+    """Byte for byte, whatever is committed; with a slow disk, too, for which they wait."""
     async with client_of(tmp_path, newest) as client:
+        if is_slow:
+            client.replicas._set.disk.begin_write = lambda queue: False
         single = await Client.connect(client.single_port)
         assert await client.commit(0, group="first") == OK  # later ones are stored at once
         version, kept = client.version(ApiKey.OFFSET_COMMIT), []
@@ -208,6 +212,30 @@ async def test_commits_that_are_handled_together_are_answered_and_kept_as_single
             found = client.groups.group(group).offsets[T0]
             kept.append((answers, found.offset, found.leader_epoch, found.metadata))
         assert kept[0] == kept[1]
+
+
+@every_version
+@on_loop
+async def test_commits_that_no_other_replica_gets_are_answered_as_single_ones(tmp_path, newest):
+    """With the same error, in the order of the requests of a connection, and nothing is found afterwards."""
+    config = {"offsets.commit.timeout.ms": 100, "replica.lag.time.max.ms": 120_000}
+    async with client_of(tmp_path, newest, replicas=(1, 2), **config) as client:
+        single, version = await Client.connect(client.single_port), client.version(ApiKey.OFFSET_COMMIT)
+        answers = []
+        for peer, group in ((client, "a"), (single, "b")):
+            for number, numbers in enumerate(([0], [0, 9], [0])):
+                rows = [{"partition_index": n, "committed_offset": n, "committed_leader_epoch": 3,
+                         "committed_metadata": ""} for n in numbers]  # fmt: skip
+                body = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+                        "group_instance_id": None, "retention_time": -1,
+                        "topics": [{"name": "orders", "partitions": rows}]}  # fmt: skip
+                peer.send(ApiKey.OFFSET_COMMIT, version, body)
+                if number == 1:
+                    peer.send(ApiKey.LIST_GROUPS, 0, {})
+            answers.append([(await peer.frame())[4:] for _ in range(4)])
+        assert answers[0] == answers[1]
+        assert ErrorCode.COORDINATOR_NOT_AVAILABLE.to_bytes(2, "big") in answers[0][0]
+        assert (client.groups.group("a"), client.groups.group("b")) == (None, None)
 
 
 @every_version

@@ -235,16 +235,21 @@ async def test_a_leader_whose_time_is_over_says_so_to_those_who_wait(tmp_path):
         await hang_up()
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 @on_loop
-async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing(tmp_path):
+async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing(tmp_path, is_slow):
     async with Site(tmp_path) as site:
         one = (await site.start(1))[0]
         await site.create(replicas=(1,))
         await one.produce(b"first")
+        if is_slow:
+            one.replicas._set.disk.begin_write = lambda queue: False
         one.replicas.look = one.replicas.partitions()[T0].leave_role
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"a", acks=1))
         assert result(await peer.frame())[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await one.replicas._set.disk.call(one.replicas.partitions()[T0].replica.queue, lambda: None)
+        assert not is_slow or one.stored() == [b"first"]
         await hang_up()
 
 

@@ -215,7 +215,7 @@ def _unload(draft: WorkingState, event: events.Unloaded) -> None:
 
 
 def _appended(draft: WorkingState, outcome: events.Appended) -> None:
-    outcome = replace(outcome, error=_told(outcome.write, outcome.error))
+    outcome = replace(outcome, error=code_told(outcome.error, type(outcome.write)))
     match outcome.write:
         case events.NewAssignment():
             _assignment_stored(draft, outcome.write, outcome)
@@ -229,12 +229,12 @@ def _appended(draft: WorkingState, outcome: events.Appended) -> None:
             pass
 
 
-def _told(write: events.Write, error: ErrorCode) -> ErrorCode:
+def code_told(error: ErrorCode, write: type[events.Write]) -> ErrorCode:
     """Return the error that makes members try again, here or elsewhere."""
     match error:
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
             return ErrorCode.NOT_COORDINATOR
-        case ErrorCode.REQUEST_TIMED_OUT if isinstance(write, events.NewAssignment):
+        case ErrorCode.REQUEST_TIMED_OUT if write is events.NewAssignment:
             return ErrorCode.REBALANCE_IN_PROGRESS
         case (
             ErrorCode.REQUEST_TIMED_OUT
@@ -243,7 +243,7 @@ def _told(write: events.Write, error: ErrorCode) -> ErrorCode:
             | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         ):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.MESSAGE_TOO_LARGE if isinstance(write, events.NewOffsets):
+        case ErrorCode.MESSAGE_TOO_LARGE if write is events.NewOffsets:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case ErrorCode.MESSAGE_TOO_LARGE:
             return ErrorCode.UNKNOWN_SERVER_ERROR
