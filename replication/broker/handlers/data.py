@@ -1,8 +1,8 @@
 """Produce and Fetch: records in and out as they are, undecoded. What is asked of a batch here is read off its header.
 
 A request's partitions fail one by one: each has its own error code. With acks=0 nobody can be told, so that a failure
-closes the connection, which makes the client look up who leads. Fetch sessions are not kept: whoever wants one is
-answered without, and goes on to name all partitions in every request, as the protocol allows.
+closes the connection, which makes the client look up who leads. Fetch sessions are kept for followers only: a client
+that wants one is answered without, and goes on to name all partitions in every request, as the protocol allows.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from replication.protocol.wire import Buffer
 from replication.replica.leader.fetches import fetch_one
 from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchTerms
+from replication.replica.leader.sessions import FetchSession
 from replication.replica.manager import ReplicaManager
 
 # Of a batch: its length behind that field, its format, its attributes.
@@ -239,7 +240,7 @@ class DataHandlers:
 
     def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
-        _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack = request
+        _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack, _ = request
         if replica_id != -1 or len(topics) != 1 or session_epoch not in FULL_SESSIONS:
             return None
         version, (name, topic_id, partitions) = context.version, topics[0]
@@ -261,45 +262,78 @@ class DataHandlers:
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
 
     def _fetch_followed(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse | None:
-        """The answer to a follower that asks for a few partitions, from memory; None: nothing was done that counts."""
-        version = context.version
-        if version < TOPIC_IDS or request.session_epoch not in FULL_SESSIONS:
+        """The answer to a follower; None: nothing was done, it knows no topic ids."""
+        if context.version < TOPIC_IDS:
             return None
+        if self._replicas.lives.is_known(request.replica_id, request.replica_epoch):
+            return self._fetch_in_session(context, request)
+        return begin(self._fetch_newcomer(context, request))
+
+    async def _fetch_newcomer(self, context: Work, request: FetchRequest) -> FetchResponse:
+        """The same, for one whose life must be looked up."""
+        if not await self._replicas.lives.is_life(request.replica_id, request.replica_epoch):
+            self._strangers.note_wrong(context)
+            code = ErrorCode.STALE_BROKER_EPOCH
+            self._errors["FetchFollower", code] += sum(len(topic.partitions) for topic in request.topics)
+            return FetchResponse([_all_failed(topic, code) for topic in request.topics], error_code=code)
+        response = self._fetch_in_session(context, request)
+        return response if isinstance(response, FetchResponse) else await response
+
+    def _fetch_in_session(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse:
+        who = request.replica_id, request.replica_epoch
+        try:
+            session = self._replicas.fetch_sessions.of(request.session_id, request.session_epoch, who)
+        except KafkaError as error:
+            self._errors["FetchFollower", error.code] += 1
+            return FetchResponse((), error_code=error.code)
         wanted: dict[TopicPartition, FetchPartition] = {}
-        count = 0
+        failed = list[TopicFetched]()
         for topic in request.topics:
             name = self._metadata.name_of(topic_id_of(topic.topic_id))
-            count += len(topic.partitions)
-            if name is None or count > STEP_ITEMS:
-                return None
+            if name is None:
+                self._errors["FetchFollower", ErrorCode.UNKNOWN_TOPIC_ID] += len(topic.partitions)
+                failed.append(_all_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            session.topic_ids[name] = topic.topic_id
             for asked in topic.partitions:
                 wanted[TopicPartition(name, asked[0])] = asked
-        if len(wanted) != count:  # one is named twice
-            return None
+        names = {topic_id: name for name, topic_id in session.topic_ids.items()} if request.forgotten else {}
+        forgotten = [
+            TopicPartition(names[gone.topic_id], partition)
+            for gone in request.forgotten
+            if gone.topic_id in names
+            for partition in gone.partitions
+        ]
         max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
         terms = FetchTerms(
-            request.replica_id,
-            request.replica_epoch,
-            max(0, request.max_wait_ms),
+            *who,
+            0 if failed else max(0, request.max_wait_ms),
             min(request.min_bytes, max_bytes),
             max_bytes,
             request.isolation,
             context.room_bytes,
         )
-        return self._replicas.fetch_followed(wanted, terms, partial(self._followed, version, request.topics))
+        return session.fetch(wanted, forgotten, terms, partial(self._followed, context, session, failed))
 
     def _followed(
-        self, version: int, topics: Iterable[FetchTopic], found: Mapping[TopicPartition, PartitionFetched]
+        self,
+        context: Work,
+        session: FetchSession,
+        failed: list[TopicFetched],
+        found: Mapping[TopicPartition, PartitionFetched],
     ) -> FetchResponse:
         moved: dict[int, NodeEndpoint] = {}
-        rows, fetched = [], iter(found.items())
-        for topic in topics:
-            partitions = []
-            for _, (tp, row) in zip(topic.partitions, fetched, strict=False):
-                is_wrong = row.error_code is not ErrorCode.NONE
-                partitions.append(self._failed_fetch(version, "FetchFollower", tp, row, moved) if is_wrong else row)
-            rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
-        return FetchResponse(rows, node_endpoints=tuple(moved.values()))
+        rows: dict[str, list[PartitionFetched]] = {}
+        is_stranger = False
+        for tp, row in found.items():
+            if row.error_code is not ErrorCode.NONE:
+                is_stranger |= row.error_code is ErrorCode.STALE_BROKER_EPOCH
+                row = self._failed_fetch(context.version, "FetchFollower", tp, row, moved)  # noqa: PLW2901
+            rows.setdefault(tp.topic, []).append(row)
+        if is_stranger:
+            self._strangers.note_wrong(context)
+        topics = [TopicFetched(None, session.topic_ids[name], partitions) for name, partitions in rows.items()]
+        return FetchResponse(topics + failed, session_id=session.number, node_endpoints=tuple(moved.values()))
 
     async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions. Unknown topics fail at once, others wait no more then."""
@@ -366,8 +400,7 @@ class DataHandlers:
             rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
         for topic, code in failed:
             self._errors[asker, code] += len(topic.partitions)
-            errors = [PartitionFetched(asked.partition, code) for asked in topic.partitions]
-            rows.append(TopicFetched(topic.name, topic.topic_id, errors))
+            rows.append(_all_failed(topic, code))
         return FetchResponse(rows, node_endpoints=tuple(moved.values()))
 
     def _failed_fetch(
@@ -459,6 +492,10 @@ def _is_transactional(records: Buffer) -> bool:
     *_, attributes = _HEAD.unpack_from(records)
     (sequence,) = _SEQUENCE.unpack_from(records)
     return not attributes & CONTROL and sequence >= 0
+
+
+def _all_failed(topic: FetchTopic, code: ErrorCode) -> TopicFetched:
+    return TopicFetched(topic.name, topic.topic_id, [PartitionFetched(each.partition, code) for each in topic.partitions])
 
 
 def _without_zstd(fetched: PartitionFetched) -> PartitionFetched:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from logstore.config import names_replica
 from logstore.errors import DiskFullError, InvalidRecordError
@@ -56,6 +56,24 @@ class Append(NamedTuple):
     acks: int
     request: PendingProduce
     marker: Marker | None = None
+
+
+class Standing(Protocol):
+    """A follower's request for what comes behind the log's end: repeated with each request of its fetch session."""
+
+    @property
+    def asked_ms(self) -> int:
+        """When it was repeated last."""
+
+    @property
+    def event(self) -> isr.Fetched:
+        """That as an event: it was repeated then."""
+
+    def renew(self) -> None:
+        """Admit it anew when it is repeated next."""
+
+    def tell(self) -> None:
+        """Tell the high watermark with the next answer."""
 
 
 class _AppendGroup:
@@ -134,6 +152,8 @@ class Leader:
         self.replica = replica
         self.recent = BatchCache()
         self.starts: dict[int, int] = {}  # follower -> its log start
+        # Followers that had all when they asked last, and ask on: nothing was appended since they were admitted.
+        self.standing: dict[int, Standing] = {}
         # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
         self.writing: dict[int, int] = {}
         self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
@@ -178,7 +198,29 @@ class Leader:
 
     def tick(self) -> None:
         self._waits.sweep()
-        self.step(isr.Ticked(self.replica.host.clock.monotonic_ms()))
+        now_ms = self.replica.host.clock.monotonic_ms()
+        if not self._all_stand(now_ms):
+            self._note_standing()
+            self.step(isr.Ticked(now_ms))
+
+    def _all_stand(self, now_ms: int) -> bool:
+        """Has every replica in sync all, and asked a short time ago? Then there is nothing to decide."""
+        lag_ms_max, in_sync = self._limits.replica_lag_time_max_ms // 2, self.state.isr
+        for follower, standing in self.standing.items():
+            if follower not in in_sync or now_ms - standing.asked_ms > lag_ms_max:
+                return False
+        return len(self.standing) == len(in_sync) - 1
+
+    def _note_standing(self) -> None:
+        """Give the machine what stands: it asks on, though nobody says so for each partition.
+
+        One that is not in sync joins by a request that is admitted, since it may have died after the last one.
+        """
+        for follower, standing in tuple(self.standing.items()):
+            if follower in self.state.isr:
+                self.step(standing.event)
+            else:
+                standing.renew()
 
     def _perform(self, effects: tuple[isr.Effect, ...]) -> None:
         host, tp = self.replica.host, self.replica.tp
@@ -296,6 +338,7 @@ class Leader:
             return
         is_alone = self.commits_by_append()
         if is_alone:
+            self.standing.clear()  # of followers out of sync
             self.state = isr.append_alone(self.state, max(end, self.state.log_end_offset))
         if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
@@ -339,6 +382,9 @@ class Leader:
         self._is_advancing = False
         if not self.is_over:
             self.replica.wake_followers()
+            if self.standing and self.replica.end > self.state.log_end_offset:
+                self._note_standing()
+                self.standing.clear()
             # Never less than before: where damage hides the end of the log, followers would cut theirs.
             self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
             self._committed(self.state.high_watermark)
@@ -398,6 +444,8 @@ class Leader:
                     error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
                 )
             request.settle(self.replica.tp, result)
+        for standing in self.standing.values():
+            standing.tell()
         self.replica.wake_consumers()
         if self.replica.host.config.has_nearest_reads:
             self.replica.wake_followers()  # their consumers wait for the high watermark
