@@ -60,6 +60,7 @@ class ReplicaManager:
         self.end_offset_for_epoch = partial(offsets.end_of_epoch, self.leader)
         self.delete_records = partial(offsets.delete_records, self.leader)
         self.requests = ControllerRequests(self._set, self.metadata, log_change)
+        self._clock = env.clock
         self.lives = BrokerEpochs()
         self.fetch_sessions = FetchSessions(self.leader, env.clock)
         self._maintenance = Maintenance(config, env, self._set)
@@ -140,8 +141,9 @@ class ReplicaManager:
     async def _tick(self) -> None:
         while True:
             async for leaders in in_steps(list(self._set.leaders())):
+                now_ms = self._clock.monotonic_ms()
                 for leader in leaders:
-                    leader.tick()
+                    leader.tick(now_ms)
             self.fetch_sessions.sweep()
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 4000)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
 from logstore.records.compression import Codec
+from replication.broker.handlers.followed import FollowedHandler, all_failed
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
@@ -45,8 +46,7 @@ from replication.protocol.messages import (
 from replication.protocol.wire import Buffer
 from replication.replica.leader.fetches import fetch_one
 from replication.replica.leader.purgatory import PendingProduce, Results
-from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchTerms
-from replication.replica.leader.sessions import FetchSession
+from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
 
 # Of a batch: its length behind that field, its format, its attributes.
@@ -89,6 +89,7 @@ class DataHandlers:
         self._verification = verification
         self._metadata: Metadata = replicas.metadata
         self._errors = replicas.counters.answered_errors
+        self._followed = FollowedHandler(config, replicas, strangers, self._failed_fetch)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.PRODUCE: self.produce, ApiKey.FETCH: self.fetch}
@@ -235,8 +236,9 @@ class DataHandlers:
 
     def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | Encoded | FetchResponse:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
-        few = self._fetch_followed if request.replica_id >= 0 else self._fetch_one
-        return few(context, request) or begin(self._fetch(context, request))
+        if request.replica_id >= 0 and context.version >= TOPIC_IDS:
+            return self._followed.fetch(context, request)
+        return self._fetch_one(context, request) or begin(self._fetch(context, request))
 
     def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
@@ -260,80 +262,6 @@ class DataHandlers:
         row, is_committed = (asked[0], high_watermark, start), isolation is Isolation.READ_COMMITTED
         correlation_id, topic = context.correlation_id, (name, topic_id)
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
-
-    def _fetch_followed(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse | None:
-        """The answer to a follower; None: nothing was done, it knows no topic ids."""
-        if context.version < TOPIC_IDS:
-            return None
-        if self._replicas.lives.is_known(request.replica_id, request.replica_epoch):
-            return self._fetch_in_session(context, request)
-        return begin(self._fetch_newcomer(context, request))
-
-    async def _fetch_newcomer(self, context: Work, request: FetchRequest) -> FetchResponse:
-        """The same, for one whose life must be looked up."""
-        if not await self._replicas.lives.is_life(request.replica_id, request.replica_epoch):
-            self._strangers.note_wrong(context)
-            code = ErrorCode.STALE_BROKER_EPOCH
-            self._errors["FetchFollower", code] += sum(len(topic.partitions) for topic in request.topics)
-            return FetchResponse([_all_failed(topic, code) for topic in request.topics], error_code=code)
-        response = self._fetch_in_session(context, request)
-        return response if isinstance(response, FetchResponse) else await response
-
-    def _fetch_in_session(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse:
-        who = request.replica_id, request.replica_epoch
-        try:
-            session = self._replicas.fetch_sessions.of(request.session_id, request.session_epoch, who)
-        except KafkaError as error:
-            self._errors["FetchFollower", error.code] += 1
-            return FetchResponse((), error_code=error.code)
-        wanted: dict[TopicPartition, FetchPartition] = {}
-        failed = list[TopicFetched]()
-        for topic in request.topics:
-            name = self._metadata.name_of(topic_id_of(topic.topic_id))
-            if name is None:
-                self._errors["FetchFollower", ErrorCode.UNKNOWN_TOPIC_ID] += len(topic.partitions)
-                failed.append(_all_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID))
-                continue
-            session.topic_ids[name] = topic.topic_id
-            for asked in topic.partitions:
-                wanted[TopicPartition(name, asked[0])] = asked
-        names = {topic_id: name for name, topic_id in session.topic_ids.items()} if request.forgotten else {}
-        forgotten = [
-            TopicPartition(names[gone.topic_id], partition)
-            for gone in request.forgotten
-            if gone.topic_id in names
-            for partition in gone.partitions
-        ]
-        max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
-        terms = FetchTerms(
-            *who,
-            0 if failed else max(0, request.max_wait_ms),
-            min(request.min_bytes, max_bytes),
-            max_bytes,
-            request.isolation,
-            context.room_bytes,
-        )
-        return session.fetch(wanted, forgotten, terms, partial(self._followed, context, session, failed))
-
-    def _followed(
-        self,
-        context: Work,
-        session: FetchSession,
-        failed: list[TopicFetched],
-        found: Mapping[TopicPartition, PartitionFetched],
-    ) -> FetchResponse:
-        moved: dict[int, NodeEndpoint] = {}
-        rows: dict[str, list[PartitionFetched]] = {}
-        is_stranger = False
-        for tp, row in found.items():
-            if row.error_code is not ErrorCode.NONE:
-                is_stranger |= row.error_code is ErrorCode.STALE_BROKER_EPOCH
-                row = self._failed_fetch(context.version, "FetchFollower", tp, row, moved)  # noqa: PLW2901
-            rows.setdefault(tp.topic, []).append(row)
-        if is_stranger:
-            self._strangers.note_wrong(context)
-        topics = [TopicFetched(None, session.topic_ids[name], partitions) for name, partitions in rows.items()]
-        return FetchResponse(topics + failed, session_id=session.number, node_endpoints=tuple(moved.values()))
 
     async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions. Unknown topics fail at once, others wait no more then."""
@@ -400,7 +328,7 @@ class DataHandlers:
             rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
         for topic, code in failed:
             self._errors[asker, code] += len(topic.partitions)
-            rows.append(_all_failed(topic, code))
+            rows.append(all_failed(topic, code))
         return FetchResponse(rows, node_endpoints=tuple(moved.values()))
 
     def _failed_fetch(
@@ -492,10 +420,6 @@ def _is_transactional(records: Buffer) -> bool:
     *_, attributes = _HEAD.unpack_from(records)
     (sequence,) = _SEQUENCE.unpack_from(records)
     return not attributes & CONTROL and sequence >= 0
-
-
-def _all_failed(topic: FetchTopic, code: ErrorCode) -> TopicFetched:
-    return TopicFetched(topic.name, topic.topic_id, [PartitionFetched(each.partition, code) for each in topic.partitions])
 
 
 def _without_zstd(fetched: PartitionFetched) -> PartitionFetched:

@@ -196,9 +196,9 @@ class Leader:
             if effects:
                 self._perform(effects)
 
-    def tick(self) -> None:
-        self._waits.sweep()
-        now_ms = self.replica.host.clock.monotonic_ms()
+    def tick(self, now_ms: int) -> None:
+        if self._waits:
+            self._waits.sweep()
         if not self._all_stand(now_ms):
             self._note_standing()
             self.step(isr.Ticked(now_ms))
