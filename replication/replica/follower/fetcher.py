@@ -339,27 +339,32 @@ class _Connection:
             raise ProtocolError(f"error {response.error_code} for fetch session {request.session_id}")
         if response.session_id:
             self._session, self._session_epoch = response.session_id, request.session_epoch % (2**31 - 1) + 1
-        beyond: dict[Follower, tuple[Fetch, PartitionFetched]] = {}
-        refused: dict[int, list[TopicPartition]] = {}
         self._empty_answers += 1
+        failed: list[tuple[_Standing, PartitionFetched]] = []
         for topic in response.topics:
             for row in topic.partitions:
                 key = topic.topic_id, row.partition
                 standing = self._standing.get(key)
-                if standing is None:
-                    continue
-                role, asked, start = standing
-                if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    beyond[role] = asked, row
-                elif row.error_code:
-                    refused.setdefault(row.error_code, []).append(role.replica.tp)
-                else:
+                if standing is not None and row.error_code:
+                    failed.append((self._standing.pop(key), row))
+                elif standing is not None:
                     self._answered(key, standing, row)
-                    continue
-                del self._standing[key]
-                questions[role] = asked
+        questions.update((standing.role, standing.fetch) for standing, _ in failed)
         if self._is_spare:
             self._end_session(questions)
+        if failed:
+            await self._failed(client, failed, questions)
+
+    async def _failed(
+        self, client: Client, failed: Iterable[tuple[_Standing, PartitionFetched]], questions: _Questions
+    ) -> None:
+        beyond: dict[Follower, tuple[Fetch, PartitionFetched]] = {}
+        refused: dict[int, list[TopicPartition]] = {}
+        for (role, asked, _), row in failed:
+            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                beyond[role] = asked, row
+            else:
+                refused.setdefault(row.error_code, []).append(role.replica.tp)
         for code, tps in refused.items():  # in one line: while leaderships move, there may be thousands
             logger.info(
                 "leader=%d refuses to be followed: error=%d partitions=%s",
@@ -371,7 +376,7 @@ class _Connection:
             await self._find_extent(client, beyond, questions)
 
     def _answered(self, key: _Key, standing: _Standing, row: PartitionFetched) -> None:
-        role, asked, start = standing
+        role, asked, _ = standing
         role.heard(row.high_watermark, len(row.records))
         is_news = len(row.records) or not role.is_no_news(asked, row.high_watermark, row.log_start_offset)
         if not is_news and not self._is_spare and start == role.replica.start:
