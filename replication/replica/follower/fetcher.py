@@ -376,7 +376,7 @@ class _Connection:
             await self._find_extent(client, beyond, questions)
 
     def _answered(self, key: _Key, standing: _Standing, row: PartitionFetched) -> None:
-        role, asked, _ = standing
+        role, asked, start = standing
         role.heard(row.high_watermark, len(row.records))
         is_news = len(row.records) or not role.is_no_news(asked, row.high_watermark, row.log_start_offset)
         if not is_news and not self._is_spare and start == role.replica.start:

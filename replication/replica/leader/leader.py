@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from logstore.config import names_replica
 from logstore.errors import DiskFullError, InvalidRecordError
@@ -23,6 +23,7 @@ from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
+from replication.replica.leader.standing import StandingFollowers
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
@@ -56,24 +57,6 @@ class Append(NamedTuple):
     acks: int
     request: PendingProduce
     marker: Marker | None = None
-
-
-class Standing(Protocol):
-    """A follower's request for what comes behind the log's end: repeated with each request of its fetch session."""
-
-    @property
-    def asked_ms(self) -> int:
-        """When it was repeated last."""
-
-    @property
-    def event(self) -> isr.Fetched:
-        """That as an event: it was repeated then."""
-
-    def renew(self) -> None:
-        """Admit it anew when it is repeated next."""
-
-    def tell(self) -> None:
-        """Tell the high watermark with the next answer."""
 
 
 class _AppendGroup:
@@ -152,8 +135,7 @@ class Leader:
         self.replica = replica
         self.recent = BatchCache()
         self.starts: dict[int, int] = {}  # follower -> its log start
-        # Followers that had all when they asked last, and ask on: nothing was appended since they were admitted.
-        self.standing: dict[int, Standing] = {}
+        self.standing = StandingFollowers()
         # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
         self.writing: dict[int, int] = {}
         self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
@@ -199,28 +181,14 @@ class Leader:
     def tick(self, now_ms: int) -> None:
         if self._waits:
             self._waits.sweep()
-        if not self._all_stand(now_ms):
+        in_sync, lag_ms_max = self.state.isr, self._limits.replica_lag_time_max_ms
+        if not self.standing.are_all(in_sync, now_ms - lag_ms_max // 2):  # else nobody is too slow
             self._note_standing()
             self.step(isr.Ticked(now_ms))
 
-    def _all_stand(self, now_ms: int) -> bool:
-        """Has every replica in sync all, and asked a short time ago? Then there is nothing to decide."""
-        lag_ms_max, in_sync = self._limits.replica_lag_time_max_ms // 2, self.state.isr
-        for follower, standing in self.standing.items():
-            if follower not in in_sync or now_ms - standing.asked_ms > lag_ms_max:
-                return False
-        return len(self.standing) == len(in_sync) - 1
-
     def _note_standing(self) -> None:
-        """Give the machine what stands: it asks on, though nobody says so for each partition.
-
-        One that is not in sync joins by a request that is admitted, since it may have died after the last one.
-        """
-        for follower, standing in tuple(self.standing.items()):
-            if follower in self.state.isr:
-                self.step(standing.event)
-            else:
-                standing.renew()
+        for event in self.standing.events(self.state.isr):
+            self.step(event)
 
     def _perform(self, effects: tuple[isr.Effect, ...]) -> None:
         host, tp = self.replica.host, self.replica.tp
@@ -444,8 +412,7 @@ class Leader:
                     error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
                 )
             request.settle(self.replica.tp, result)
-        for standing in self.standing.values():
-            standing.tell()
+        self.standing.tell()
         self.replica.wake_consumers()
         if self.replica.host.config.has_nearest_reads:
             self.replica.wake_followers()  # their consumers wait for the high watermark
