@@ -10,7 +10,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
-from replication.replica.leader.sessions import FIRST_REQUEST, ONE_REQUEST
+from replication.replica.leader.sessions import FIRST_REQUEST, ONE_REQUEST, FetchSession
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
 
 OTHER = TopicPartition("other", 0)
@@ -36,7 +36,7 @@ def followed(one, offsets, asked_terms, respond=dict):
 
 
 async def whole(answer):
-    return answer if isinstance(answer, dict) else await answer
+    return await answer if hasattr(answer, "__await__") else answer
 
 
 def wanted(one, offsets):
@@ -213,7 +213,7 @@ async def test_a_session_tells_what_is_news_and_asks_on_for_the_rest(tmp_path):
         assert [(tp, len(row.records) > 0) for tp, row in (await waiting).items()] == [(T0, True)]
         await one.produce(b"b", acks=1)
         assert await three.ask({}) == {}  # it has left the session: the follower is not ready for more
-        found = await three.ask({T0: 1})
+        found = await three.ask({T0: 1}, 20_000)
         assert [(tp, len(row.records) > 0) for tp, row in found.items()] == [(T0, True)]
         await one.produce(b"c", tp=OTHER, acks=1)  # while nothing is asked
         assert set(await three.ask({}, 20_000)) == {OTHER}
@@ -294,6 +294,67 @@ async def test_who_was_too_slow_and_missed_nothing_joins_by_asking_on(tmp_path):
         async with asyncio.timeout(5):
             while leader.state.isr == (1,):
                 await three.ask({}, 50)
+
+
+@on_loop
+async def test_who_could_not_join_when_it_asked_first_joins_by_asking_on(tmp_path):
+    async with Site(tmp_path) as site:
+        one, three = await with_silent_follower(site, "120000")  # no tick comes
+        await site.elect(1, isr=(1,))
+        leader = one.replicas.leader(T0)
+        one.replicas.suspend()
+        await three.ask({T0: 0})
+        one.replicas.resume()
+        await asyncio.sleep(0.1)
+        assert leader.state.isr == (1,)
+        await three.ask({})
+        await until(lambda: leader.state.isr == (1, 3), within_s=5)
+
+
+@on_loop
+async def test_who_is_offline_asks_on_no_more(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        for tp in (T0, OTHER):
+            await site.create(tp, replicas=(1, 2))
+        await one.produce(b"a")
+        await until(lambda: 2 in one.role.standing and two.role.high_watermark == 1)
+        await asyncio.sleep(0.5)  # what came is told
+        two.replicas.offline.mark(T0, "for a test")
+        await until(lambda: 2 not in one.role.standing)
+        await one.produce(b"b", acks=1)
+        await asyncio.sleep(0.5)
+        assert two.end == 1
+        two.replicas.offline.clear(T0)
+        await until(lambda: two.end == 2)
+
+
+@on_loop
+async def test_a_follower_says_where_its_log_starts_however_long_it_took_to_move(tmp_path, monkeypatch):
+    """It moves while the next request is on the way, which says the old one."""
+    fetch_now = FetchSession.fetch
+
+    async def late(*asked):
+        await asyncio.sleep(0.3)
+        return await whole(fetch_now(*asked))
+
+    monkeypatch.setattr(FetchSession, "fetch", late)
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2, replica_lag_time_max_ms=120_000, replica_fetch_wait_max_ms=2000)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        await until(lambda: 2 in one.role.standing)
+        log = two.replicas.partitions()[T0].replica.log
+        advance = log.advance_start
+
+        def slowly(offset):
+            time.sleep(1.2)  # longer than others wait for it
+            return advance(offset)
+
+        log.advance_start = slowly
+        done = await one.replicas.delete_records(T0, 2, timeout_ms=8000)
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 2)
+        await until(lambda: 2 in one.role.standing and not one.role.standing[2].must_answer(terms()))
 
 
 @on_loop
