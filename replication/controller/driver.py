@@ -29,7 +29,6 @@ from replication.coordination import cluster, nodes, reassignments
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult, ids_of
 from replication.model.state_changes import ControllerLines, StateChange, named
-from replication.network.steps import in_steps
 
 logger = logging.getLogger(__name__)
 
@@ -366,11 +365,13 @@ class ControllerLoop:
         Brokers hear of those while others are written, and no turn of the loop has to do with very many.
         """
         writes = sorted(effect.writes, key=lambda write: write.selected is None)
-        async for some in in_steps(writes, WRITTEN_AT_ONCE):
-            await self._write_some(tree, term, some)
+        for begin in range(0, len(writes), WRITTEN_AT_ONCE):
+            await self._write_some(tree, term, writes[begin : begin + WRITTEN_AT_ONCE])
 
     async def _write_some(self, tree: Tree, term: _Term, some: Sequence[events.StateWrite]) -> None:
-        """After a lost connection the same is written again: a write that had been accepted is then refused, and stored
+        """Write them in one batch.
+
+        After a lost connection the same is written again: a write that had been accepted is then refused, and stored
         as requested.
         """
         writes = [(write.tp, write.state) for write in some]
