@@ -23,7 +23,14 @@ from replication.model.cluster import BrokerId, TopicPartition, names_of, rows_b
 from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
-from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionFetched
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionFetched,
+)
 from replication.replica.follower.follower import Follower
 from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
 
@@ -337,8 +344,6 @@ class _Connection:
         response = await client.call(ApiKey.FETCH, request)
         if response.error_code:
             raise ProtocolError(f"error {response.error_code} for fetch session {request.session_id}")
-        if response.session_id:
-            self._session, self._session_epoch = response.session_id, request.session_epoch % (2**31 - 1) + 1
         self._empty_answers += 1
         failed: list[tuple[_Standing, PartitionFetched]] = []
         for topic in response.topics:
@@ -352,8 +357,17 @@ class _Connection:
         questions.update((standing.role, standing.fetch) for standing, _ in failed)
         if self._is_spare:
             self._end_session(questions)
+        else:
+            self._note_session(request, response)
         if failed:
             await self._failed(client, failed, questions)
+
+    def _note_session(self, request: FetchRequest, response: FetchResponse) -> None:
+        if response.session_id:
+            self._session, self._session_epoch = response.session_id, request.session_epoch % (2**31 - 1) + 1
+        else:  # a leader of a former version keeps none: nothing stands there
+            self._waiting = {**{role: fetch for role, fetch, _ in self._standing.values()}, **self._waiting}
+            self._standing.clear()
 
     async def _failed(
         self, client: Client, failed: Iterable[tuple[_Standing, PartitionFetched]], questions: _Questions

@@ -10,7 +10,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
-from replication.replica.leader.sessions import FIRST_REQUEST, ONE_REQUEST, FetchSession
+from replication.replica.leader.sessions import FIRST_REQUEST, ONE_REQUEST, FetchSession, FetchSessions
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
 
 OTHER = TopicPartition("other", 0)
@@ -309,6 +309,22 @@ async def test_who_could_not_join_when_it_asked_first_joins_by_asking_on(tmp_pat
         assert leader.state.isr == (1,)
         await three.ask({})
         await until(lambda: leader.state.isr == (1, 3), within_s=5)
+
+
+@on_loop
+async def test_a_leader_that_keeps_no_sessions_is_followed_all_the_same(tmp_path, monkeypatch):
+    of = FetchSessions.of
+    monkeypatch.setattr(FetchSessions, "of", lambda self, number, epoch, who: of(self, 0, ONE_REQUEST, who))
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        for tp in (T0, OTHER):
+            await site.create(tp, replicas=(1, 2))
+        for number in range(1, 4):
+            await asyncio.sleep(0.3)
+            for tp in (T0, OTHER):
+                done = await one.produce(b"x", tp=tp)
+                assert (done.error_code, two.replicas.partitions()[tp].replica.end) == (ErrorCode.NONE, number)
+        assert two.replicas.counters.failed_fetches == 0
 
 
 @on_loop
