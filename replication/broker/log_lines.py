@@ -29,7 +29,7 @@ _UNSEEN_IN_TRACES = re.compile(_UNSEEN.pattern.replace(r"\x00-\x1f", r"\x00-\x08
 
 def one_line(text: str) -> str:
     """Return the text with its invisible characters escaped, as Python writes them."""
-    return _UNSEEN.sub(_escape, text)
+    return text if text.isprintable() else _UNSEEN.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:

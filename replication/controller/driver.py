@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 RETRY_S = 0.2
+WRITTEN_AT_ONCE = 250  # states: some 20 ms of a turn of the loop, when they are written
 FAILED_PAUSE_S = 2.0  # after an unexpected failure, so that another broker becomes the controller
 
 
@@ -359,21 +360,30 @@ class ControllerLoop:
             await asyncio.sleep(TICK_S)
 
     async def _write(self, tree: Tree, term: _Term, effect: events.WriteStates) -> None:
-        """Write until the outcome of every state is known.
+        """Write until the outcome of every state is known: new leaders first, and some at a time.
+
+        Brokers hear of those while others are written, and no turn of the loop has to do with very many.
+        """
+        writes = sorted(effect.writes, key=lambda write: write.selected is None)
+        for begin in range(0, len(writes), WRITTEN_AT_ONCE):
+            await self._write_some(tree, term, writes[begin : begin + WRITTEN_AT_ONCE])
+
+    async def _write_some(self, tree: Tree, term: _Term, some: Sequence[events.StateWrite]) -> None:
+        """Write them in one batch.
 
         After a lost connection the same is written again: a write that had been accepted is then refused, and stored
         as requested.
         """
-        writes = [(write.tp, write.state) for write in effect.writes]
+        writes = [(write.tp, write.state) for write in some]
         outcomes = await self._repeat(lambda: cluster.write_states(tree, term.term, writes))
         wanted = dict(writes)
         results = [replace(o, accepted=o.accepted or _is_written(wanted[o.tp], o.stored)) for o in outcomes]
-        self._log_choices(effect, results)
+        self._log_choices(some, results)
         self.post(events.StatesWritten(tuple(results)))
 
-    def _log_choices(self, effect: events.WriteStates, results: Iterable[WriteResult]) -> None:
+    def _log_choices(self, writes: Iterable[events.StateWrite], results: Iterable[WriteResult]) -> None:
         accepted = {result.tp for result in results if result.accepted}
-        for write in effect.writes:
+        for write in writes:
             how = write.selected
             if how is not None and write.tp in accepted:
                 state = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from replication.model.cluster import BrokerId, LeaderAndIsr, Offline, Replica, TopicPartition, ids_of
@@ -25,8 +26,14 @@ class StateChange:
 
 def format_line(time_ms: int, change: StateChange) -> str:
     """Return the line as the file has it, in UTC and without the line break."""
-    at = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return f"[{at:%Y-%m-%d %H:%M:%S},{time_ms % 1000:03d}] {change.level} {change.message} ({LOGGER_NAME})"
+    second, ms = divmod(time_ms, 1000)
+    return f"[{_second(second)},{ms:03d}] {change.level} {change.message} ({LOGGER_NAME})"
+
+
+@lru_cache(maxsize=2)
+def _second(second: int) -> str:
+    """That as text: thousands of lines are of the same."""
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def named(tp: TopicPartition) -> str:

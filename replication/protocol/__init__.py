@@ -1,7 +1,8 @@
 """The Kafka protocol: bytes to requests, responses to bytes. No I/O and no decisions here.
 
 From the ground up: `wire`, the primitive values; `messages`, Produce and Fetch as values; `decoding` and `encoding`
-of those by hand, since they carry the records; `interbroker`, the requests between controllers and brokers;
+of those by hand, since they carry the records; `interbroker`, the requests between controllers and brokers, and
+`told_partitions`, the long ones of them by hand;
 `small_messages`, what clients send most often of the rest, by hand, too; `kio_entities`, `kio_reader` and
 `kio_pieces`, all other messages as entities of kio's: built, read, written item by item; `framing`, frames out of a
 stream; `apis`, the table of served APIs; `bounds`, the cost of one request.

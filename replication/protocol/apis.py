@@ -17,11 +17,18 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_writer
 
 from replication.errors import ErrorCode, ProtocolError
-from replication.protocol import decoding, encoding, interbroker, kio_pieces, kio_reader, small_messages
-from replication.protocol.kio_entities import build
+from replication.protocol import (
+    decoding,
+    encoding,
+    interbroker,
+    kio_pieces,
+    kio_reader,
+    small_messages,
+    told_partitions,
+)
+from replication.protocol.kio_entities import build, encode_entity
 from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
 
@@ -346,12 +353,6 @@ def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
     return [encode_entity(response)]
 
 
-def encode_entity(entity: Any) -> bytes:
-    out = io.BytesIO()
-    entity_writer(type(entity))(out, entity)
-    return out.getvalue()
-
-
 def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
     size = len(header) + sum(map(len, body))
     return [b"".join((INT32.pack(size), header, body[0])), *body[1:]]
@@ -423,7 +424,12 @@ def _request_body(key: ApiKey, version: int, request: Any) -> list[Buffer]:
         return encoding.fetch_request(version, request)
     if isinstance(request, Mapping):
         request = build(request_class(key, version), request)
+    if key in _TOLD:
+        return [told_partitions.request(request)]
     return [encode_entity(request)]
+
+
+_TOLD = (ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA)
 
 
 def decode_response(key: ApiKey, version: int, frame: memoryview) -> tuple[int, Any]:

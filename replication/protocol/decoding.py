@@ -19,6 +19,7 @@ from replication.protocol.messages import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     Isolation,
     NodeEndpoint,
     PartitionFetched,
@@ -220,8 +221,9 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
         session_id, session_epoch = _TWO_INTS.unpack_from(buffer, at)
         at += 8
     topics, count, at = _fetch_topics(version, form, buffer, at, items_max)
+    forgotten: tuple[ForgottenTopic, ...] = ()
     if version >= 7:
-        at = _skip_forgotten(version, form, buffer, at, items_max - count)
+        forgotten, at = _forgotten(version, form, buffer, at, items_max - count)
     rack = ""
     if version >= 11:
         rack, at = form.string(buffer, at)
@@ -241,6 +243,7 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
         session_id,
         session_epoch,
         rack,
+        forgotten,
     )
 
 
@@ -296,16 +299,21 @@ def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | 
     return name, None, at
 
 
-def _skip_forgotten(version: int, form: Form, buffer: Buffer, at: int, items_max: int) -> int:
+def _forgotten(
+    version: int, form: Form, buffer: Buffer, at: int, items_max: int
+) -> tuple[tuple[ForgottenTopic, ...], int]:
+    topics = []
     total, at = form.count(buffer, at, 2)
     check_items(total, items_max)
     for _ in range(total):
-        _, _, at = topic_key(version, form, buffer, at)
+        name, topic_id, at = topic_key(version, form, buffer, at)
         partition_count, at = form.count(buffer, at, 4)
         total += partition_count
         check_items(total, items_max)
+        partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
         _, at = form.tags(buffer, at + 4 * partition_count)
-    return at
+        topics.append(ForgottenTopic(name, topic_id, partitions))
+    return tuple(topics), at
 
 
 # ------------------------------------------------------------------ responses

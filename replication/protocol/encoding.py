@@ -242,7 +242,14 @@ def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
             parts += (layout.pack(*_fetch_fields(version, partition)), form.put_tags(()))
         parts.append(form.put_tags(()))
     if version >= 7:
-        parts.append(form.put_count(0))  # partitions that leave the session
+        parts.append(form.put_count(len(request.forgotten)))
+        for gone in request.forgotten:
+            parts += (
+                _put_topic_key(version, form, gone.name, gone.topic_id),
+                form.put_count(len(gone.partitions)),
+                struct.pack(f">{len(gone.partitions)}i", *gone.partitions),
+                form.put_tags(()),
+            )
     if version >= 11:
         parts.append(form.put_string(request.rack))
     is_replica = version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1)

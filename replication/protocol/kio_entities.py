@@ -7,12 +7,14 @@ has kio's default. Times are in milliseconds, error codes ints.
 from __future__ import annotations
 
 import datetime
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, get_args, get_origin
 
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
 
 
 def build(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -63,3 +65,9 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "string": str,
     "bytes": bytes,
 }
+
+
+def encode_entity(entity: Any) -> bytes:
+    out = io.BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()

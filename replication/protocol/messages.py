@@ -116,6 +116,14 @@ class FetchTopic(NamedTuple):
     partitions: tuple[FetchPartition, ...]
 
 
+class ForgottenTopic(NamedTuple):
+    """Partitions that leave a fetch session; the topic is named as in FetchTopic."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: tuple[int, ...]
+
+
 class FetchRequest(NamedTuple):
     """A consumer's request; with `replica_id` >= 0 a follower's, or of EXAMINER. What nobody asks for is not in it."""
 
@@ -129,6 +137,7 @@ class FetchRequest(NamedTuple):
     session_id: int = 0
     session_epoch: int = -1
     rack: str = ""  # where a consumer stands (v11+)
+    forgotten: tuple[ForgottenTopic, ...] = ()
 
 
 class Aborted(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from logstore.config import INT64_MAX
 from logstore.env import Env
 from logstore.errors import DiskFullError, FailedStoreError, PylogError
 from logstore.maintenance import compaction, retention
@@ -105,7 +106,9 @@ class Maintenance:
 
     def _flush_due(self) -> None:
         """Flush logs whose topic sets `flush.ms`, even if nothing is appended any more."""
-        logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
+        partitions, config_of = self._partitions(), self._replicas.config_of
+        topics = {topic for topic in {tp.topic for tp, _ in partitions} if config_of(topic).flush_ms < INT64_MAX}
+        logs = [(tp, partition.replica.log) for tp, partition in partitions if tp.topic in topics] if topics else ()
         due = [(tp, log) for tp, log in logs if log.point.is_time_to_flush(log.config)]
         if behind := [(tp, log) for tp, log in due if log.files.view.end > log.recovery_point]:
             self._replicas.dir.flush(behind)

@@ -31,6 +31,7 @@ from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms, unlimited
+from replication.replica.leader.sessions import FetchSessions
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
@@ -59,7 +60,9 @@ class ReplicaManager:
         self.end_offset_for_epoch = partial(offsets.end_of_epoch, self.leader)
         self.delete_records = partial(offsets.delete_records, self.leader)
         self.requests = ControllerRequests(self._set, self.metadata, log_change)
-        self._lives = BrokerEpochs()
+        self._clock = env.clock
+        self.lives = BrokerEpochs()
+        self.fetch_sessions = FetchSessions(self.leader, env.clock)
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
 
@@ -107,7 +110,7 @@ class ReplicaManager:
         self.requests.broker_epoch = broker_epoch
         self._isr.connect(tree)
         self._set.offline.connect(tree)
-        self._lives.connect(tree)
+        self.lives.connect(tree)
 
     def suspend(self) -> None:
         for leader in self._set.leaders():
@@ -122,8 +125,9 @@ class ReplicaManager:
         self._set.tree, self.requests.broker_epoch = None, NO_EPOCH
         self._isr.disconnect()
         self._set.offline.disconnect()
-        self._lives.disconnect()
+        self.lives.disconnect()
         self._set.disconnect()
+        self.fetch_sessions.close()
         self._fetchers.close()
 
     async def close(self) -> None:
@@ -137,8 +141,10 @@ class ReplicaManager:
     async def _tick(self) -> None:
         while True:
             async for leaders in in_steps(list(self._set.leaders())):
+                now_ms = self._clock.monotonic_ms()
                 for leader in leaders:
-                    leader.tick()
+                    leader.tick(now_ms)
+            self.fetch_sessions.sweep()
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 4000)
 
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -226,17 +232,6 @@ class ReplicaManager:
         answer.set_result(dict(request.results))
         return answer
 
-    def fetch_followed(
-        self,
-        wanted: Mapping[TopicPartition, FetchPartition],
-        terms: FetchTerms,
-        respond: Callable[[fetches.Found], fetches.Response],
-    ) -> fetches.Response | asyncio.Future[fetches.Response] | None:
-        """A follower's fetch that needs nothing but memory; None: `fetch` it."""
-        if not self._lives.is_known(terms.replica_id, terms.replica_epoch):
-            return None
-        return fetches.fetch_followed(self.leader, wanted, terms, respond)
-
     async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
         self,
         wanted: Mapping[TopicPartition, FetchPartition],
@@ -255,7 +250,7 @@ class ReplicaManager:
         STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered. A consumer that names its
         rack may be sent to a follower, and reads one: see `replication.replica.nearest`.
         """
-        if replica_id >= 0 and not await self._lives.is_life(replica_id, replica_epoch):
+        if replica_id >= 0 and not await self.lives.is_life(replica_id, replica_epoch):
             return {tp: PartitionFetched(tp.partition, ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
         terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes)
         if not (rack and replica_id == -1 and self.config.has_nearest_reads):

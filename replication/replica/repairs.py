@@ -141,6 +141,7 @@ class Repairs:
         replica.damage = reason
         is_short = view.tail.damage is not None or view.end < replica.log.recovery_point
         replica.ends_early = is_short or tp in self._dir.unrecovered
+        replica.wake_followers()  # they are refused now
         logger.error("tp=%s damaged: %s", tp, reason)
 
     # ----------------------------------------------------------------- effects

@@ -36,7 +36,7 @@ from replication.replica.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
-ROLES_AT_ONCE = 50  # begun or ended in one step: each takes 0.1 ms, and the disk
+ROLES_AT_ONCE = 20  # begun or ended in one step: each takes 0.4 ms, and the disk
 
 LogChange: TypeAlias = Callable[[StateChange], None]
 Request: TypeAlias = ib.LeaderAndIsrRequest | ib.StopReplicaRequest | ib.UpdateMetadataRequest
@@ -136,9 +136,11 @@ class ControllerRequests:
             async for states in in_steps(request.topic_states):
                 self._metadata.note_leaders((), ((topic_id_of(t.topic_id), t.topic_name) for t in states))
             codes: Codes = {}
+            learned: set[str] = set()  # anew: once in a request, since it goes through all partitions
             async for rows in in_steps(_partitions_of(request), ROLES_AT_ONCE):
                 new = {row.tp.topic for row in rows if not self._replicas.is_on_disk(row.tp, row.topic_id)}
-                await self._replicas.learn_configs({row.tp.topic for row in rows}, anew=new)
+                await self._replicas.learn_configs({row.tp.topic for row in rows}, anew=new - learned)
+                learned |= new
                 codes.update(await self._take_roles(rows, request.broker_epoch, lines))
         return await _leadership_response(request, codes)
 

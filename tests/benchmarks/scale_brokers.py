@@ -291,6 +291,7 @@ _TIME = r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\]"
 # The controller misses it; or it was the controller, and another takes its place.
 DIED = re.compile(_TIME + r" .*(?:deleted brokers: 1,|starting become controller)")
 LEADS = re.compile(_TIME + r" .*completed LeaderAndIsr .* for the become-leader")
+HAS_ROLE = re.compile(_TIME + r" .*completed LeaderAndIsr ")
 
 
 def times(cluster: Pylog, brokers: Sequence[int], log: str, line: re.Pattern[str], since_s: float) -> Iterator[float]:
@@ -301,6 +302,14 @@ def times(cluster: Pylog, brokers: Sequence[int], log: str, line: re.Pattern[str
                 at = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()  # noqa: DTZ007
                 if at > since_s:
                     yield at
+
+
+def until_followed(cluster: Pylog, replicas: int) -> None:
+    """Wait until so many replicas have a role: a topic is in sync once it is written down, and its logs come later."""
+    until = time.perf_counter() + PATIENCE_S
+    while sum(1 for _ in times(cluster, cluster.live, "state-change.log", HAS_ROLE, 0)) < replicas:
+        assert time.perf_counter() < until, "not all replicas have a role"
+        time.sleep(replicas / 30_000)
 
 
 def failovers(sizes: Sequence[int], root: Path) -> list[Curve]:
@@ -315,6 +324,7 @@ def failovers(sizes: Sequence[int], root: Path) -> list[Curve]:
         with Pylog(3, root / f"failovers-{size}", settings) as cluster:
             create(cluster, TOPIC, 30, 1)
             creations.append((size, create(cluster, "many", size, 3) / size * 1e3))
+            until_followed(cluster, 30 + 3 * size)
             time.sleep(5)
             idles.append((size, idle(cluster.pids())))
             say(f"partitions={size}: {creations[-1][1]:.2f} ms, {idles[-1][1]:.2f} %")

@@ -63,8 +63,8 @@ def produce_request(version: int, request: m.ProduceRequest):
     )  # fmt: skip
 
 
-def fetch_request(version: int, request: m.FetchRequest, *, forgotten=(), cluster=None):
-    """The last two are what other clients say, and nobody here reads."""
+def fetch_request(version: int, request: m.FetchRequest, *, cluster=None):
+    """The last one is what other clients say, and nobody here reads."""
     cls = load_request_schema(1, version)
     topic_cls = nested(cls, "topics")
     partition_cls = nested(topic_cls, "partitions")
@@ -92,7 +92,7 @@ def fetch_request(version: int, request: m.FetchRequest, *, forgotten=(), cluste
         gone_cls = nested(cls, "forgotten_topics_data")
         values["forgotten_topics_data"] = tuple(
             made(gone_cls, topic=name, topic_id=topic_id, partitions=partitions)
-            for name, topic_id, partitions in forgotten
+            for name, topic_id, partitions in request.forgotten
         )
     if version >= 15:
         state = nested(cls, "replica_state")

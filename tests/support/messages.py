@@ -49,8 +49,8 @@ fetch_requests = st.builds(
     int32,
     int32,
     names,
+    tuples(st.builds(m.ForgottenTopic, names, topic_ids, tuples(int32))),
 )  # fmt: skip
-forgotten = tuples(st.tuples(names, topic_ids, tuples(int32)))
 fetch_responses = st.builds(
     m.FetchResponse,
     tuples(st.builds(m.TopicFetched, names, topic_ids, tuples(st.builds(
@@ -80,12 +80,14 @@ def as_version_says_fetch_request(version, request):
         "session_epoch": 7,
         "replica_epoch": 15,
         "rack": 11,
+        "forgotten": 7,
     }
     topics = tuple(
         _keyed(version, t)._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions))
         for t in request.topics
     )
-    return _without(version, request._replace(topics=topics), top)
+    gone = tuple(_keyed(version, t) for t in request.forgotten)
+    return _without(version, request._replace(topics=topics, forgotten=gone), top)
 
 
 def as_version_says_fetch_response(version, response):

@@ -1,6 +1,7 @@
 """The APIs of a broker: one function or method each, `(context, body) -> response or an awaitable of one`.
 
-`data`: Produce and Fetch; `small_produce`: the Produces of one batch, all of one turn of the loop. `offsets`:
+`data`: Produce and Fetch; `followed`: Fetches of followers; `small_produce`: the Produces of one batch, all of one
+turn of the loop. `offsets`:
 ListOffsets, OffsetForLeaderEpoch, DeleteRecords. `coordinators`: who keeps what. `groups` and `commits`: consumer
 groups and their offsets; `small_commits`: what is committed at once, all of one turn. `transactions`: producers that
 use them. `topics`, `configs`, `cluster`, `log_dirs` and `reassignments`: administration. `controller`: requests of a

@@ -1,8 +1,8 @@
 """Produce and Fetch: records in and out as they are, undecoded. What is asked of a batch here is read off its header.
 
 A request's partitions fail one by one: each has its own error code. With acks=0 nobody can be told, so that a failure
-closes the connection, which makes the client look up who leads. Fetch sessions are not kept: whoever wants one is
-answered without, and goes on to name all partitions in every request, as the protocol allows.
+closes the connection, which makes the client look up who leads. Fetch sessions are kept for followers only: a client
+that wants one is answered without, and goes on to name all partitions in every request, as the protocol allows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
 from logstore.records.compression import Codec
+from replication.broker.handlers.followed import FollowedHandler, all_failed
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
@@ -45,7 +46,7 @@ from replication.protocol.messages import (
 from replication.protocol.wire import Buffer
 from replication.replica.leader.fetches import fetch_one
 from replication.replica.leader.purgatory import PendingProduce, Results
-from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchTerms
+from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
 
 # Of a batch: its length behind that field, its format, its attributes.
@@ -88,6 +89,7 @@ class DataHandlers:
         self._verification = verification
         self._metadata: Metadata = replicas.metadata
         self._errors = replicas.counters.answered_errors
+        self._followed = FollowedHandler(config, replicas, strangers, self._failed_fetch)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.PRODUCE: self.produce, ApiKey.FETCH: self.fetch}
@@ -234,12 +236,13 @@ class DataHandlers:
 
     def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | Encoded | FetchResponse:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
-        few = self._fetch_followed if request.replica_id >= 0 else self._fetch_one
-        return few(context, request) or begin(self._fetch(context, request))
+        if request.replica_id >= 0 and context.version >= TOPIC_IDS:
+            return self._followed.fetch(context, request)
+        return self._fetch_one(context, request) or begin(self._fetch(context, request))
 
     def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
-        _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack = request
+        _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack, _ = request
         if replica_id != -1 or len(topics) != 1 or session_epoch not in FULL_SESSIONS:
             return None
         version, (name, topic_id, partitions) = context.version, topics[0]
@@ -259,47 +262,6 @@ class DataHandlers:
         row, is_committed = (asked[0], high_watermark, start), isolation is Isolation.READ_COMMITTED
         correlation_id, topic = context.correlation_id, (name, topic_id)
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
-
-    def _fetch_followed(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | FetchResponse | None:
-        """The answer to a follower that asks for a few partitions, from memory; None: nothing was done that counts."""
-        version = context.version
-        if version < TOPIC_IDS or request.session_epoch not in FULL_SESSIONS:
-            return None
-        wanted: dict[TopicPartition, FetchPartition] = {}
-        count = 0
-        for topic in request.topics:
-            name = self._metadata.name_of(topic_id_of(topic.topic_id))
-            count += len(topic.partitions)
-            if name is None or count > STEP_ITEMS:
-                return None
-            for asked in topic.partitions:
-                wanted[TopicPartition(name, asked[0])] = asked
-        if len(wanted) != count:  # one is named twice
-            return None
-        max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
-        terms = FetchTerms(
-            request.replica_id,
-            request.replica_epoch,
-            max(0, request.max_wait_ms),
-            min(request.min_bytes, max_bytes),
-            max_bytes,
-            request.isolation,
-            context.room_bytes,
-        )
-        return self._replicas.fetch_followed(wanted, terms, partial(self._followed, version, request.topics))
-
-    def _followed(
-        self, version: int, topics: Iterable[FetchTopic], found: Mapping[TopicPartition, PartitionFetched]
-    ) -> FetchResponse:
-        moved: dict[int, NodeEndpoint] = {}
-        rows, fetched = [], iter(found.items())
-        for topic in topics:
-            partitions = []
-            for _, (tp, row) in zip(topic.partitions, fetched, strict=False):
-                is_wrong = row.error_code is not ErrorCode.NONE
-                partitions.append(self._failed_fetch(version, "FetchFollower", tp, row, moved) if is_wrong else row)
-            rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
-        return FetchResponse(rows, node_endpoints=tuple(moved.values()))
 
     async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions. Unknown topics fail at once, others wait no more then."""
@@ -366,8 +328,7 @@ class DataHandlers:
             rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
         for topic, code in failed:
             self._errors[asker, code] += len(topic.partitions)
-            errors = [PartitionFetched(asked.partition, code) for asked in topic.partitions]
-            rows.append(TopicFetched(topic.name, topic.topic_id, errors))
+            rows.append(all_failed(topic, code))
         return FetchResponse(rows, node_endpoints=tuple(moved.values()))
 
     def _failed_fetch(

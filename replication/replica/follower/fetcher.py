@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
@@ -21,7 +23,14 @@ from replication.model.cluster import BrokerId, TopicPartition, names_of, rows_b
 from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
-from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionFetched,
+)
 from replication.replica.follower.follower import Follower
 from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
 
@@ -32,8 +41,18 @@ IDLE_WAITS = 4
 # While the spare connection is in use, requests wait for a moment only; longer with many partitions, since each of them
 # costs about 15 µs per request.
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
+ONE_REQUEST, FIRST_REQUEST = -1, 0  # epochs of fetch sessions
 
 _Questions = dict[Follower, AskEpochEnd | Fetch]
+_Key: TypeAlias = tuple[uuid.UUID | None, int]  # a partition, as requests name it
+
+
+class _Standing(NamedTuple):
+    """A request at the leader; `start` is the log's start that it tells."""
+
+    role: Follower
+    fetch: Fetch
+    start: int
 
 
 class Fetchers:
@@ -134,7 +153,11 @@ class _LeaderFetcher:
 
 
 class _Connection:
-    """One connection to a leader, and the followers on it: from one request to their next."""
+    """One connection to a leader, and the followers on it: from one request to their next.
+
+    The requests of a session (see `replica.leader.sessions`) *stand* at the leader until they are answered with records
+    or an error. The spare connection has none: each of its requests is a session of its own.
+    """
 
     def __init__(self, owner: _LeaderFetcher, *, is_spare: bool = False) -> None:
         self.is_idle = False
@@ -143,6 +166,10 @@ class _Connection:
         self._fetchers = owner.fetchers
         self._roles: set[Follower] = set()
         self._waiting: _Questions = {}
+        self._standing: dict[_Key, _Standing] = {}
+        self._forgotten: set[_Key] = set()  # stand at the leader still, and no more here
+        self._session, self._session_epoch = 0, FIRST_REQUEST
+        self._appending: set[Follower] = set()  # of the last answer
         self._has_work, self._all_appended = asyncio.Event(), asyncio.Event()
         self._empty_answers = 0  # in a row
         self._client: Client | None = None
@@ -167,14 +194,26 @@ class _Connection:
 
     @property
     def _is_appending(self) -> bool:
-        return any(role.jobs for role in self._roles)
+        return any(role.jobs for role in self._appending)
 
     def forget(self, role: Follower) -> None:
         self._waiting.pop(role, None)
+        self._drop(role)
         self.let_go((role,))
+
+    def _drop(self, role: Follower) -> Fetch | None:
+        """Take back the request of a role that stands at the leader."""
+        key = _key_of(role)
+        standing = self._standing.get(key)
+        if standing is None or standing.role is not role:
+            return None
+        del self._standing[key]
+        self._forgotten.add(key)
+        return standing.fetch
 
     def let_go(self, roles: Iterable[Follower]) -> None:
         self._roles.difference_update(roles)
+        self._appending.difference_update(roles)
         self._look_at_appends()
 
     def _look_at_appends(self) -> None:
@@ -192,8 +231,14 @@ class _Connection:
     async def _run(self) -> None:
         while True:
             questions = {**self._waiting, **self._owner.take(self)}
-            self._waiting, self._roles = {}, set(questions)
-            if not questions:
+            self._waiting = {}
+            self._roles.difference_update(self._appending)  # those that have not asked again go on alone
+            self._appending.clear()
+            self._roles.update(questions)
+            self._drop_offline()
+            if not questions and not self._standing:
+                self._end_session(questions)
+                self._roles.clear()
                 self.is_idle = True
                 await self._has_work.wait()
                 self._has_work.clear()
@@ -203,10 +248,30 @@ class _Connection:
                 await self._ask_all(questions)
             except (OSError, TimeoutError, ProtocolError) as error:
                 logger.info("leader=%d does not answer: %s", self._owner.leader, error)
+                self._end_session(questions)
             except Exception:  # the other followers must go on
                 logger.exception("leader=%d fetching failed", self._owner.leader)
+                self._end_session(questions)
+            self._roles.difference_update(questions)
             _ask_later(questions)  # only unanswered ones are left
             await self._let_append()
+
+    def _end_session(self, questions: _Questions) -> None:
+        """Begin another one with the next request. What stood at the leader does no more, and is unanswered."""
+        questions.update((role, fetch) for role, fetch, _ in self._standing.values())
+        self._standing.clear()
+        self._forgotten.clear()
+        self._session_epoch = FIRST_REQUEST  # it names the former session, which ends with it
+
+    def _drop_offline(self) -> None:
+        """An offline replica asks nothing: see `Follower.is_offline`."""
+        any_role = next(iter(self._roles), None)
+        if any_role is None or not any_role.replica.host.offline.is_any_said:
+            return
+        for role, fetch, _ in tuple(self._standing.values()):
+            if role.is_offline:
+                self.forget(role)
+                role.ask_again(fetch)
 
     async def _let_append(self) -> None:
         """Wait until the followers have appended the answers; slow ones go alone."""
@@ -226,8 +291,10 @@ class _Connection:
                 question = ends[role]
                 del questions[role]
                 role.step(EpochEndAnswered(question.leader_epoch, question.epoch, epoch, end_offset))
-        elif allowed := self._without_held_back(fetches, questions):
-            await self._fetch(client, allowed, questions)
+        else:
+            allowed = self._without_held_back(fetches, questions)
+            if allowed or self._standing:
+                await self._fetch(client, allowed, questions)
         if ends and fetches:
             for role, fetch in fetches.items():  # they go in the next round, with the truncated followers
                 del questions[role]
@@ -270,35 +337,48 @@ class _Connection:
         return found
 
     async def _fetch(self, client: Client, fetches: Mapping[Follower, Fetch], questions: _Questions) -> None:
-        roles = {(role.replica.topic_uuid, role.replica.tp.partition): role for role in fetches}
-        response = await client.call(ApiKey.FETCH, self._fetch_request(fetches))
-        beyond: dict[Follower, PartitionFetched] = {}
-        refused: dict[int, list[TopicPartition]] = {}
+        request = self._fetch_request(fetches)
+        for role, fetch in fetches.items():  # from now on they stand, until they are answered
+            questions.pop(role)
+            self._standing[_key_of(role)] = _Standing(role, fetch, role.replica.start)
+        response = await client.call(ApiKey.FETCH, request)
+        if response.error_code:
+            raise ProtocolError(f"error {response.error_code} for fetch session {request.session_id}")
         self._empty_answers += 1
+        failed: list[tuple[_Standing, PartitionFetched]] = []
         for topic in response.topics:
             for row in topic.partitions:
-                role = roles.pop((topic.topic_id, row.partition), None)
-                if role is None:
-                    continue
-                if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    beyond[role] = row
-                elif row.error_code:
-                    refused.setdefault(row.error_code, []).append(role.replica.tp)
-                else:
-                    del questions[role]
-                    asked = fetches[role]
-                    role.heard(row.high_watermark, len(row.records))
-                    if not row.records and role.is_no_news(asked, row.high_watermark, row.log_start_offset):
-                        self.keep(role, asked)
-                        continue
-                    self._empty_answers = 0
-                    role.fetched(
-                        asked.leader_epoch,
-                        asked.offset,
-                        row.records,
-                        row.high_watermark,
-                        row.log_start_offset,
-                    )
+                key = topic.topic_id, row.partition
+                standing = self._standing.get(key)
+                if standing is not None and row.error_code:
+                    failed.append((self._standing.pop(key), row))
+                elif standing is not None:
+                    self._answered(key, standing, row)
+        questions.update((standing.role, standing.fetch) for standing, _ in failed)
+        if self._is_spare:
+            self._end_session(questions)
+        else:
+            self._note_session(request, response)
+        if failed:
+            await self._failed(client, failed, questions)
+
+    def _note_session(self, request: FetchRequest, response: FetchResponse) -> None:
+        if response.session_id:
+            self._session, self._session_epoch = response.session_id, request.session_epoch % (2**31 - 1) + 1
+        else:  # a leader of a former version keeps none: nothing stands there
+            self._waiting = {**{role: fetch for role, fetch, _ in self._standing.values()}, **self._waiting}
+            self._standing.clear()
+
+    async def _failed(
+        self, client: Client, failed: Iterable[tuple[_Standing, PartitionFetched]], questions: _Questions
+    ) -> None:
+        beyond: dict[Follower, tuple[Fetch, PartitionFetched]] = {}
+        refused: dict[int, list[TopicPartition]] = {}
+        for (role, asked, _), row in failed:
+            if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                beyond[role] = asked, row
+            else:
+                refused.setdefault(row.error_code, []).append(role.replica.tp)
         for code, tps in refused.items():  # in one line: while leaderships move, there may be thousands
             logger.info(
                 "leader=%d refuses to be followed: error=%d partitions=%s",
@@ -307,7 +387,23 @@ class _Connection:
                 names_of(tps),
             )
         if beyond:
-            await self._find_extent(client, fetches, beyond, questions)
+            await self._find_extent(client, beyond, questions)
+
+    def _answered(self, key: _Key, standing: _Standing, row: PartitionFetched) -> None:
+        role, asked, start = standing
+        role.heard(row.high_watermark, len(row.records))
+        is_news = len(row.records) or not role.is_no_news(asked, row.high_watermark, row.log_start_offset)
+        if not is_news and not self._is_spare and start == role.replica.start:
+            return  # it stands
+        del self._standing[key]
+        if not row.records:
+            self._forgotten.add(key)  # unless it asks again
+        if not is_news:
+            self.keep(role, asked)
+            return
+        self._empty_answers = 0
+        self._appending.add(role)
+        role.fetched(asked.leader_epoch, asked.offset, row.records, row.high_watermark, row.log_start_offset)
 
     def _fetch_request(self, fetches: Mapping[Follower, Fetch]) -> FetchRequest:
         config = self._fetchers.config
@@ -324,6 +420,11 @@ class _Connection:
                 for role in group
             )
             topics.append(FetchTopic(name, group[0].replica.topic_uuid, rows))
+        self._forgotten.difference_update(map(_key_of, fetches))
+        gone: dict[uuid.UUID | None, list[int]] = {}
+        for topic_id, partition in self._forgotten:
+            gone.setdefault(topic_id, []).append(partition)
+        self._forgotten.clear()
         return FetchRequest(
             self._wait_ms(len(fetches)),
             config.replica_fetch_min_bytes,
@@ -331,6 +432,9 @@ class _Connection:
             max_bytes=config.replica_fetch_response_max_bytes,
             replica_id=config.broker_id,
             replica_epoch=self._fetchers.broker_epoch(),
+            session_id=self._session,
+            session_epoch=ONE_REQUEST if self._is_spare else self._session_epoch,
+            forgotten=tuple(ForgottenTopic(None, topic_id, tuple(partitions)) for topic_id, partitions in gone.items()),
         )
 
     def _wait_ms(self, partitions: int) -> int:
@@ -345,17 +449,20 @@ class _Connection:
     async def _find_extent(
         self,
         client: Client,
-        fetches: Mapping[Follower, Fetch],
-        beyond: Mapping[Follower, PartitionFetched],
+        beyond: Mapping[Follower, tuple[Fetch, PartitionFetched]],
         questions: _Questions,
     ) -> None:
         """The leader lacks the requested offsets: tell the roles the extent of its log."""
-        asked = {role: (fetches[role].leader_epoch, fetches[role].leader_epoch) for role in beyond}
+        asked = {role: (question.leader_epoch, question.leader_epoch) for role, (question, _) in beyond.items()}
         for role, (_, end_offset) in (await self._ends(client, asked)).items():
-            question = fetches[role]
+            question, row = beyond[role]
             del questions[role]
-            start = beyond[role].log_start_offset
+            start = row.log_start_offset
             role.step(OutOfRange(question.leader_epoch, question.offset, start, max(start, end_offset)))
+
+
+def _key_of(role: Follower) -> _Key:
+    return role.replica.topic_uuid, role.replica.tp.partition
 
 
 def _ask_later(questions: _Questions) -> None:

@@ -2,7 +2,7 @@
 
 A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it is parked
 on its partitions, and looks again when one of them has more; at the end of its time it is answered with what there is.
-A follower is also answered when a log starts behind its own.
+A follower is also answered when a log starts behind its own. What followers ask for is kept: see `sessions`.
 
 What a quota holds back is left out, as if there were nothing, and looked at again when the quota allows it.
 """
@@ -10,9 +10,9 @@ What a quota holds back is left out, as if there were nothing, and looked at aga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 from logstore.errors import PylogError
 from logstore.log import soundness
@@ -31,7 +31,6 @@ from replication.replica.storage.replica_log import ReplicaLog
 PROMPT_BYTES_MAX = 256 * 1024
 
 Found = dict[TopicPartition, PartitionFetched]
-Response = TypeVar("Response")
 
 
 class Readable(Protocol):
@@ -49,7 +48,7 @@ class Readable(Protocol):
     def refused(self, code: ErrorCode) -> PartitionFetched: ...
 
 
-class _Reading:
+class Reading:
     """One partition of a fetch. What the reader thread finds is kept here."""
 
     __slots__ = ("aborted", "asked", "error", "leader", "quota_bytes", "result", "stable_end", "start", "tp", "upper")
@@ -172,7 +171,7 @@ async def fetch(
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + terms.max_wait_ms / 1000
     found: Found = {}
-    readings: list[_Reading] = []
+    readings: list[Reading] = []
     for number, (tp, asked) in enumerate(wanted.items(), 1):
         if number % STEP_ITEMS == 0:
             await step()
@@ -183,13 +182,13 @@ async def fetch(
             continue
         refused = leader.admit(asked, terms)
         if refused is None:
-            readings.append(_Reading(tp, asked, leader))
+            readings.append(Reading(tp, asked, leader))
         else:
             found[tp] = refused
     must_answer = bool(found) or not readings or terms.max_wait_ms <= 0
     while True:
-        await _read(await _ready(readings, terms), terms)
-        if must_answer or await _is_enough(readings, terms):
+        await read(await ready(readings, terms), terms)
+        if must_answer or await is_enough(readings, terms):
             break
         must_answer = not await _woken(readings, terms, deadline_s)
     for number, reading in enumerate(readings, 1):
@@ -233,141 +232,10 @@ def fetch_one(
     return high_watermark, start, records
 
 
-def fetch_followed(
-    leader_of: Callable[[TopicPartition], Leader],
-    wanted: Mapping[TopicPartition, FetchPartition],
-    terms: FetchTerms,
-    respond: Callable[[Found], Response],
-) -> Response | asyncio.Future[Response] | None:
-    """What `respond` makes of a follower's fetch, now or later, as long as all it asks for is in memory.
-
-    None: `fetch` it. What was noted of it is noted again then, which changes nothing.
-    """
-    if len(wanted) > STEP_ITEMS:
-        return None
-    readings = []
-    for tp, asked in wanted.items():
-        try:
-            leader = leader_of(tp)
-        except KafkaError:
-            return None
-        if leader.admit(asked, terms) is not None:
-            return None
-        readings.append(_Reading(tp, asked, leader))
-    fetching = _Following(readings, terms, respond, partial(fetch, leader_of, wanted))
-    if not fetching.read():
-        return None
-    if fetching.is_enough() or terms.max_wait_ms <= 0 or not readings:
-        return respond(fetching.found())
-    return fetching.park()
-
-
-class _Following(Generic[Response]):
-    """A follower's fetch of a few partitions: it needs no task while what comes is in memory.
-
-    It looks at the end of a turn of the loop, once, however many of its partitions got more in it.
-    """
-
-    def __init__(
-        self,
-        readings: Sequence[_Reading],
-        terms: FetchTerms,
-        respond: Callable[[Found], Response],
-        fetch_else: Callable[[FetchTerms], Coroutine[Any, Any, Found]],
-    ) -> None:
-        self._readings, self._terms = readings, terms
-        self._respond, self._fetch_else = respond, fetch_else
-        self._is_woken = False
-        self._task: asyncio.Task[Found] | None = None
-
-    def read(self) -> bool:
-        """Take what is there from memory. False: the disk or a quota must be asked."""
-        terms = self._terms
-        left_bytes = min(terms.max_bytes, terms.room_bytes())
-        for reading in self._readings:
-            reading.result = None
-            if reading.look(terms):
-                if left_bytes <= 0 or reading.is_throttled(terms):
-                    return False
-                if not reading.read_recent(left_bytes, terms.isolation):
-                    return False
-                left_bytes -= reading.size_bytes
-        return True
-
-    def is_enough(self) -> bool:
-        size_bytes = 0
-        for reading in self._readings:
-            if reading.must_answer(self._terms):
-                return True
-            size_bytes += reading.size_bytes
-        return size_bytes >= self._terms.min_bytes
-
-    def found(self) -> Found:
-        return {reading.tp: reading.answer(self._terms) for reading in self._readings}
-
-    def park(self) -> asyncio.Future[Response]:
-        self._loop = loop = asyncio.get_running_loop()
-        self._answer: asyncio.Future[Response] = loop.create_future()
-        self._answer.add_done_callback(self._unpark)
-        self._deadline_s = loop.time() + self._terms.max_wait_ms / 1000
-        self._timer = loop.call_at(self._deadline_s, self._look, True)
-        self._wait()
-        return self._answer
-
-    def _wait(self) -> None:
-        for reading in self._readings:
-            reading.leader.replica.followers[self] = self._wake
-
-    def _wake(self) -> None:
-        if not self._is_woken:
-            self._is_woken = True
-            self._loop.call_soon(self._look)
-
-    def _look(self, is_late: bool = False) -> None:
-        self._is_woken = False
-        if self._answer.done() or self._task is not None:
-            return
-        try:
-            if not self.read():
-                self._fetch_on(is_late)
-            elif is_late or self.is_enough():
-                self._answer.set_result(self._respond(self.found()))
-            else:
-                self._wait()
-        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs it
-            self._answer.set_exception(error)
-
-    def _fetch_on(self, is_late: bool) -> None:
-        """Leave the rest of the wait to a task."""
-        left_s = 0 if is_late else max(0, self._deadline_s - self._loop.time())
-        terms = self._terms._replace(max_wait_ms=int(1000 * left_s))
-        self._task = asyncio.ensure_future(self._fetch_else(terms))
-        self._task.add_done_callback(self._fetched)
-
-    def _fetched(self, task: asyncio.Task[Found]) -> None:
-        if self._answer.done():
-            return
-        if task.cancelled():
-            self._answer.cancel()
-            return
-        try:
-            self._answer.set_result(self._respond(task.result()))
-        except Exception as error:  # noqa: BLE001  as above
-            self._answer.set_exception(error)
-
-    def _unpark(self, _: asyncio.Future[Response]) -> None:
-        """It is answered, or nobody waits any more."""
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-        for reading in self._readings:
-            reading.leader.replica.followers.pop(self, None)
-
-
-async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:
+async def ready(readings: Sequence[Reading], terms: FetchTerms) -> Sequence[Reading]:
     """Return those with something to read: throttled ones last, and only if the quota has a share for them."""
-    ready: list[_Reading] = []
-    throttled: list[_Reading] = []
+    ready: list[Reading] = []
+    throttled: list[Reading] = []
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
@@ -383,7 +251,7 @@ async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_R
     return ready
 
 
-async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
+async def read(readings: Sequence[Reading], terms: FetchTerms) -> None:
     """Read as far as the bytes allow: from memory what is there (not for an examiner), the rest from the disk."""
     left_bytes, rest = min(terms.max_bytes, terms.room_bytes()), []
     prompt_bytes = PROMPT_BYTES_MAX
@@ -401,7 +269,7 @@ async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
         await rest[0].leader.replica.host.disk.read(partial(_read_disk, rest, terms, left_bytes))
 
 
-def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int) -> None:
+def _read_disk(readings: Sequence[Reading], terms: FetchTerms, left_bytes: int) -> None:
     """In a reader thread: read one after the other. The first batch comes however large."""
     left_bytes = min(left_bytes, terms.room_bytes())  # others may have been answered since it was counted
     for reading in readings:
@@ -415,7 +283,7 @@ def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int)
         left_bytes -= reading.size_bytes
 
 
-async def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
+async def is_enough(readings: Sequence[Reading], terms: FetchTerms) -> bool:
     size_bytes = 0
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
@@ -426,7 +294,7 @@ async def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
     return size_bytes >= terms.min_bytes
 
 
-async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: float) -> bool:
+async def _woken(readings: Sequence[Reading], terms: FetchTerms, deadline_s: float) -> bool:
     """Wait until one of the partitions has more, or changes hands; False if the time was over before."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[bool] = loop.create_future()

@@ -25,6 +25,7 @@ from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
+from replication.replica.leader.standing import StandingFollowers
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
@@ -122,6 +123,7 @@ class Leader:
         self.replica = replica
         self.recent = BatchCache()
         self.starts: dict[int, int] = {}  # follower -> its log start
+        self.standing = StandingFollowers()
         # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
         self.writing: dict[int, int] = {}
         self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
@@ -164,9 +166,17 @@ class Leader:
             if effects:
                 self._perform(effects)
 
-    def tick(self) -> None:
-        self._waits.sweep()
-        self.step(isr.Ticked(self.replica.host.clock.monotonic_ms()))
+    def tick(self, now_ms: int) -> None:
+        if self._waits:
+            self._waits.sweep()
+        in_sync, lag_ms_max = self.state.isr, self._limits.replica_lag_time_max_ms
+        if not self.standing.are_all(in_sync, now_ms - lag_ms_max // 2):  # else nobody is too slow
+            self._note_standing()
+            self.step(isr.Ticked(now_ms))
+
+    def _note_standing(self) -> None:
+        for event in self.standing.events(self.state.isr):
+            self.step(event)
 
     def _perform(self, effects: tuple[isr.Effect, ...]) -> None:
         host, tp = self.replica.host, self.replica.tp
@@ -284,6 +294,7 @@ class Leader:
             return
         is_alone = self.commits_by_append()
         if is_alone:
+            self.standing.clear()  # of followers out of sync
             self.state = isr.append_alone(self.state, max(end, self.state.log_end_offset))
         if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
@@ -331,6 +342,9 @@ class Leader:
         self._is_advancing = False
         if not self.is_over:
             self.replica.wake_followers()
+            if self.standing and self.replica.end > self.state.log_end_offset:
+                self._note_standing()
+                self.standing.clear()
             # Never less than before: where damage hides the end of the log, followers would cut theirs.
             self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
             self._committed(self.state.high_watermark)
@@ -390,6 +404,7 @@ class Leader:
                     error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
                 )
             request.settle(self.replica.tp, result)
+        self.standing.tell()
         self.replica.wake_consumers()
         if self.replica.host.config.has_nearest_reads:
             self.replica.wake_followers()  # their consumers wait for the high watermark

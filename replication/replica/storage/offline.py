@@ -78,6 +78,10 @@ class OfflineReplicas:
         """Return whether this replica is offline, here or still in the tree. If it fetched, it could join the ISR."""
         return self.reason(tp) is not None or (self._told is not None and self._told.reason(tp) is not None)
 
+    @property
+    def is_any_said(self) -> bool:
+        return self.everything is not None or bool(self.reasons) or self._told is not None
+
     def said(self) -> Offline | None:
         """Return what the tree must say; None if nothing is offline."""
         if self.everything is None and not self.reasons:

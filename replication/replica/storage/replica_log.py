@@ -128,10 +128,13 @@ class ReplicaLog:
         self.host.disk.loop.call_soon_threadsafe(self._note_start, start)
 
     def _note_start(self, start: int) -> None:
-        self.start = max(self.start, min(start, self.end))
+        self.note((max(self.start, min(start, self.end)), self.end))
 
     def note(self, offsets: tuple[int, int]) -> None:
+        has_moved = offsets[0] > self.start
         self.start, self.end = offsets
+        if has_moved:
+            self.wake_followers()  # theirs move with it
 
     def stable_end(self) -> int:
         """The first offset of the oldest open transaction, or the log's end. Looks at the disk if there are any."""

@@ -1,15 +1,17 @@
-"""A follower's fetch from memory, without a task: it says what any other fetch says, and waits as long."""
+"""The fetches of a follower: they say what any other fetch says, and wait as long; a session says only what is news."""
 
 import asyncio
+import time
 
 import pytest
 
-from replication.errors import ErrorCode
+from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
-from replication.replica.leader.fetches import fetch, fetch_followed
+from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
-from tests.support.site import PATIENT, T0, Site, on_loop, until, write_at_once
+from replication.replica.leader.sessions import FIRST_REQUEST, ONE_REQUEST, FetchSession, FetchSessions
+from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
 
 OTHER = TopicPartition("other", 0)
 ENOUGH = 1 << 20
@@ -27,8 +29,14 @@ def terms(wait_ms=0, min_bytes=1, max_bytes=ENOUGH):
     return FetchTerms(3, 7, wait_ms, min_bytes, max_bytes)
 
 
-def followed(one, offsets, asked_terms):
-    return fetch_followed(one.replicas.leader, wanted(one, offsets), asked_terms, dict)
+def followed(one, offsets, asked_terms, respond=dict):
+    """A request with all that is asked for; a dict at once, or something to wait for."""
+    session = one.replicas.fetch_sessions.of(0, ONE_REQUEST, (3, 7))
+    return session.fetch(wanted(one, offsets), (), asked_terms, respond)
+
+
+async def whole(answer):
+    return await answer if hasattr(answer, "__await__") else answer
 
 
 def wanted(one, offsets):
@@ -52,11 +60,9 @@ async def test_it_says_what_any_other_fetch_says(tmp_path):
             for second in range(ends[OTHER] + 1):
                 for limit in (1, 150, 400, ENOUGH):
                     offsets = {T0: first, OTHER: second}
-                    found = followed(one, offsets, terms(max_bytes=limit))
+                    found = await whole(followed(one, offsets, terms(max_bytes=limit)))
                     expected = await fetch(one.replicas.leader, wanted(one, offsets), terms(max_bytes=limit))
-                    if found is not None:
-                        assert plain(found) == plain(expected)
-                    assert found is not None or limit < ENOUGH
+                    assert plain(found) == plain(expected)
 
 
 @on_loop
@@ -101,7 +107,8 @@ async def test_what_is_not_in_memory_comes_from_the_disk_after_all(tmp_path):
         await one.produce(bytes(300_000), acks=1)  # more than is kept
         (row,) = (await waiting).values()
         assert len(row.records) > 300_000
-        assert followed(one, {T0: 0}, terms()) is None
+        (row,) = (await followed(one, {T0: 0}, terms())).values()  # from the disk: not at once
+        assert len(row.records) > 300_000
 
 
 @on_loop
@@ -128,11 +135,20 @@ async def test_it_hears_that_the_leader_leads_no_more(tmp_path):
 
 @pytest.mark.parametrize("offset", [-1, 5])
 @on_loop
-async def test_what_is_to_be_refused_is_left_to_the_other_way(tmp_path, offset):
+async def test_what_is_refused_is_told_at_once(tmp_path, offset):
     async with Site(tmp_path) as site:
         one = await led(site)
-        assert followed(one, {T0: offset}, terms()) is None
-        assert followed(one, {TopicPartition("unknown", 0): 0}, terms()) is None
+        found = followed(one, {T0: offset, OTHER: 0}, terms(20_000))
+        assert plain(found) == plain(await fetch(one.replicas.leader, wanted(one, {T0: offset, OTHER: 0}), terms()))
+        assert found[T0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        one.replicas.partitions()[T0].leave_role()
+        session = one.replicas.fetch_sessions.of(0, ONE_REQUEST, (3, 7))
+        asked = {T0: FetchPartition(0, 0, ENOUGH), TopicPartition("unknown", 0): FetchPartition(0, 0, ENOUGH)}
+        found = session.fetch(asked, (), terms(20_000), dict)
+        assert [row.error_code for row in found.values()] == [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
 
 
 @on_loop
@@ -143,18 +159,253 @@ async def test_what_fails_while_it_waits_is_told(tmp_path):
         def respond(found):
             raise ValueError("cannot be said")
 
-        waiting = fetch_followed(one.replicas.leader, wanted(one, {T0: 0}), terms(20_000), respond)
+        waiting = followed(one, {T0: 0}, terms(20_000), respond)
         await one.produce(b"x", acks=1)
         with pytest.raises(ValueError, match="cannot be said"):
             await waiting
 
 
 @on_loop
-async def test_what_a_quota_may_hold_back_is_left_to_the_other_way(tmp_path):
+async def test_what_a_quota_may_hold_back_is_told_when_it_may_be(tmp_path):
     async with Site(tmp_path) as site:
         (one,) = await site.start(1, **PATIENT)
         config = {"leader.replication.throttled.replicas": "*"}
         await site.create(replicas=(1, 3), isr=(1,), config=config)
         await one.produce(b"x", acks=1)
-        assert followed(one, {T0: 0}, terms()) is None
-        assert followed(one, {T0: 1}, terms()) is not None  # there is nothing to hold back
+        (row,) = (await followed(one, {T0: 0}, terms())).values()
+        assert row.records
+        assert not isinstance(followed(one, {T0: 0}, terms()), dict)  # the quota must be asked
+        assert isinstance(followed(one, {T0: 1}, terms()), dict)  # there is nothing to hold back
+
+
+class Follows:
+    """A follower's connection: broker 3 asks broker 1, which leads `tps`, in one session."""
+
+    def __init__(self, one, life=7):
+        self.one, self.life = one, life
+        self.number, self.epoch = 0, FIRST_REQUEST
+
+    async def ask(self, offsets, wait_ms=0, *, gone=(), begin=False):
+        session = self.one.replicas.fetch_sessions.of(self.number, self.epoch, (3, self.life))
+        self.number, self.epoch = session.number, self.epoch + 1
+        asked_terms = terms(wait_ms)._replace(replica_epoch=self.life)
+        answer = session.fetch(wanted(self.one, offsets), gone, asked_terms, dict)
+        return answer if begin else await whole(answer)
+
+
+async def with_silent_follower(site, lag_ms):
+    """Broker 1 leads, and broker 3 lives and asks nothing: the test does, in its name."""
+    one, other = await site.start(1, 3, **{"replica.lag.time.max.ms": lag_ms})
+    other.replicas._fetchers.ask = lambda role, question: None
+    await site.create(replicas=(1, 3))
+    return one, Follows(one, other.epoch)
+
+
+@on_loop
+async def test_a_session_tells_what_is_news_and_asks_on_for_the_rest(tmp_path):
+    async with Site(tmp_path) as site:
+        one = await led(site)
+        three = Follows(one)
+        assert set(await three.ask({T0: 0, OTHER: 0})) == {T0, OTHER}  # where they stand
+        assert await three.ask({}) == {}
+        waiting = await three.ask({}, 20_000, begin=True)
+        await one.produce(b"a", acks=1)
+        assert [(tp, len(row.records) > 0) for tp, row in (await waiting).items()] == [(T0, True)]
+        await one.produce(b"b", acks=1)
+        assert await three.ask({}) == {}  # it has left the session: the follower is not ready for more
+        found = await three.ask({T0: 1}, 20_000)
+        assert [(tp, len(row.records) > 0) for tp, row in found.items()] == [(T0, True)]
+        await one.produce(b"c", tp=OTHER, acks=1)  # while nothing is asked
+        assert set(await three.ask({}, 20_000)) == {OTHER}
+        await three.ask({T0: 2, OTHER: 1})
+        await one.produce(b"d", acks=1)
+        await one.produce(b"e", tp=OTHER, acks=1)
+        assert set(await three.ask({}, 20_000, gone=[T0])) == {OTHER}
+        assert not one.replicas.leader(T0).replica.followers
+
+
+@on_loop
+async def test_a_session_tells_a_high_watermark_that_moved(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **PATIENT)
+        await site.create(replicas=(1, 2, 3))
+        await one.replicas.append({T0: batch(b"a")}, acks=1, timeout_ms=1000)
+        three = Follows(one)
+        assert (await three.ask({T0: 1}))[T0].high_watermark == 0
+        assert await three.ask({}) == {}
+        leader = one.replicas.leader(T0)
+        assert leader.admit(wanted(one, {T0: 1})[T0], FetchTerms(2, 5)) is None  # the other one has it, too
+        assert (await three.ask({}))[T0].high_watermark == 1
+        assert await three.ask({}) == {}
+
+
+@on_loop
+async def test_a_session_tells_of_a_log_that_starts_elsewhere_and_of_one_that_is_led_no_more(tmp_path):
+    async with Site(tmp_path) as site:
+        one = await led(site)
+        for _ in range(3):
+            await one.produce(b"a", acks=1)
+        three = Follows(one)
+        await three.ask({T0: 3, OTHER: 0})
+        waiting = await three.ask({}, 20_000, begin=True)
+        one.replicas.leader(T0).replica.note_start(2)  # as retention says it, from its thread
+        assert (await waiting)[T0].log_start_offset == 2
+        assert set(await three.ask({}, 20_000)) == {T0}  # until the follower starts there, too
+        await three.ask({}, gone=[T0])
+        waiting = await three.ask({}, 20_000, begin=True)
+        one.replicas.partitions()[OTHER].leave_role()
+        assert (await waiting)[OTHER].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await three.ask({}) == {}  # it is in it no more
+
+
+@on_loop
+async def test_who_asks_on_is_in_sync_and_who_does_not_leaves_in_time(tmp_path):
+    """The leader hears of the session only: of no partition."""
+    async with Site(tmp_path) as site:
+        one, three = await with_silent_follower(site, "600")
+        leader = one.replicas.leader(T0)
+        await three.ask({T0: 0})
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:
+            await three.ask({}, 100)
+            assert leader.state.isr == (1, 3)
+        appended = asyncio.ensure_future(one.produce(b"a"))
+        await until(lambda: one.end == 1)  # it has not asked since: that does not count against it
+        await asyncio.sleep(0.3)
+        leader.tick(leader.replica.host.clock.monotonic_ms())
+        assert (leader.state.isr, leader.state.proposed) == ((1, 3), None)
+        await until(lambda: leader.state.isr == (1,))
+        assert (await appended).error_code == ErrorCode.NONE
+        assert set(await three.ask({}, 100)) == {T0}
+        assert leader.state.isr == (1,)
+        await three.ask({T0: 1}, 100)
+        await until(lambda: leader.state.isr == (1, 3))
+
+
+@on_loop
+async def test_who_was_too_slow_and_missed_nothing_joins_by_asking_on(tmp_path):
+    async with Site(tmp_path) as site:
+        one, three = await with_silent_follower(site, "400")
+        leader = one.replicas.leader(T0)
+        await three.ask({T0: 0})
+        await until(lambda: leader.state.isr == (1,))
+        await asyncio.sleep(0.5)
+        assert leader.state.isr == (1,)  # by itself it does not
+        async with asyncio.timeout(5):
+            while leader.state.isr == (1,):
+                await three.ask({}, 50)
+
+
+@on_loop
+async def test_who_could_not_join_when_it_asked_first_joins_by_asking_on(tmp_path):
+    async with Site(tmp_path) as site:
+        one, three = await with_silent_follower(site, "120000")  # no tick comes
+        await site.elect(1, isr=(1,))
+        leader = one.replicas.leader(T0)
+        one.replicas.suspend()
+        await three.ask({T0: 0})
+        one.replicas.resume()
+        await asyncio.sleep(0.1)
+        assert leader.state.isr == (1,)
+        await three.ask({})
+        await until(lambda: leader.state.isr == (1, 3), within_s=5)
+
+
+@on_loop
+async def test_a_leader_that_keeps_no_sessions_is_followed_all_the_same(tmp_path, monkeypatch):
+    of = FetchSessions.of
+    monkeypatch.setattr(FetchSessions, "of", lambda self, number, epoch, who: of(self, 0, ONE_REQUEST, who))
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        for tp in (T0, OTHER):
+            await site.create(tp, replicas=(1, 2))
+        for number in range(1, 4):
+            await asyncio.sleep(0.3)
+            for tp in (T0, OTHER):
+                done = await one.produce(b"x", tp=tp)
+                assert (done.error_code, two.replicas.partitions()[tp].replica.end) == (ErrorCode.NONE, number)
+        assert two.replicas.counters.failed_fetches == 0
+
+
+@on_loop
+async def test_who_is_offline_asks_on_no_more(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        for tp in (T0, OTHER):
+            await site.create(tp, replicas=(1, 2))
+        await one.produce(b"a")
+        await until(lambda: 2 in one.role.standing and two.role.high_watermark == 1)
+        await asyncio.sleep(0.5)  # what came is told
+        two.replicas.offline.mark(T0, "for a test")
+        await until(lambda: 2 not in one.role.standing)
+        await one.produce(b"b", acks=1)
+        await asyncio.sleep(0.5)
+        assert two.end == 1
+        two.replicas.offline.clear(T0)
+        await until(lambda: two.end == 2)
+
+
+@on_loop
+async def test_a_follower_says_where_its_log_starts_however_long_it_took_to_move(tmp_path, monkeypatch):
+    """It moves while the next request is on the way, which says the old one."""
+    fetch_now = FetchSession.fetch
+
+    async def late(*asked):
+        await asyncio.sleep(0.3)
+        return await whole(fetch_now(*asked))
+
+    monkeypatch.setattr(FetchSession, "fetch", late)
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2, replica_lag_time_max_ms=120_000, replica_fetch_wait_max_ms=2000)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        await until(lambda: 2 in one.role.standing)
+        log = two.replicas.partitions()[T0].replica.log
+        advance = log.advance_start
+
+        def slowly(offset):
+            time.sleep(1.2)  # longer than others wait for it
+            return advance(offset)
+
+        log.advance_start = slowly
+        done = await one.replicas.delete_records(T0, 2, timeout_ms=8000)
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 2)
+        await until(lambda: 2 in one.role.standing and not one.role.standing[2].must_answer(terms()))
+
+
+@on_loop
+async def test_a_session_belongs_to_one_life_and_takes_its_requests_in_order(tmp_path):
+    async with Site(tmp_path) as site:
+        one = await led(site)
+        sessions, three = one.replicas.fetch_sessions, Follows(one)
+        await three.ask({T0: 0})
+
+        def code(number, epoch, who=(3, 7)):
+            with pytest.raises(KafkaError) as refused:
+                sessions.of(number, epoch, who)
+            return refused.value.code
+
+        assert code(three.number, 1, (3, 8)) == code(99, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert code(three.number, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        waiting = await three.ask({}, 20_000, begin=True)
+        assert code(three.number, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        waiting.cancel()  # its connection is gone
+        await asyncio.sleep(0)
+        assert not one.replicas.leader(T0).replica.followers
+        assert code(three.number, 2) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        former, three.epoch = three.number, FIRST_REQUEST
+        await three.ask({T0: 0})
+        assert code(former, 2) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@on_loop
+async def test_a_damaged_end_is_refused_to_those_who_ask_on(tmp_path):
+    async with Site(tmp_path) as site:
+        one = await led(site)
+        three = Follows(one)
+        await three.ask({T0: 0})
+        waiting = await three.ask({}, 20_000, begin=True)
+        replica = one.replicas.leader(T0).replica
+        replica.ends_early = True
+        replica.wake_followers()
+        assert (await waiting)[T0].error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -49,7 +49,7 @@ async def test_nobody_commits_records_in_the_name_of_a_follower(tmp_path):
 async def test_a_look_at_the_tree_serves_all_who_ask_meanwhile(tmp_path):
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
-        lives = one.replicas._lives
+        lives = one.replicas.lives
         asked = [lives.is_life(broker, 7) for broker in range(500)]
         assert not any(await asyncio.gather(*asked))
         looks = lives._looks

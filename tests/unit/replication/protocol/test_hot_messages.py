@@ -44,11 +44,11 @@ def test_bytes_are_those_of_kio_both_ways(name, data):
         assert getattr(decoding, name)(version, memoryview(raw), 0) == as_version_says(version, message)
 
 
-@given(messages.fetch_requests, messages.forgotten, st.none() | messages.names)
+@given(messages.fetch_requests, st.none() | messages.names)
 @settings(max_examples=20, deadline=None)
-def test_what_nobody_here_asks_of_a_fetch_is_skipped(request, forgotten, cluster):
+def test_what_nobody_here_asks_of_a_fetch_is_skipped(request, cluster):
     for version in FETCH:
-        twin = kio_twin.fetch_request(version, request, forgotten=forgotten, cluster=cluster)
+        twin = kio_twin.fetch_request(version, request, cluster=cluster)
         found = decoding.fetch_request(version, memoryview(kio_twin.written(twin)), 0)
         assert found == messages.as_version_says_fetch_request(version, request)
 
