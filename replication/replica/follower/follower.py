@@ -219,9 +219,7 @@ class Follower:
 
         def act() -> None:
             replica.host.keep_reserve()
-            # Nobody else changes the files of a broker: see the leader.
-            if not replica.host.is_sound() or replica.log.try_append_as_follower(records) is None:
-                replica.log.append_as_follower(records)
+            replica.log.append_as_follower(records)
 
         def then(write: _Write) -> None:
             if write.error is not None:
