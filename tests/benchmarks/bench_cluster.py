@@ -33,7 +33,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from harness import show
 
 from replication.coordination import cluster, open_tree
+from replication.coordination.tree import Tree
 from replication.local_cluster import LocalCluster
+from replication.model import cluster as model
 from replication.model.cluster import ClusterState
 
 KINDS = ("produce", "partitions", "consume", "latency", "transactions", "failover", "catchup", "idle", "start")
@@ -329,7 +331,7 @@ async def _until(side: Side, holds: Callable[[ClusterState], bool], limit_s: flo
     tree = await open_tree(side.coordination, on_session=lambda event: None)
     try:
         async with asyncio.timeout(limit_s):
-            while not holds(await cluster.read_cluster(tree)):  # noqa: ASYNC110  each look is a whole one
+            while not holds(await _read(tree)):  # noqa: ASYNC110  each look is a whole one
                 await asyncio.sleep(0.01)
             return time.perf_counter()
     finally:
@@ -384,9 +386,17 @@ def catch_up_mb_s(side: Side, size_bytes: int) -> float:
 async def _state(side: Side) -> ClusterState:
     tree = await open_tree(side.coordination, on_session=lambda event: None)
     try:
-        return await cluster.read_cluster(tree)
+        return await _read(tree)
     finally:
         await tree.close()
+
+
+async def _read(tree: Tree) -> ClusterState:
+    """Brokers, topics and leaderships: what the trees of both have."""
+    brokers, topics = await cluster.read_brokers(tree), await cluster.read_topics(tree)
+    partitions = [model.TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
+    states = await cluster.read_states(tree, partitions)
+    return ClusterState(brokers, topics, {tp: state for tp, state in states.items() if state is not None})
 
 
 def _isr(state: ClusterState) -> int:
