@@ -22,6 +22,7 @@ def test_the_preferred_replica_leads_again_after_an_election(pylog, cluster, mon
     assert "preferred leader not available" in lost.out
     cluster.running.restart(stopped)
     cluster.until(lambda: set(cluster.state(topic).isr) == {stays, stopped})
+    cluster.until(lambda: not cluster.running.not_in_sync(stopped))  # nor with what other tests have made
 
     wanted = json.dumps({"partitions": [{"topic": topic, "partition": p} for p in (0, 1)]})
     told = pylog("elect-leaders", "--path-to-json-file", "-", input=wanted)
