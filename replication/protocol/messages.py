@@ -116,6 +116,16 @@ class FetchTopic(NamedTuple):
     partitions: tuple[FetchPartition, ...]
 
 
+# Epochs of requests that name all: of a fetch session of their own, or the first of one that goes on.
+ONE_REQUEST, FIRST_REQUEST = -1, 0
+FULL_SESSIONS = (ONE_REQUEST, FIRST_REQUEST)
+
+
+def next_session_epoch(epoch: int) -> int:
+    """Return the epoch of the request behind this one: from 1 on, and 1 again behind the largest."""
+    return epoch % (2**31 - 1) + 1
+
+
 class ForgottenTopic(NamedTuple):
     """Partitions that leave a fetch session; the topic is named as in FetchTopic."""
 

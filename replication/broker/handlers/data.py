@@ -27,6 +27,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.encoding import fetched_one
 from replication.protocol.messages import (
+    FULL_SESSIONS,
     CurrentLeader,
     FetchPartition,
     FetchRequest,
@@ -57,7 +58,6 @@ APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: 
 PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
 PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
 FETCH_ONE = 11  # the first version that is answered at once
-FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)

@@ -90,22 +90,21 @@ class SmallProduceHandler:
 
     def _answer(self, request: Gathered, one: _Asked, outcome: AppendInfo | AppendResult | None) -> None:
         version, correlation_id, acks, timeout_ms, topic, partition, records, _, leader = one
-        if outcome is None:  # it may take longer
-            work = request.asker.keep(request, version, correlation_id, is_queued=acks == LEADER_ONLY)
-            limit_ms = max(0, timeout_ms) if acks == ALL_IN_SYNC else -1
-            waiting = PendingAppend(partial(self._settled, request, one, work), limit_ms)
-            leader.append_later(Append(records, acks, waiting))
-        elif leader.is_over or type(outcome) is not AppendInfo:
+        needs_leader_only = acks == LEADER_ONLY
+        if outcome is not None and (leader.is_over or type(outcome) is not AppendInfo):
             result = outcome if isinstance(outcome, AppendResult) else NOT_LEADER
             self._settled(request, one, request.asker.keep(request, version, correlation_id), result)
-        elif acks == LEADER_ONLY or outcome[1] <= leader.high_watermark:
+        elif outcome is not None and (needs_leader_only or outcome[1] <= leader.high_watermark):
             fields = outcome[0], outcome[2], leader.replica.start
             request.asker.answer(request, produced_one(version, correlation_id, topic, partition, fields))
         else:
-            work = request.asker.keep(request, version, correlation_id)
-            leader.wait_for_commit(
-                outcome, PendingAppend(partial(self._settled, request, one, work), max(0, timeout_ms))
-            )
+            work = request.asker.keep(request, version, correlation_id, is_queued=needs_leader_only)
+            limit_ms = -1 if needs_leader_only else max(0, timeout_ms)
+            waiting = PendingAppend(partial(self._settled, request, one, work), limit_ms)
+            if outcome is None:  # it may take longer
+                leader.append_later(Append(records, acks, waiting))
+            else:
+                leader.wait_for_commit(outcome, waiting)
 
     def _settled(self, request: Gathered, one: _Asked, work: Work, result: AppendResult) -> None:
         version, correlation_id, _, _, topic, partition, *_, leader = one

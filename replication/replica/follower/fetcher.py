@@ -24,12 +24,15 @@ from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
+    FIRST_REQUEST,
+    ONE_REQUEST,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
     PartitionFetched,
+    next_session_epoch,
 )
 from replication.replica.follower.follower import Follower
 from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
@@ -41,7 +44,6 @@ IDLE_WAITS = 4
 # While the spare connection is in use, requests wait for a moment only; longer with many partitions, since each of them
 # costs about 15 µs per request.
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
-ONE_REQUEST, FIRST_REQUEST = -1, 0  # epochs of fetch sessions
 
 _Questions = dict[Follower, AskEpochEnd | Fetch]
 _Key: TypeAlias = tuple[uuid.UUID | None, int]  # a partition, as requests name it
@@ -364,7 +366,7 @@ class _Connection:
 
     def _note_session(self, request: FetchRequest, response: FetchResponse) -> None:
         if response.session_id:
-            self._session, self._session_epoch = response.session_id, request.session_epoch % (2**31 - 1) + 1
+            self._session, self._session_epoch = response.session_id, next_session_epoch(request.session_epoch)
         else:  # a leader of a former version keeps none: nothing stands there
             self._waiting = {**{role: fetch for role, fetch, _ in self._standing.values()}, **self._waiting}
             self._standing.clear()

@@ -23,7 +23,13 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import BrokerId, TopicPartition
 from replication.network import steps
 from replication.network.steps import STEP_ITEMS, step
-from replication.protocol.messages import FetchPartition, PartitionFetched
+from replication.protocol.messages import (
+    FIRST_REQUEST,
+    FULL_SESSIONS,
+    FetchPartition,
+    PartitionFetched,
+    next_session_epoch,
+)
 from replication.replica.leader.fetches import Found, Reading, is_enough, read, ready
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import FetchTerms
@@ -31,7 +37,6 @@ from replication.replica.machine import isr
 
 Response = TypeVar("Response")
 UNUSED_MS = 60_000  # a session that long without a request is of a connection that has ended
-ONE_REQUEST, FIRST_REQUEST = -1, 0  # epochs of requests that name all
 
 
 class _Row(Reading):
@@ -384,7 +389,7 @@ class FetchSessions:
         """The session of a request, its epoch noted. Raises: KafkaError: there is none, or it is not its turn."""
         found = self._sessions.get(number)
         is_its_own = found is not None and (found.replica_id, found.replica_epoch) == replica
-        if epoch in (ONE_REQUEST, FIRST_REQUEST):
+        if epoch in FULL_SESSIONS:
             if found is not None and is_its_own:
                 found.close()
                 del self._sessions[number]
@@ -397,7 +402,7 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {number}")
         if found.is_asking or epoch != found.next_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"{epoch}: {found.next_epoch} is next")
-        found.next_epoch = epoch % (2**31 - 1) + 1
+        found.next_epoch = next_session_epoch(epoch)
         return found
 
     def sweep(self) -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
-from replication.protocol.messages import FetchPartition
+from replication.protocol.messages import FIRST_REQUEST, ONE_REQUEST, FetchPartition
 from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
-from replication.replica.leader.sessions import FIRST_REQUEST, ONE_REQUEST, FetchSession, FetchSessions
+from replication.replica.leader.sessions import FetchSession, FetchSessions
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
 
 OTHER = TopicPartition("other", 0)
