@@ -36,6 +36,7 @@ from logstore.log.segments.names import (
     LOCK,
     METADATA,
     SEGMENT_FILE,
+    SWAP_SUFFIX,
 )
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import Segment
@@ -55,6 +56,7 @@ CHUNK_BYTES = 1024 * 1024
 
 # Leftovers of an interrupted change.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
+PASSING_SUFFIXES = (*LEFTOVER_SUFFIXES, SWAP_SUFFIX)
 _REMEDY = "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
 
 
@@ -146,7 +148,8 @@ def checked_batches(
 class Recovery:
     """One recovery of a partition; the caller holds its lock, and lists the directory again afterwards.
 
-    Reads what lies above the recovery point, and a few headers of each segment below it.
+    Reads what lies above the recovery point, and a few headers of each segment below it. Looks at the directory once,
+    and again at what has changed since.
     """
 
     def __init__(
@@ -175,8 +178,8 @@ class Recovery:
 
         Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
         """
-        ignored = self._sweep()
-        view = self._files.reread()
+        names = self._sweep()
+        view = self._files.view
         # What lay below the log's end was flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
         self._bases = self._without_deleted(list(view.bases), view.start_mark)
@@ -185,7 +188,7 @@ class Recovery:
             raise CorruptLogError(
                 *cut_short(self._files, self._bases, SegmentEnd(0, end), self._recovery_point), _REMEDY
             )
-        self._remove_orphans()
+        self._remove_orphans(names)
         self._recover_epochs(end)
         mended = recovery.mend(self._files, self._recovery_point, has_producers=self._has_producers)
         self._removed += mended.removed
@@ -196,26 +199,29 @@ class Recovery:
             cut_bytes=self._cut_bytes,
             removed=tuple(self._removed),
             rebuilt=tuple(self._rebuilt),
-            ignored=ignored,
+            ignored=self._ignored(names),
         )
 
-    def _sweep(self) -> tuple[str, ...]:
-        """Finish replacements, remove leftovers; return the names of other files."""
-        found = self._env.files.list(self._files.path).names
-        finish_swaps(self._env, self._files.path, found, self._env.clock.now_ms())
-        names = set(self._env.files.list(self._files.path).names)
-        leftovers = {name for name in names if name.endswith(LEFTOVER_SUFFIXES)}
-        for name in sorted(leftovers):
-            self._remove(f"{self._files.path}/{name}")
-        known = leftovers | {METADATA, LOCK, CLEANER_LOCK, EPOCHS} | offset_checkpoints.NAMES
-        ignored = tuple(sorted(name for name in names - known if not SEGMENT_FILE.fullmatch(name)))
+    def _sweep(self) -> set[str]:
+        """Finish replacements, remove leftovers; return the names that are left. A listing is a fifth of all this."""
+        names = self._files.read_names()
+        if any(name.endswith(PASSING_SUFFIXES) for name in names):
+            finish_swaps(self._env, self._files.path, names, self._env.clock.now_ms())
+            for name in sorted(self._files.read_names()):
+                if name.endswith(LEFTOVER_SUFFIXES):
+                    self._remove(f"{self._files.path}/{name}")
+            names = self._files.read_names()
+        return set(names)
+
+    def _ignored(self, names: set[str]) -> tuple[str, ...]:
+        others = names - {METADATA, LOCK, CLEANER_LOCK, EPOCHS} - offset_checkpoints.NAMES
+        ignored = tuple(sorted(name for name in others if not SEGMENT_FILE.fullmatch(name)))
         if ignored:
             logger.warning("dir=%s ignoring files that are not ours: %s", self._files.path, ", ".join(ignored))
         return ignored
 
-    def _remove_orphans(self) -> None:
+    def _remove_orphans(self, names: set[str]) -> None:
         """Remove indexes without a log. Only after the end was found: they tell of a missing log file."""
-        names = set(self._env.files.list(self._files.path).names)
         for name in sorted(names):
             if (match := INDEX_FILE.fullmatch(name)) and f"{match[1]}.log" not in names:
                 self._remove(f"{self._files.path}/{name}")
@@ -341,7 +347,7 @@ class Recovery:
 
         The last batch was read. An epoch may have none any more. Below the recovery point only these are read.
         """
-        view, begins = self._files.reread(), {s.start_offset for s in (*starts, *self._epoch_starts)}
+        view, begins = self._files.refresh(), {s.start_offset for s in (*starts, *self._epoch_starts)}
         for offset in {view.start, *begins, *(begin - 1 for begin in begins)}:
             try:
                 found = place_of(self._files, view, offset)

@@ -30,7 +30,7 @@ def mend(files: PartitionDirectory, recovery_point: int, *, has_producers: bool)
 
     Reads headers from the segment of the recovery point on; all, if every snapshot was damaged.
     """
-    view, log, removed, rebuilt = files.reread(), ProducerTracker(files), list[str](), list[str]()
+    view, log, removed, rebuilt = files.refresh(), ProducerTracker(files), list[str](), list[str]()
     if not (view.snapshots or view.transactional or has_producers):
         return Mended((), ())
     first = view.bases[lookup.number_of(view, recovery_point)] if view.bases else view.end

@@ -195,9 +195,10 @@ class PartitionDirectory:
         self._is_alone = False
         self._mutex.release()
 
-    def read_names(self) -> None:
-        """Read the names only: cheap, for opening many logs."""
-        self.view = self._list()
+    def read_names(self) -> tuple[str, ...]:
+        """Read the names only, and return them: cheap, for opening many logs."""
+        names, self.view = self._list()
+        return names
 
     def refresh(self) -> DirectoryView:
         """Return the log as it is now: the known view, if two stats confirm it."""
@@ -213,7 +214,7 @@ class PartitionDirectory:
         for _ in range(LOOKS_MAX):
             if view.directory is not None and self.env.files.stat(self.path) == view.directory:
                 return view
-            after = self._list()
+            _, after = self._list()
             if (after.bases, after.transactional) == (view.bases, view.transactional):
                 return view
             view = self.refresh()
@@ -290,7 +291,7 @@ class PartitionDirectory:
         """As `_look`; FileNotFoundError: others changed the log between two looks at it."""
         now = known
         if known.directory is None or self.env.files.stat(self.path) != known.directory:
-            now = self._list(known)
+            _, now = self._list(known)
         if not now.bases:
             return now
         active = self.segment(now.bases[-1]).stat()
@@ -313,8 +314,8 @@ class PartitionDirectory:
         tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
         return now._replace(tail=tail)
 
-    def _list(self, known: DirectoryView = NOTHING) -> DirectoryView:
-        """A view by the names, without an end; its stat is None if the directory changed just now."""
+    def _list(self, known: DirectoryView = NOTHING) -> tuple[tuple[str, ...], DirectoryView]:
+        """The names, and a view by them, without an end; its stat is None if the directory changed just now."""
         try:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
@@ -330,7 +331,7 @@ class PartitionDirectory:
             if offset_checkpoints.LOG_START in listing.names
             else 0
         )
-        return DirectoryView(
+        return listing.names, DirectoryView(
             directory=listing.stat if listing.settled else None,
             bases=array("q", bases),
             active=None,

@@ -156,8 +156,9 @@ class ReplicaLogDir:
             note = None
         log = self._log(tp, topic_id, config)
         try:
-            log.files.read_names()
-            if note is not None or not is_clean:
+            if note is None and is_clean:
+                log.files.read_names()
+            else:
                 self.log_dir.reserve.despite_full_disk(lambda: log.recover(lambda error: damage.append(str(error))))
             _settle(log)
             found = soundness.find_from(log, note.offset) if note is not None else None
@@ -390,7 +391,7 @@ def is_compacted(log: Log) -> bool:
 def _settle(log: Log) -> None:
     """Read the log's end and epochs now, so that later reads are cheap."""
     log.log_end_offset  # noqa: B018  it is read, and kept
-    log.epochs.load()
+    log.epochs.latest  # noqa: B018
 
 
 def check_directory(config: BrokerConfig) -> None:
