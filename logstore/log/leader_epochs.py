@@ -64,6 +64,10 @@ class LeaderEpochs:
         self._known = [] if self._is_damaged else starts
         return self._known
 
+    def adopt(self, starts: Iterable[EpochStart]) -> None:
+        """Take what the file says as known."""
+        self._known, self._is_damaged = list(starts), False
+
     @property
     def is_damaged(self) -> bool:
         return not self._starts and self._is_damaged

@@ -260,11 +260,18 @@ class LogDir:
                 fsync_or_mark(self._env, self.path, self.path)
             self._may_be_clean = False
 
-    def mark_clean(self) -> None:
-        """Note that everything is on disk. Only while alone."""
+    def clean_note(self) -> bytes:
+        """What `mark_clean` was given, if the directory is clean."""
+        try:
+            return self._env.files.read_all(self.path / CLEAN_MARKER)
+        except FileNotFoundError:
+            return b""
+
+    def mark_clean(self, note: bytes = b"") -> None:
+        """Note that everything is on disk, and what else the next process may want to know. Only while alone."""
         assert self.is_alone, "the clean marker is written by a process that is alone with the directory"
         with marking_failure(self._env, self.path):
-            self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, b""))
+            self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, note))
         self._may_be_clean = True
 
     def partition(self, topic: str, partition: int) -> Path:

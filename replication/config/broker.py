@@ -127,7 +127,7 @@ class BrokerConfig(_Given):
     )
     num_io_threads: int = setting(4, "Threads that read and write logs, half of them each.", minimum=1)
     num_recovery_threads_per_data_dir: int = setting(
-        2, "Threads that open logs at the start, and mend them.", minimum=1
+        1, "Threads that open logs at the start, and mend them: more help where a disk is slow.", minimum=1
     )
     queued_max_requests: int = setting(500, "Requests in work; more are not read from their sockets.", minimum=1)
     queued_max_request_bytes: int = setting(536_870_912, "Bytes of large requests in work.", minimum=1)

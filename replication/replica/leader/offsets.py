@@ -58,6 +58,10 @@ async def for_time(
     if replica_id < 0 and not leader.state.is_settled:
         return FoundOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
     end = leader.state.log_end_offset if replica_id >= 0 else leader.high_watermark
+    if timestamp_ms == Special.LATEST and not (
+        isolation is Isolation.READ_COMMITTED and leader.replica.has_transactions
+    ):
+        return FoundOffset(ErrorCode.NONE, -1, end, leader.state.leader_epoch)
     try:
         return await leader.replica.host.disk.read(partial(_look_up, leader, timestamp_ms, end, isolation))
     except (PylogError, OSError) as failure:

@@ -41,6 +41,8 @@ from logstore.store.log_dir import BROKER, LogDir, owner_of
 from logstore.store.topics import remove_partition
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
+from replication.replica.storage import clean_stop
+from replication.replica.storage.clean_stop import NotedLog
 from replication.replica.storage.damage_notes import DamageNote, DamageNotes
 
 logger = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class ReplicaLogDir:
         self._env = env
         self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
         self._due_ms: dict[str, int] = {}  # of hidden replicas, by name
+        self._noted: dict[TopicPartition, NotedLog] = {}  # by a clean stop; until logs are open
         self._mutex = threading.Lock()  # of checkpoints
 
     @classmethod
@@ -89,9 +92,10 @@ class ReplicaLogDir:
 
     def look(self) -> None:
         """Read what is here, and find out whether power failed since the last life."""
+        self._noted = clean_stop.decode(self.log_dir.clean_note())
         for name in self._env.files.list(self.path).names:
             tp = replica_named(name)
-            if tp is not None and (topic_id := topic_id_of(self.path / name, self._env)) is not None:
+            if tp is not None and (topic_id := self._topic_id(tp, f"{self.path}/{name}")) is not None:
                 self.topic_ids[tp] = topic_id
         try:
             self.notes.load()
@@ -108,6 +112,12 @@ class ReplicaLogDir:
             self.high_watermarks = {}
         except (CheckpointError, ValueError) as error:
             logger.warning("path=%s unreadable (%s): high watermarks start at 0", HIGH_WATERMARKS, error)
+
+    def _topic_id(self, tp: TopicPartition, directory: str) -> str | None:
+        noted = self._noted.get(tp)
+        if noted is not None and self._env.files.stat(directory) == noted.view.directory:
+            return noted.topic_id
+        return topic_id_of(directory, self._env)
 
     def _boot(self) -> str:
         return boot_id(self._env.files)
@@ -133,10 +143,11 @@ class ReplicaLogDir:
         """
         is_clean = self.log_dir.is_clean and self._is_sure
         self.log_dir.mark_dirty()
+        points = self.log_dir.recovery_points.read()
 
         def opened(tp: TopicPartition) -> Log | PylogError:
             try:
-                return self._open_or_mend(tp, configs(tp.topic), is_clean=is_clean)
+                return self._open_or_mend(tp, configs(tp.topic), points.get(tp, 0), is_clean=is_clean)
             except PylogError as error:
                 logger.error("tp=%s is not recovered: %s", tp, error)
                 self.unrecovered.add(tp)
@@ -145,22 +156,23 @@ class ReplicaLogDir:
 
         with ThreadPoolExecutor(threads, "recover") as pool:
             logs = dict(zip(self.topic_ids, pool.map(opened, self.topic_ids), strict=True))
+        self._noted = {}
         self._lower_to_ends(logs)
         return logs
 
-    def _open_or_mend(self, tp: TopicPartition, config: LogConfig, *, is_clean: bool) -> Log:
+    def _open_or_mend(self, tp: TopicPartition, config: LogConfig, recovery_point: int, *, is_clean: bool) -> Log:
         topic_id, damage = self.topic_ids[tp], list[str]()
         note = self.notes.all().get(tp)
         if note is not None and note.topic_id != topic_id:  # it concerns another topic of this name
             self.note_mended(tp)
             note = None
-        log = self._log(tp, topic_id, config)
+        log = self._log(tp, topic_id, config, recovery_point)
         try:
             if note is None and is_clean:
-                log.files.read_names()
+                self._open(tp, log)
             else:
                 self.log_dir.reserve.despite_full_disk(lambda: log.recover(lambda error: damage.append(str(error))))
-            _settle(log)
+                _settle(log)
             found = soundness.find_from(log, note.offset) if note is not None else None
             if found is not None:
                 damage.append(str(found))
@@ -176,6 +188,19 @@ class ReplicaLogDir:
             logger.info("tp=%s is sound: its noted damage is repaired", tp)
             self.note_mended(tp)
         return log
+
+    def _open(self, tp: TopicPartition, log: Log) -> None:
+        """Open a log as it was closed; where anything is not as it was then, by what is there."""
+        noted = self._noted.get(tp)
+        if noted is None or noted.topic_id != log.topic_id:
+            log.files.read_names()
+            _settle(log)
+            return
+        log.files.view = noted.view
+        if log.log_end_offset == noted.view.end and log.files.view is noted.view:
+            log.epochs.adopt(noted.epochs)
+        else:
+            _settle(log)
 
     def _note_damage(self, tp: TopicPartition, offset: int | None, reason: str) -> None:
         """Note it for the next start, too: a clean end says that everything but the noted is sound."""
@@ -227,14 +252,14 @@ class ReplicaLogDir:
                 self._write_high_watermarks()
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
-        log = self._log(tp, topic_id, config)
+        log = self._log(tp, topic_id, config, self.log_dir.recovery_points.read().get(tp, 0))
         log.files.read_names()
         _settle(log)
         return log
 
-    def _log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
+    def _log(self, tp: TopicPartition, topic_id: str, config: LogConfig, recovery_point: int) -> Log:
         log = Log(self.log_dir.partition(*tp), topic_id=topic_id, config=config, env=self._env)
-        log.recovery_point = self.log_dir.recovery_points.read().get(tp, 0)
+        log.recovery_point = recovery_point
         return log
 
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
@@ -375,13 +400,19 @@ class ReplicaLogDir:
             is_done = self.flush(logs.items())
             check_mark(self._env, self.path)
             if is_done and not self.has_lost_writes and self.damage.keys() <= self.notes.all().keys():
-                self.log_dir.mark_clean()
+                self.log_dir.mark_clean(self._clean_note(logs))
         except (PylogError, StorageError) as error:
             logger.warning("path=%s not closed cleanly: %s", self.path, error)
         finally:
             for log in logs.values():
                 log.close()
             self.log_dir.close()
+
+    def _clean_note(self, logs: Mapping[TopicPartition, Log]) -> bytes:
+        now_ms = self._env.clock.now_ms()
+        odd = self.damage.keys() | self.unrecovered | self.notes.all().keys()
+        noted = {tp: clean_stop.note_of(log, now_ms) for tp, log in logs.items() if tp not in odd}
+        return clean_stop.encode({tp: note for tp, note in noted.items() if note is not None})
 
 
 def is_compacted(log: Log) -> bool:

@@ -136,10 +136,13 @@ class ReplicaLog:
         if has_moved:
             self.wake_followers()  # theirs move with it
 
+    @property
+    def has_transactions(self) -> bool:
+        return bool(self.log.files.view.transactional)
+
     def stable_end(self) -> int:
         """The first offset of the oldest open transaction, or the log's end. Looks at the disk if there are any."""
-        view = self.log.files.view
-        return self.log.producers.last_stable_offset if view.transactional else view.end
+        return self.log.producers.last_stable_offset if self.has_transactions else self.log.files.view.end
 
     def aborted(self, start: int, end: int) -> tuple[Aborted, ...]:
         """The aborted transactions with records in [start, end). Looks at the disk if there are any."""
