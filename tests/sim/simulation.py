@@ -520,7 +520,9 @@ def not_filled() -> Any:
 @contextmanager
 def no_recovery() -> Any:
     right = ReplicaLogDir._open_or_mend
-    ReplicaLogDir._open_or_mend = lambda self, tp, config, *, is_clean: right(self, tp, config, is_clean=True)
+    ReplicaLogDir._open_or_mend = lambda self, tp, config, point, *, is_clean: right(
+        self, tp, config, point, is_clean=True
+    )
     try:
         yield
     finally:

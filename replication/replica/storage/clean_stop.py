@@ -39,7 +39,7 @@ class NotedLog(NamedTuple):
 
 
 def note_of(log: Log, now_ms: int) -> NotedLog | None:
-    """What to note of a log that was just flushed; None: something about it is odd, or too new for its times to tell."""
+    """What to note of a log that was just flushed; None: it is odd, or too new for its times to tell."""
     view, before_ns = log.files.view, now_ms * 1_000_000 - SETTLED_NS
     if view.directory is None or view.aside or view.tail.damage or log.epochs.is_damaged:
         return None

@@ -102,14 +102,21 @@ class World:
         move = self.state.moves[tp]
         return move.is_leaving and broker not in self.state.topics[tp.topic].partitions[tp.partition]
 
+    def is_offline(self, tp: TopicPartition, broker: int) -> bool:
+        return broker in self.state.offline and self.state.offline[broker].reason(tp) is not None
+
     def check_moves(self, before: Controller) -> None:
-        """(R34) Replicas go when all that stay are in the ISR, and nobody else; of a cancelled one, all that live."""
+        """(R34) Replicas go when all that stay are in the ISR, and nobody else; of a cancelled one, all that live.
+
+        An offline replica is dead.
+        """
         for tp, move in self.state.moves.items():
             assert tp.topic not in self.state.deletions
             known = before.moves.get(tp)
             if move.is_leaving and not (known and known.is_leaving):
                 target, isr = set(move.plan.target), set(self.state.leadership[tp].isr)
-                needed = target & set(self.state.brokers) if move.plan.target == move.plan.original else target
+                live = {broker for broker in self.state.brokers if not self.is_offline(tp, broker)}
+                needed = target & live if move.plan.target == move.plan.original else target
                 assert isr <= target
                 assert needed <= isr or self.state.leadership[tp].leader == NO_LEADER
                 assert isr

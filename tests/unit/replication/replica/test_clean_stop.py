@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ class Counted(OsFiles):
         self.asked = Counter()
 
     def list(self, path):
-        self.asked["list"] += os.path.basename(path) in NAMES
+        self.asked["list"] += Path(path).name in NAMES
         return super().list(path)
 
     def read(self, path, position, size):
@@ -35,14 +36,13 @@ class Counted(OsFiles):
         return super().read(path, position, size)
 
     def read_all(self, path):
-        self.asked["read"] += os.path.basename(os.path.dirname(path)) in NAMES
+        self.asked["read"] += Path(path).parent.name in NAMES
         return super().read_all(path)
 
 
 def age(path):
-    for root, directories, files in os.walk(path):
-        for name in [*files, *directories]:
-            os.utime(os.path.join(root, name), ns=(10**18, 10**18))
+    for found in path.rglob("*"):
+        os.utime(found, ns=(10**18, 10**18))
 
 
 def opened(path, env=None):
@@ -53,7 +53,7 @@ def opened(path, env=None):
 
 @pytest.fixture
 def closed(tmp_path):
-    """Three logs, the second one of four segments, the third one empty; stopped cleanly, a while after the last write."""
+    """Three logs, the second one of four segments, the third one empty; stopped a while after the last write."""
     directory, _ = opened(tmp_path)
     directory.create_logs({tp: new_topic_id() for tp in TPS})
     logs = {tp: directory.open_log(tp, directory.topic_ids[tp], CONFIG) for tp in TPS}
@@ -82,7 +82,7 @@ def test_a_start_after_a_clean_stop_reads_and_lists_no_log(closed):
     assert described(logs)[TPS[1]][1:3] == (16, ((0, 0), (1, 8)))
     assert len(described(logs)[TPS[1]][3]) == 4
     assert described(logs)[TPS[2]] == (0, 0, (), [])
-    for tp, log in logs.items():
+    for log in logs.values():
         before = log.log_end_offset
         log.append_as_leader(batch(b"more"), leader_epoch=4)
         assert log.read(before, max_bytes=1000).next_offset == before + 1
