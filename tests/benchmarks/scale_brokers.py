@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import re
 import statistics
 import struct
@@ -215,8 +216,9 @@ def idle(pids: Sequence[int]) -> float:
 
 def partitions(sizes: Sequence[int], root: Path) -> list[Curve]:
     """Small requests of 100 connections that go round the partitions of one broker: its CPU for one, and to idle."""
-    costs, idles, memories, used, creations = [], [], [], [], []
+    costs, idles, memories, used, creations, bare = [], [], [], [], [], []
     for size in sizes:
+        bare.append((size, bare_directory_s(root / f"bare-{size}", min(size, 1000)) * 1e3))
         with Pylog(1, root / f"partitions-{size}", {}) as cluster:
             pid = cluster.pid(1)
             empty_kib = resident_kib(pid)
@@ -244,7 +246,26 @@ def partitions(sizes: Sequence[int], root: Path) -> list[Curve]:
         Curve(grows, "memory of one, empty", "KiB", memories, "< 10"),
         Curve(grows, "memory of one that is written", "KiB", used, ""),
         Curve(grows, "creating one", "ms", creations, "< 1"),
+        Curve(grows, "the file system's part of that", "ms", bare, ""),
     ]
+
+
+def bare_directory_s(root: Path, count: int) -> float:
+    """The seconds for a directory with a small file, both durable as a partition's are, without pylog; of so many."""
+    root.mkdir()
+    began = time.perf_counter()
+    for number in range(count):
+        directory = root / str(number)
+        directory.mkdir()
+        file = os.open(directory / "new", os.O_CREAT | os.O_WRONLY)
+        os.write(file, b"x" * 40)
+        os.fsync(file)
+        os.close(file)
+        (directory / "new").rename(directory / "named")
+        entry = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(entry)
+        os.close(entry)
+    return (time.perf_counter() - began) / count
 
 
 def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
