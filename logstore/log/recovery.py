@@ -80,6 +80,10 @@ class RecoveryReport:
     rebuilt: tuple[str, ...]
     ignored: tuple[str, ...]
 
+    @property
+    def has_mended(self) -> bool:
+        return bool(self.cut_bytes or self.removed or self.rebuilt)
+
 
 def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
@@ -146,10 +150,10 @@ def checked_batches(
 
 
 class Recovery:
-    """One recovery of a partition; the caller holds its lock, and lists the directory again afterwards.
+    """One recovery of a partition; the caller holds its lock, and looks again afterwards if anything was mended.
 
-    Reads what lies above the recovery point, and a few headers of each segment below it. Looks at the directory once,
-    and again at what has changed since.
+    Reads what lies above the recovery point, and a few headers of each segment below it. Lists the directory once, and
+    again if names have changed since.
     """
 
     def __init__(
@@ -179,7 +183,7 @@ class Recovery:
         Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
         """
         names = self._sweep()
-        view = self._files.view
+        view = self._files.refresh()
         # What lay below the log's end was flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
         self._bases = self._without_deleted(list(view.bases), view.start_mark)

@@ -261,10 +261,10 @@ class LogDir:
             self._may_be_clean = False
 
     def clean_note(self) -> bytes:
-        """What `mark_clean` was given, if the directory is clean."""
+        """What `mark_clean` was given, if the directory is clean and it can be read."""
         try:
             return self._env.files.read_all(self.path / CLEAN_MARKER)
-        except FileNotFoundError:
+        except (FileNotFoundError, StorageError):
             return b""
 
     def mark_clean(self, note: bytes = b"") -> None:

@@ -209,3 +209,25 @@ def made(directory):
     topic_id = new_topic_id()
     directory.create_logs({T0: topic_id})
     return topic_id, LogConfig()
+
+
+def test_a_log_that_lost_its_flushed_end_is_known_up_to_there(tmp_path):
+    """It cannot be recovered: records that were flushed are gone. What is left can be read, and be shown."""
+    directory, _ = opened(tmp_path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    segment = tmp_path / "orders-0" / "00000000000000000000.log"
+    end_of_a = segment.stat().st_size
+    log.append_as_leader(batch(b"b"))
+    directory.flush([(T0, log)])
+    killed(directory, log)
+    with segment.open("r+b") as file:
+        file.truncate(end_of_a)
+
+    directory, log = opened(tmp_path)
+    assert T0 in directory.unrecovered
+    assert "were flushed and cannot be read" in directory.damage[T0][1]
+    assert log.files.view.end == 1
+    killed(directory, log)
