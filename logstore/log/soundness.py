@@ -169,10 +169,10 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
             aside, whole = aside_path(files, error.path), True
             files.env.files.rename(error.path, aside)
             view = settled(log)
-        found = _first(files, view, log.config, known)
+        found = _first(files, view, log.config, known) or _missing_end(log, view)
         if found is not None and found.offset < known and not whole:
             raise CorruptLogError(files.path, found.position, f"damaged below {known}, too: at {found.offset}")
-        if found is not None:  # before a recovery might cut it
+        if found is not None and view.bases:  # before a recovery might cut it
             aside = _keep(files, found) or aside
             files.reread()
         if whole or (found is not None and found.offset < view.start):
@@ -180,7 +180,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
                 log.cut_damage(view.start_mark, None)  # whatever a crash has left of it
         elif found is not None:
             with cutting(found.offset):
-                log.cut_damage(found.offset, found)
+                log.cut_damage(found.offset, found if view.bases else None)
         log.recover()
         return SetAside(log.log_end_offset, aside)
 
@@ -204,6 +204,13 @@ def _first(files: PartitionDirectory, view: DirectoryView, config: LogConfig, kn
             return Spot(number, damage.sound_bytes, damage.offset)
     place = place_of(files, view, known) if known is not None else None
     return place and Spot(place.number, place.position, place.batch.base_offset)
+
+
+def _missing_end(log: Log, view: DirectoryView) -> Spot | None:
+    """Where a log ends that lacks flushed records behind that; half a batch may be there. None: it lacks none."""
+    if view.end >= log.recovery_point:
+        return None
+    return Spot(max(0, len(view.bases) - 1), view.tail.position, view.end)
 
 
 def _keep(files: PartitionDirectory, spot: Spot) -> str | None:

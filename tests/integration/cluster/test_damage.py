@@ -73,6 +73,23 @@ def read_at(cluster, topic, offset):
         return cluster.until(answer)[1][0]
 
 
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_replica_that_lost_its_flushed_end_is_cut_there_and_copied(cluster, how):
+    """Half a batch is left where the others have two: it is kept beside the log, which is filled up again."""
+    topic = cluster.create((1, 2, 3))
+    produce(cluster, topic, "first", "second", "third")
+    until_flushed(cluster, 2, topic, 3)
+    getattr(cluster.running, how)(2)
+    path = log_of(cluster, 2, topic)
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.truncate(len(whole) - 20)
+    cluster.running.restart(2)
+    cluster.until(lambda: sorted(cluster.state(topic).isr) == [1, 2, 3])
+    assert path.read_bytes() == whole
+    assert len(kept(cluster, 2, topic)) == 1
+
+
 def test_a_replica_that_was_not_recovered_is_not_trusted_after_a_clean_stop(cluster):
     """R20: nobody else has it, so nothing of it is cut; what is damaged is refused, whatever ends cleanly."""
     topic = cluster.create((3,))

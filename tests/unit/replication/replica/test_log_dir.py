@@ -231,3 +231,38 @@ def test_a_log_that_lost_its_flushed_end_is_known_up_to_there(tmp_path):
     assert "were flushed and cannot be read" in directory.damage[T0][1]
     assert log.files.view.end == 1
     killed(directory, log)
+
+
+@pytest.mark.parametrize("stop", [ReplicaLogDir.close, lambda directory, logs: killed(directory, logs[T0])])
+@pytest.mark.parametrize("left_bytes", [None, 0, 30], ids=["no file", "a whole batch", "half a batch behind it"])
+def test_a_log_that_lost_its_flushed_end_is_cut_there_and_goes_on(tmp_path, stop, left_bytes):
+    """Then its leader can fill it up again. It was never cut, and its replica stayed offline."""
+    directory, _ = opened(tmp_path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    segment = tmp_path / "orders-0" / "00000000000000000000.log"
+    end_of_a = segment.stat().st_size
+    log.append_as_leader(batch(b"b"))
+    directory.flush([(T0, log)])
+    stop(directory, {T0: log})
+    if left_bytes is None:
+        segment.unlink()
+    else:
+        with segment.open("r+b") as file:
+            file.truncate(end_of_a + left_bytes)
+    end = 0 if left_bytes is None else 1
+
+    directory, log = opened(tmp_path)
+    assert T0 in directory.unrecovered
+    at = directory.would_cut_at(log, None)
+    done = directory.set_aside(T0, log, at)
+    assert (at, done.offset, log.log_end_offset) == (end, end, end)
+    assert (done.path is not None) == (left_bytes == 30), "what is cut is kept"
+    directory.note_mended(T0)
+    log.append_as_leader(batch(b"c"))
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert (log.log_end_offset, directory.damage) == (end + 1, {})
+    killed(directory, log)
