@@ -4,11 +4,12 @@ No time is measured. There are three brokers and a topic with three replicas. Th
 third of the leaderships over; the second moves the rest; the third has nobody left to hand over to.
 """
 
+import asyncio
 from collections import Counter
 
 import pytest
 
-from logstore.env import Env, OsFiles
+from logstore.env import SETTLED_NS, Env, OsFiles
 from replication.broker.topic_admin import NewTopic
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.model.cluster import TopicPartition
@@ -60,6 +61,7 @@ async def make(brokers, partitions):
                 {tp: batch(b"a") for tp in left}, acks=-1, timeout_ms=PATIENCE_S * 1000
             )
             left -= {tp for tp, result in found.items() if not result.error_code}
+    await asyncio.sleep(2 * SETTLED_NS / 1e9)  # a log that was just written is not noted at a stop
 
 
 def stops(directory, partitions):
