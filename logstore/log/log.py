@@ -491,7 +491,6 @@ class Log:
         with self.files.hold(), marking_failure(self.env, self.files.root):
             self._is_caught_up = False
             report = Recovery(self.files, self.epochs, self.config, self.recovery_point, on_damage).run()
-            self.files.reread() if report.has_mended else self.files.refresh()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)
         return report
 

@@ -80,10 +80,6 @@ class RecoveryReport:
     rebuilt: tuple[str, ...]
     ignored: tuple[str, ...]
 
-    @property
-    def has_mended(self) -> bool:
-        return bool(self.cut_bytes or self.removed or self.rebuilt)
-
 
 def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
@@ -150,7 +146,7 @@ def checked_batches(
 
 
 class Recovery:
-    """One recovery of a partition; the caller holds its lock, and looks again afterwards if anything was mended.
+    """One recovery of a partition; the caller holds its lock.
 
     Reads what lies above the recovery point, and a few headers of each segment below it. Lists the directory once, and
     again if names have changed since.
@@ -178,7 +174,7 @@ class Recovery:
         self._rebuilt: list[str] = []
 
     def run(self) -> RecoveryReport:
-        """Mend the partition.
+        """Mend the partition; its directory's view is that of the log as it is then.
 
         Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
         """
@@ -197,6 +193,10 @@ class Recovery:
         mended = recovery.mend(self._files, self._recovery_point, has_producers=self._has_producers)
         self._removed += mended.removed
         self._rebuilt += mended.rebuilt
+        if self._cut_bytes or self._removed or self._rebuilt:
+            self._files.reread()
+        else:
+            self._files.refresh()
         return RecoveryReport(
             path=self._files.path,
             log_end_offset=end,
@@ -207,7 +207,7 @@ class Recovery:
         )
 
     def _sweep(self) -> set[str]:
-        """Finish replacements, remove leftovers; return the names that are left. A listing is a fifth of all this."""
+        """Finish replacements, remove leftovers; return the names that are left."""
         names = self._files.read_names()
         if any(name.endswith(PASSING_SUFFIXES) for name in names):
             finish_swaps(self._env, self._files.path, names, self._env.clock.now_ms())

@@ -108,9 +108,9 @@ def find(log: Log, path: str | None = None) -> Unsound | None:
                 found = check_segment(files, view, number, log.config)
                 if found is not None:
                     return found
-        if view.end < log.recovery_point:
+        if (lost := _lost_end(log, view)) is not None:
             place = cut_short(files, view.bases, view.tail, log.recovery_point)
-            return Unsound(view.end, len(view.bases) - 1, view.tail.position, *place)
+            return Unsound(lost.offset, lost.number, lost.position, *place)
     return None
 
 
@@ -169,18 +169,18 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
             aside, whole = aside_path(files, error.path), True
             files.env.files.rename(error.path, aside)
             view = settled(log)
-        found = _first(files, view, log.config, known) or _missing_end(log, view)
+        found = _first(files, view, log.config, known) or _lost_end(log, view)
         if found is not None and found.offset < known and not whole:
             raise CorruptLogError(files.path, found.position, f"damaged below {known}, too: at {found.offset}")
         if found is not None and view.bases:  # before a recovery might cut it
             aside = _keep(files, found) or aside
             files.reread()
-        if whole or (found is not None and found.offset < view.start):
+        if whole or (found is not None and (not view.bases or found.offset < view.start)):
             with cutting(0):
                 log.cut_damage(view.start_mark, None)  # whatever a crash has left of it
         elif found is not None:
             with cutting(found.offset):
-                log.cut_damage(found.offset, found if view.bases else None)
+                log.cut_damage(found.offset, found)
         log.recover()
         return SetAside(log.log_end_offset, aside)
 
@@ -206,11 +206,9 @@ def _first(files: PartitionDirectory, view: DirectoryView, config: LogConfig, kn
     return place and Spot(place.number, place.position, place.batch.base_offset)
 
 
-def _missing_end(log: Log, view: DirectoryView) -> Spot | None:
+def _lost_end(log: Log, view: DirectoryView) -> Spot | None:
     """Where a log ends that lacks flushed records behind that; half a batch may be there. None: it lacks none."""
-    if view.end >= log.recovery_point:
-        return None
-    return Spot(max(0, len(view.bases) - 1), view.tail.position, view.end)
+    return Spot(len(view.bases) - 1, view.tail.position, view.end) if view.end < log.recovery_point else None
 
 
 def _keep(files: PartitionDirectory, spot: Spot) -> str | None:

@@ -17,7 +17,7 @@ import logging
 import zlib
 from array import array
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logstore.env import SETTLED_NS, FileStat
 from logstore.log.leader_epochs import EpochStart
@@ -50,11 +50,15 @@ def note_of(log: Log, now_ms: int) -> NotedLog | None:
 
 def encode(noted: Mapping[TopicPartition, NotedLog]) -> bytes:
     rows = [
-        (*tp, topic_id, view.directory, [*view.bases], view.active, view.tail, view[5], *view[7:], epochs)
-        for tp, (topic_id, view, epochs) in noted.items()
+        (*tp, topic_id, at.directory, [*at.bases], at.active, at.tail, *_names_of(at), epochs)
+        for tp, (topic_id, at, epochs) in noted.items()
     ]
     text = json.dumps(rows, separators=(",", ":")).encode()
     return b"%s\n%d\n%s\n" % (VERSION.encode(), zlib.crc32(text), text)
+
+
+def _names_of(view: DirectoryView) -> tuple[Any, ...]:
+    return view.start_mark, view.snapshots, view.transactional, view.was_compacted
 
 
 def decode(data: bytes) -> dict[TopicPartition, NotedLog]:
@@ -73,10 +77,9 @@ def decode(data: bytes) -> dict[TopicPartition, NotedLog]:
         return {}
 
 
-def _noted(row: list) -> tuple[TopicPartition, NotedLog]:  # type: ignore[type-arg]  # (of JSON)
-    topic, number, topic_id, directory, bases, active, tail, start_mark, snapshots, transactional, compacted, epochs = (
-        row
-    )
+def _noted(row: list[Any]) -> tuple[TopicPartition, NotedLog]:
+    topic, number, topic_id, directory, bases, active, tail, *names, epochs = row
+    start_mark, snapshots, transactional, was_compacted = names
     view = DirectoryView(
         FileStat(*directory),
         array("q", bases),
@@ -86,6 +89,6 @@ def _noted(row: list) -> tuple[TopicPartition, NotedLog]:  # type: ignore[type-a
         start_mark=start_mark,
         snapshots=tuple(snapshots),
         transactional=tuple(transactional),
-        was_compacted=compacted,
+        was_compacted=was_compacted,
     )
     return TopicPartition(topic, number), NotedLog(topic_id, view, tuple(EpochStart(*each) for each in epochs))

@@ -169,7 +169,7 @@ class ReplicaLogDir:
         log = self._log(tp, topic_id, config, recovery_point)
         try:
             if note is None and is_clean:
-                self._open(tp, log)
+                _settle(log, self._noted.get(tp))
             else:
                 self.log_dir.reserve.despite_full_disk(lambda: log.recover(lambda error: damage.append(str(error))))
                 _settle(log)
@@ -188,19 +188,6 @@ class ReplicaLogDir:
             logger.info("tp=%s is sound: its noted damage is repaired", tp)
             self.note_mended(tp)
         return log
-
-    def _open(self, tp: TopicPartition, log: Log) -> None:
-        """Open a log as it was closed; where anything is not as it was then, by what is there."""
-        noted = self._noted.get(tp)
-        if noted is None or noted.topic_id != log.topic_id:
-            log.files.read_names()
-            _settle(log)
-            return
-        log.files.view = noted.view
-        if log.log_end_offset == noted.view.end and log.files.view is noted.view:
-            log.epochs.adopt(noted.epochs)
-        else:
-            _settle(log)
 
     def _note_damage(self, tp: TopicPartition, offset: int | None, reason: str) -> None:
         """Note it for the next start, too: a clean end says that everything but the noted is sound."""
@@ -253,7 +240,6 @@ class ReplicaLogDir:
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
         log = self._log(tp, topic_id, config, self.log_dir.recovery_points.read().get(tp, 0))
-        log.files.read_names()
         _settle(log)
         return log
 
@@ -419,10 +405,15 @@ def is_compacted(log: Log) -> bool:
     return log.config.is_compacted or log.files.view.was_compacted
 
 
-def _settle(log: Log) -> None:
-    """Read the log's end and epochs now, so that later reads are cheap."""
+def _settle(log: Log, noted: NotedLog | None = None) -> None:
+    """Read the log's end and epochs now, so that later reads are cheap; or take them as `noted`, if it still is so."""
+    if noted is not None:
+        log.files.view = noted.view
     log.log_end_offset  # noqa: B018  it is read, and kept
-    log.epochs.latest  # noqa: B018
+    if noted is not None and log.files.view is noted.view:
+        log.epochs.adopt(noted.epochs)
+    else:
+        log.epochs.latest  # noqa: B018  likewise
 
 
 def check_directory(config: BrokerConfig) -> None:

@@ -75,7 +75,7 @@ def read_at(cluster, topic, offset):
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_replica_that_lost_its_flushed_end_is_cut_there_and_copied(cluster, how):
-    """Half a batch is left where the others have two: it is kept beside the log, which is filled up again."""
+    """Half of its last batch is left: the damaged file is kept beside the log, which is filled up again."""
     topic = cluster.create((1, 2, 3))
     produce(cluster, topic, "first", "second", "third")
     until_flushed(cluster, 2, topic, 3)

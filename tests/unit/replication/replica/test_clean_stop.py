@@ -21,7 +21,7 @@ CONFIG = LogConfig(segment_bytes=200)  # two batches a segment
 
 
 class Counted(OsFiles):
-    """Counts what is asked of the directories of logs; every one of their times is of long ago when it is closed."""
+    """Counts what is asked of the directories of logs, and of the files there."""
 
     def __init__(self):
         super().__init__()
@@ -41,12 +41,13 @@ class Counted(OsFiles):
 
 
 def age(path):
+    """Give everything there a time of long ago."""
     for found in path.rglob("*"):
         os.utime(found, ns=(10**18, 10**18))
 
 
-def opened(path, env=None):
-    directory = ReplicaLogDir.open(path, env or Env(files=Counted()))
+def opened(path):
+    directory = ReplicaLogDir.open(path, Env(files=Counted()))
     directory.look()
     return directory, directory.recover(lambda topic: CONFIG)
 

@@ -27,6 +27,20 @@ def killed(directory, log):
     directory.log_dir.close()
 
 
+def flushed(path):
+    """A log of two batches that are on disk, its file, and where the first one ends in that."""
+    directory, _ = opened(path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    segment = path / "orders-0" / "00000000000000000000.log"
+    end_of_a = segment.stat().st_size
+    log.append_as_leader(batch(b"b"))
+    directory.flush([(T0, log)])
+    return directory, log, segment, end_of_a
+
+
 def noted(path):
     return (path / HIGH_WATERMARKS).read_text().split("\n")[2:-1]
 
@@ -213,15 +227,7 @@ def made(directory):
 
 def test_a_log_that_lost_its_flushed_end_is_known_up_to_there(tmp_path):
     """It cannot be recovered: records that were flushed are gone. What is left can be read, and be shown."""
-    directory, _ = opened(tmp_path)
-    topic_id = new_topic_id()
-    directory.create_logs({T0: topic_id})
-    log = directory.open_log(T0, topic_id, LogConfig())
-    log.append_as_leader(batch(b"a"))
-    segment = tmp_path / "orders-0" / "00000000000000000000.log"
-    end_of_a = segment.stat().st_size
-    log.append_as_leader(batch(b"b"))
-    directory.flush([(T0, log)])
+    directory, log, segment, end_of_a = flushed(tmp_path)
     killed(directory, log)
     with segment.open("r+b") as file:
         file.truncate(end_of_a)
@@ -237,15 +243,7 @@ def test_a_log_that_lost_its_flushed_end_is_known_up_to_there(tmp_path):
 @pytest.mark.parametrize("left_bytes", [None, 0, 30], ids=["no file", "a whole batch", "half a batch behind it"])
 def test_a_log_that_lost_its_flushed_end_is_cut_there_and_goes_on(tmp_path, stop, left_bytes):
     """Then its leader can fill it up again. It was never cut, and its replica stayed offline."""
-    directory, _ = opened(tmp_path)
-    topic_id = new_topic_id()
-    directory.create_logs({T0: topic_id})
-    log = directory.open_log(T0, topic_id, LogConfig())
-    log.append_as_leader(batch(b"a"))
-    segment = tmp_path / "orders-0" / "00000000000000000000.log"
-    end_of_a = segment.stat().st_size
-    log.append_as_leader(batch(b"b"))
-    directory.flush([(T0, log)])
+    directory, log, segment, end_of_a = flushed(tmp_path)
     stop(directory, {T0: log})
     if left_bytes is None:
         segment.unlink()
