@@ -42,11 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="also what is dear, and more of the random tests: seeds, crash points, kills (tests/support/repeats.py)",
     )
+    parser.addoption("--soak", action="store_true", help="--long, and tests marked `soak` run for minutes: `make soak`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Undo what pytest-xdist does to its workers: their children would inherit that they ignore SIGINT."""
-    repeats.choose(is_long=config.getoption("long"))
+    repeats.choose(is_long=config.getoption("long"), is_soak=config.getoption("soak"))
     fork_server.begin()
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
