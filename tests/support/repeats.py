@@ -16,7 +16,7 @@ settings.register_profile("long", deadline=None, max_examples=150)
 
 def choose(*, is_long: bool, is_soak: bool = False) -> None:
     """Say, before tests are collected, how long they may take."""
-    global _is_long, _is_soak  # noqa: PLW0603 - modules ask while they are imported
+    global _is_long, _is_soak
     _is_long, _is_soak = is_long or is_soak, is_soak
     settings.load_profile("long" if _is_long else "short")
 
