@@ -69,10 +69,6 @@ class InternalTopic:
         except KafkaError:
             return None
 
-    def is_between_roles(self, partition: int) -> bool:
-        found = self._replicas.partitions().get(TopicPartition(self._topic, partition))
-        return found is not None and found.role is None and found.known_leader_epoch is not None
-
     def append(
         self,
         partition: int,

@@ -1,4 +1,7 @@
-"""Leader: the role of a replica that leads, for one leader epoch. It drives `isr`, takes records, and serves fetches.
+"""Leader: the role of a replica that leads. It drives `isr`, takes records, and serves fetches.
+
+The role lasts until another broker leads, or the session ends: a controller may begin any number of leader epochs with
+it meanwhile (`lead_on`), and no append is refused for that. Followers ask anew in each epoch.
 
 Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop. Appends that wait for
 the log's queue go to it together.
@@ -22,6 +25,7 @@ from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader import guard
+from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.leader.standing import StandingFollowers
@@ -104,13 +108,12 @@ class Leader:
     def __init__(self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int) -> None:
         self.replica = replica
         self.recent = BatchCache()
-        self.starts: dict[int, int] = {}  # follower -> its log start
+        self.starts = LogStarts()  # of the followers
         self.standing = StandingFollowers()
         # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
         self.writing: dict[int, int] = {}
         self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
         self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
-        self._start_waits: list[asyncio.Future[None]] = []
         self._waits = PendingProduces()
         self._group: _AppendGroup | None = None
         self._is_advancing = False  # will, at the end of this turn
@@ -138,7 +141,23 @@ class Leader:
             wait.request.settle(self.replica.tp, NOT_LEADER)
         self.replica.wake_followers()
         self.replica.wake_consumers()
-        self._tell_start()
+        self.starts.tell()
+
+    def lead_on(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
+        """Begin another leader epoch. What waits to be committed waits on, for the followers of this one.
+
+        Fetches in the former epoch are answered now: see `Reading.refusal`.
+        """
+        host = self.replica.host
+        self.standing.clear()
+        self.starts.clear()
+        self.state, effects = isr.lead_on(
+            self.state, stored, replicas, log_end_offset=self.replica.end, now_ms=host.clock.monotonic_ms()
+        )
+        self._perform(effects)
+        self.replica.wake_followers()
+        self.replica.wake_consumers()
+        self.starts.tell()  # who has left is not waited for
 
     # ----------------------------------------------------------------- machine
 
@@ -180,7 +199,7 @@ class Leader:
         host.counters.isr_shrinks += not set(before) <= set(after)
         host.counters.isr_expands += not set(after) <= set(before)
         host.isr.changed(tp)
-        self._tell_start()  # who has left is not waited for
+        self.starts.tell()  # who has left is not waited for
 
     # ----------------------------------------------------------------- produce
 
@@ -425,7 +444,7 @@ class Leader:
         if not self.replica.start <= asked.fetch_offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:
-            self._note_start(terms.replica_id, asked.log_start_offset)
+            self.starts.note(terms.replica_id, asked.log_start_offset)
             now_ms = self.replica.host.clock.monotonic_ms()
             self.step(isr.Fetched(terms.replica_id, asked.fetch_offset, now_ms, terms.replica_epoch))
         return None
@@ -454,27 +473,8 @@ class Leader:
     def judge_epoch(self, asked: int) -> ErrorCode:
         return isr.judge_epoch(self.state.leader_epoch, asked)
 
-    # --------------------------------------------------------------- log start
-
     @property
     def low_watermark(self) -> int:
         """Nothing below is at any replica in sync."""
-        followers = [self.starts.get(broker, -1) for broker in self.state.isr if broker != self.state.broker]
-        return min([self.replica.start, *followers])
-
-    def next_start(self) -> asyncio.Future[None]:
-        """Done when a follower has told another log start, or the role is over."""
-        told: asyncio.Future[None] = self.replica.host.disk.loop.create_future()
-        self._start_waits.append(told)
-        return told
-
-    def _note_start(self, replica: int, offset: int) -> None:
-        if self.starts.get(replica) != offset:
-            self.starts[replica] = offset
-            self._tell_start()
-
-    def _tell_start(self) -> None:
-        waits, self._start_waits = self._start_waits, []
-        for wait in waits:
-            if not wait.done():
-                wait.set_result(None)
+        followers = [broker for broker in self.state.isr if broker != self.state.broker]
+        return self.starts.low_watermark(self.replica.start, followers)
