@@ -258,8 +258,8 @@ class DataHandlers:
         found = fetch_one(leader, asked, isolation, room_bytes, min(min_bytes, max_bytes))
         if found is None:
             return None
-        high_watermark, start, records = found
-        row, is_committed = (asked[0], high_watermark, start), isolation is Isolation.READ_COMMITTED
+        *offsets, records = found
+        row, is_committed = (asked[0], *offsets), isolation is Isolation.READ_COMMITTED
         correlation_id, topic = context.correlation_id, (name, topic_id)
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
 
