@@ -2,24 +2,34 @@
 
 import socket
 import struct
-from contextlib import suppress
+import time
 
 from replication.protocol import apis
 from replication.protocol.kio_entities import build
 from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 
 PATIENCE_S = 20
-CLOSED = "CLOSED"
+CLOSED, SILENT = "CLOSED", "SILENT"
+
+
+def until(found, within_s=PATIENCE_S):
+    """Return what it finds, once that is something."""
+    deadline = time.monotonic() + within_s
+    while not (value := found()):
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+    return value
 
 
 class Asker:
     """A client of one broker. `word` is in its topics' and groups' names, so that runs do not meet."""
 
-    def __init__(self, address, word=""):
+    def __init__(self, address, word="", patience_s=PATIENCE_S):
         host, _, port = address.rpartition(":")
         self._address = host, int(port)
         self._socket = None
         self._sent = 0
+        self._patience_s = patience_s
         self.word = word
 
     def close(self):
@@ -37,7 +47,7 @@ class Asker:
         return f"{name}-{self.word}"
 
     def ask(self, key, version, body, *, instead=(b"", b"")):
-        """Return the answer, or CLOSED. `instead`: bytes of the request, and those that are sent in their place."""
+        """Return the answer, or CLOSED, or SILENT. `instead`: bytes of it, and what is sent in their place."""
         if not isinstance(body, tuple):
             body = build(apis.request_class(key, version), body)
         self._sent += 1
@@ -45,16 +55,21 @@ class Asker:
         before, after = instead
         assert not before or frame.count(before) == 1, f"{before!r} comes {frame.count(before)} times"
         answer = self.send(frame.replace(before, after, 1) if before else frame)
-        return answer if answer is CLOSED else apis.decode_response(key, version, memoryview(answer))[1]
+        return answer if answer in (CLOSED, SILENT) else apis.decode_response(key, version, memoryview(answer))[1]
 
     def send(self, frame):
-        """Send a request as it is; return the answer, or CLOSED."""
+        """Send a request as it is; return the answer, or CLOSED, or SILENT."""
         if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=PATIENCE_S)
-        with suppress(ConnectionError):
+            self._socket = socket.create_connection(self._address, timeout=self._patience_s)
+        try:
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
             if size := self._read(4):
                 return self._read(*struct.unpack(">i", size))
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            self.close()
+            return SILENT
         self.close()
         return CLOSED
 

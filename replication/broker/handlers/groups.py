@@ -18,6 +18,7 @@ from replication.protocol.small_messages import heartbeat_response
 
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 INSTANCES_FROM = 3  # Heartbeat
+PROTOCOLS_NAMED_FROM = 5  # SyncGroup
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
@@ -89,6 +90,8 @@ class GroupHandlers:
     async def sync(self, context: Work, body: Any) -> Response:
         """SyncGroup: answered when the leader has assigned partitions."""
         try:
+            if context.version >= PROTOCOLS_NAMED_FROM and None in (body.protocol_type, body.protocol_name):
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol is to be named")
             answer = await self._ask(
                 body.group_id,
                 events.Synced,
@@ -200,7 +203,10 @@ class GroupHandlers:
 
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
-            return (await self._ask(group_id, events.Done, events.DeleteGroup)).error
+            # Administrators may have committed for a group without a name.
+            answer = await self._groups.ask(group_id, events.DeleteGroup)
+            assert isinstance(answer, events.Done), "every event has its kind of answer"
+            return answer.error
         except KafkaError as error:
             return error.code
 

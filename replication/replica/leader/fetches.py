@@ -222,7 +222,12 @@ async def _look_at_stable_ends(readings: Sequence[Reading], terms: FetchTerms) -
     async for some in in_steps(readings):
         unknown += [each for each in some if each.stable_end < 0 and each.leader.replica.stable_end_known() is None]
     if unknown:
-        await unknown[0].leader.replica.host.disk.read(lambda: [each.look_at_stable_end() for each in unknown])
+        await unknown[0].leader.replica.host.disk.read(partial(_look_at, unknown))
+
+
+def _look_at(readings: Sequence[Reading]) -> None:
+    for reading in readings:
+        reading.look_at_stable_end()
 
 
 def fetch_one(

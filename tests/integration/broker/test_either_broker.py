@@ -1,7 +1,6 @@
 """What a client may ask of either of two brokers; and every API with nothing in its lists, which is answered, too."""
 
 import datetime
-import time
 import uuid
 from dataclasses import fields, is_dataclass
 from typing import get_args, get_origin
@@ -11,8 +10,9 @@ import pytest
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchRequest, FetchTopic, ProduceRequest, ProduceTopic
-from tests.support.asker import CLOSED, Asker
+from tests.support.asker import CLOSED, Asker, until
 from tests.support.in_process import brokers_in_process
+from tests.support.kafka_answers import code
 
 WORDS = {"string": "empty", "bytes": b"", "uuid": uuid.UUID(int=7), "bool": False}
 NULL = -1  # no list at all, where there may be none
@@ -33,8 +33,7 @@ def brokers(tmp_path_factory):
         with Asker(running.bootstrap) as asker:
             for kind in (0, 1):
                 body = {"key_type": kind, "coordinator_keys": ["empty"]}
-                while asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators[0].error_code:
-                    pass  # its topic is being made
+                until(lambda body=body: not code(asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators[0]))
         yield running
 
 
@@ -109,10 +108,3 @@ def described(asker, topic, partitions):
     body = {"topics": [{"name": topic, "partition_indexes": partitions}]}
     (found,) = asker.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
     return [row.error_code.value for row in found.partitions]
-
-
-def until(condition, within_s=30):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
