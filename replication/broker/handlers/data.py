@@ -266,6 +266,8 @@ class DataHandlers:
 
     def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | Encoded | FetchResponse:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
+        if request.isolation is None:
+            return self._fetch_of_no_level(request)
         if request.replica_id >= 0 and context.version >= TOPIC_IDS:
             return self._followed.fetch(context, request)
         return self._fetch_one(context, request) or begin(self._fetch(context, request))
@@ -273,6 +275,7 @@ class DataHandlers:
     def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
         _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack, _ = request
+        assert isolation is not None, "else it is refused before"
         if replica_id != -1 or len(topics) != 1 or session_epoch not in FULL_SESSIONS:
             return None
         version, (name, topic_id, partitions) = context.version, topics[0]
@@ -288,10 +291,15 @@ class DataHandlers:
         found = fetch_one(leader, asked, isolation, room_bytes, min(min_bytes, max_bytes))
         if found is None:
             return None
-        high_watermark, start, records = found
-        row, is_committed = (asked[0], high_watermark, start), isolation is Isolation.READ_COMMITTED
+        high_watermark, stable_end, start, records = found
+        row, is_committed = (asked[0], high_watermark, stable_end, start), isolation is Isolation.READ_COMMITTED
         correlation_id, topic = context.correlation_id, (name, topic_id)
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
+
+    def _fetch_of_no_level(self, request: FetchRequest) -> FetchResponse:
+        code = ErrorCode.INVALID_REQUEST
+        self._errors["FetchConsumer", code] += 1
+        return FetchResponse([all_failed(topic, code) for topic in request.topics], error_code=code)
 
     async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions. Unknown topics fail at once, others wait no more then."""
@@ -316,6 +324,7 @@ class DataHandlers:
                 if count % STEP_ITEMS == 0:
                     await step()
         max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
+        assert request.isolation is not None, "else it is refused before"
         found = await self._replicas.fetch(
             wanted,
             replica_id=request.replica_id,

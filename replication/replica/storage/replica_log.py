@@ -145,6 +145,10 @@ class ReplicaLog:
         """The first offset of the oldest open transaction, or the log's end. Looks at the disk if there are any."""
         return self.log.producers.last_stable_offset if self.has_transactions else self.log.files.view.end
 
+    def stable_end_known(self) -> int | None:
+        """The same without a look at the disk; None: it takes one."""
+        return self.log.producers.stable_end_known(self.log.files.view)
+
     def aborted(self, start: int, end: int) -> tuple[Aborted, ...]:
         """The aborted transactions with records in [start, end). Looks at the disk if there are any."""
         if not self.log.files.view.transactional:

@@ -440,6 +440,41 @@ async def test_who_reads_committed_data_is_told_what_was_aborted(tmp_path):
 
 
 @on_loop
+async def test_every_fetch_tells_where_a_transaction_is_open(tmp_path):
+    """Whatever the isolation, and at the log's end, too, where nothing is read; at once, waiting, after a restart."""
+    async with client_of(tmp_path) as client:
+        (one,) = client.site.brokers.values()
+        log = one.replicas.partition(*T0).replica.log
+        await client.produce(bytes(batch(b"plain", b"plain")))
+        log.append_as_leader(build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+        await client.produce(bytes(batch(b"plain")))
+        for is_looked_up in (False, True):
+            if is_looked_up:  # nobody has asked for the producers since the log was opened
+                log._tracker.forget()
+            for version, isolation, offset, wait_ms in itertools.product((10, 12, 16), Isolation, (0, 3, 4), (0, 10)):
+                found = await client.fetch(offset, version=version, isolation=isolation, max_wait_ms=wait_ms)
+                assert (found.last_stable_offset, found.high_watermark) == (2, 4)
+        log.append_marker(4, 0, commit=True)
+        await client.produce(bytes(batch(b"plain")))
+        for isolation, offset in itertools.product(Isolation, (0, 6)):
+            assert (await client.fetch(offset, isolation=isolation)).last_stable_offset == 6
+
+
+@on_loop
+async def test_the_largest_time_is_that_of_a_marker_where_nothing_is_newer(tmp_path):
+    """As in Kafka. A lookup by time finds records only."""
+    async with client_of(tmp_path) as client:
+        log = client.site.brokers[1].replicas.partition(*T0).replica.log
+        log.append_as_leader(build([Record(0, 5, None, b"a")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+        log.append_marker(4, 0, commit=True)
+        await client.produce(bytes(batch(b"old")))  # at 1000
+        newest = log.segments()[-1].max_timestamp_ms
+        assert newest > 1000
+        assert await client.list_offset(-3) == (0, 1, newest)
+        assert await client.list_offset(1001) == (0, -1, -1)
+
+
+@on_loop
 async def test_who_asks_the_wrong_broker_is_told_the_right_one(tmp_path):
     async with client_of(tmp_path, brokers=(1, 2)) as client:
         client.site.replicas[T0] = (1, 2)
