@@ -42,6 +42,7 @@ _HEAD = struct.Struct(">qi4xb4xh")  # of a batch: base offset, length behind tha
 _SEQUENCE = struct.Struct(">53xi")
 _CODEC_AT = 22  # the low byte of the attributes
 _REASON_MASK = 0xFF
+_address_of, _Byte = ctypes.addressof, ctypes.c_char
 
 Refusal = tuple[ErrorCode, str]
 Kernel = Callable[[int, int, int, int, int, int], int]
@@ -104,7 +105,22 @@ def _kernel() -> Kernel:
     return _Loaded.check
 
 
-def passes(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> bool:
+class Terms(NamedTuple):
+    """What a topic asks of each record now: a key (1) or not (0), and a timestamp that is -1 or in [oldest, newest]."""
+
+    needs_keys: int
+    oldest_ms: int
+    newest_ms: int
+
+
+def terms_of(config: LogConfig, now_ms: int) -> Terms:
+    allowed = config.timestamps_at(now_ms)
+    if allowed is None:
+        return Terms(config.is_compacted, -INT64_MAX, INT64_MAX)
+    return Terms(config.is_compacted, max(allowed.start, -INT64_MAX), min(allowed.stop - 1, INT64_MAX))
+
+
+def passes(records: bytearray | memoryview, terms: Terms) -> bool:
     """Return whether the records are known to be good at once, some microseconds; False: `check` is to say.
 
     Compressed batches never are: those are decompressed in a thread. CRC and header are checked by the log.
@@ -112,8 +128,8 @@ def passes(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> b
     kernel, size = _Loaded.check, len(records) - HEADER_BYTES
     if kernel is None or size < 0 or records[_CODEC_AT] & CODEC_MASK:
         return False
-    header = ctypes.addressof(ctypes.c_char.from_buffer(records))
-    return not kernel(header, header + HEADER_BYTES, size, config.is_compacted, *_times(config, now_ms))
+    header = _address_of(_Byte.from_buffer(records))
+    return not kernel(header, header + HEADER_BYTES, size, *terms)
 
 
 def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> None:
@@ -129,17 +145,13 @@ def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> No
     except (InvalidBatchError, CompressionError) as error:
         valid_batches(records, config, dense=True)  # damage on the way here is another error
         raise InvalidRecordError(f"nothing was appended: {error}") from error
-    found = _look(records, expanded, config, now_ms)
+    found = _kernel()(_address(records), _address(expanded), len(expanded), *terms_of(config, now_ms))
     if found:
         valid_batches(records, config, dense=True)
-        _settle(records, expanded, config, found)
+        _settle(records, expanded, found)
 
 
-def _look(records: Buffer, expanded: Buffer, config: LogConfig, now_ms: int) -> int:
-    return _kernel()(_address(records), _address(expanded), len(expanded), config.is_compacted, *_times(config, now_ms))
-
-
-def _settle(records: bytearray | memoryview, expanded: Buffer, config: LogConfig, found: int) -> None:
+def _settle(records: bytearray | memoryview, expanded: Buffer, found: int) -> None:
     """Correct or refuse what the kernel found."""
     from logstore.records.kernels import BAD_TIME, NO_KEY, OTHER_MAX, REASONS, ROW_SHIFT, max_timestamp
 
@@ -157,14 +169,6 @@ def _settle(records: bytearray | memoryview, expanded: Buffer, config: LogConfig
     else:
         said = f"record {row} of the batch: {REASONS[reason]}"
         raise InvalidRecordsError(ErrorCode.INVALID_RECORD, (row,), said)
-
-
-def _times(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """Return the oldest and the newest timestamp that a record may have."""
-    allowed = config.timestamps_at(now_ms)
-    if allowed is None:
-        return -INT64_MAX, INT64_MAX
-    return max(allowed.start, -INT64_MAX), min(allowed.stop - 1, INT64_MAX)
 
 
 def _address(data: Buffer) -> int:

@@ -256,11 +256,14 @@ class Leader:
 
     def _that_pass(self, batches: Sequence[Plain]) -> Sequence[Plain]:
         """Return the first ones that the guard passes at once."""
-        config, now_ms = self.replica.config, self.replica.host.clock.now_ms()
+        terms = self._terms()
         for count, (records, _) in enumerate(batches):
-            if not guard.passes(records, config, now_ms):
+            if not guard.passes(records, terms):
                 return batches[:count]
         return batches
+
+    def _terms(self) -> guard.Terms:
+        return guard.terms_of(self.replica.config, self.replica.host.clock.now_ms())
 
     def has_enough_replicas(self) -> bool:
         return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
@@ -281,7 +284,7 @@ class Leader:
         if (
             self._group is None
             and len(records) <= PROMPT_BYTES_MAX
-            and (is_own or guard.passes(records, replica.config, host.clock.now_ms()))
+            and (is_own or guard.passes(records, self._terms()))
             and host.is_sound()
             and host.disk.begin_write(replica.queue)
         ):
