@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,12 +25,15 @@ from logstore.records.batch import (
     LENGTH_END,
     LOG_APPEND_TIME,
     MAGIC,
+    NO_TIMESTAMP,
     TRANSACTIONAL,
     InvalidBatchError,
+    WrongChecksumError,
     header_at,
     keyless_rows,
     stamp_max_timestamp,
 )
+from logstore.records.batch import records as records_of
 from logstore.records.compression import Codec, CompressionError, decompress
 from replication.errors import ErrorCode, InvalidRecordsError
 from replication.protocol.wire import Buffer
@@ -42,6 +47,7 @@ _HEAD = struct.Struct(">qi4xb4xh")  # of a batch: base offset, length behind tha
 _SEQUENCE = struct.Struct(">53xi")
 _CODEC_AT = 22  # the low byte of the attributes
 _REASON_MASK = 0xFF
+_KERNELS = "logstore.records.kernels"
 _address_of, _Byte = ctypes.addressof, ctypes.c_char
 
 Refusal = tuple[ErrorCode, str]
@@ -92,16 +98,29 @@ def base_offset_of(records: Buffer) -> int:
 
 
 class _Loaded:
-    """The compiled check, once it is loaded: that takes a second, and memory that an idle broker does without."""
+    """The compiled check, once it is loaded: that takes a second, and memory that an idle broker does without.
+
+    Where the kernels are not compiled yet, it takes half a minute: meanwhile records are looked into without them.
+    """
 
     check: Kernel | None = None
+    thread: threading.Thread | None = None
 
 
-def _kernel() -> Kernel:
-    if _Loaded.check is None:
-        from logstore.records.kernels import check_records
+def load() -> None:
+    """Load the compiled check; from any thread."""
+    from logstore.records.kernels import check_records
 
-        _Loaded.check = check_records
+    _Loaded.check = check_records
+
+
+def _kernel() -> Kernel | None:
+    """Return the compiled check; None: it is being loaded."""
+    if _Loaded.check is None and hasattr(sys.modules.get(_KERNELS), "check_records"):
+        load()
+    elif _Loaded.check is None and _Loaded.thread is None:
+        _Loaded.thread = threading.Thread(target=load, name="kernels", daemon=True)
+        _Loaded.thread.start()
     return _Loaded.check
 
 
@@ -138,37 +157,75 @@ def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> No
     Raises: InvalidRecordsError, InvalidRecordError: they are not what the header says, expand beyond all reason, or are
     of no use to the topic; as `valid_batches`.
     """
+    terms, kernel = terms_of(config, now_ms), _kernel()
     try:
-        header = header_at(records)
-        stored = memoryview(records)[HEADER_BYTES : header.size_bytes]
-        expanded = decompress(header.codec, stored, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(stored))
+        found = look_slowly(records, terms) if kernel is None else _look(kernel, records, terms)
     except (InvalidBatchError, CompressionError) as error:
         valid_batches(records, config, dense=True)  # damage on the way here is another error
         raise InvalidRecordError(f"nothing was appended: {error}") from error
-    found = _kernel()(_address(records), _address(expanded), len(expanded), *terms_of(config, now_ms))
-    if found:
+    if found is not None:
         valid_batches(records, config, dense=True)
-        _settle(records, expanded, found)
+        _settle(records, found)
 
 
-def _settle(records: bytearray | memoryview, expanded: Buffer, found: int) -> None:
-    """Correct or refuse what the kernel found."""
-    from logstore.records.kernels import BAD_TIME, NO_KEY, OTHER_MAX, REASONS, ROW_SHIFT, max_timestamp
+class Finding(NamedTuple):
+    """What is wrong with a record of a batch; OTHER_MAX: with the header, whose largest timestamp is `max_ms`."""
 
-    reason, row = found & _REASON_MASK, found >> ROW_SHIFT
-    if reason == OTHER_MAX:
-        stamp_max_timestamp(records, 0, max_timestamp(_address(records), _address(expanded), len(expanded)))
-    elif reason == NO_KEY:
+    reason: str
+    row: int
+    max_ms: int = NO_TIMESTAMP
+
+
+NO_KEY = "no key, and cleanup.policy=compact needs keys"
+BAD_TIME = "a timestamp further from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+OTHER_MAX = "another largest timestamp"
+
+
+def _look(kernel: Kernel, records: Buffer, terms: Terms) -> Finding | None:
+    from logstore.records import kernels
+
+    header = header_at(records)
+    stored = memoryview(records)[HEADER_BYTES : header.size_bytes]
+    expanded = decompress(header.codec, stored, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(stored))
+    where = _address(records), _address(expanded), len(expanded)
+    found = kernel(*where, *terms)
+    reason, row = found & _REASON_MASK, found >> kernels.ROW_SHIFT
+    if reason == kernels.OTHER_MAX:
+        return Finding(OTHER_MAX, 0, kernels.max_timestamp(*where))
+    said = {kernels.NO_KEY: NO_KEY, kernels.BAD_TIME: BAD_TIME}
+    return Finding(said.get(reason) or kernels.REASONS[reason], row) if reason else None
+
+
+def look_slowly(records: Buffer, terms: Terms) -> Finding | None:
+    """Return what `_look` returns, without the kernel: some microseconds a record."""
+    header, max_ms, row = header_at(records), NO_TIMESTAMP, -1
+    try:
+        for row, record in enumerate(records_of(records, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(records))):
+            if record.offset != header.base_offset + row:
+                return Finding(f"offset {record.offset - header.base_offset} of the batch", row)
+            if terms.needs_keys and record.key is None:
+                return Finding(NO_KEY, row)
+            if record.timestamp != NO_TIMESTAMP and not terms.oldest_ms <= record.timestamp <= terms.newest_ms:
+                return Finding(BAD_TIME, row)
+            max_ms = max(max_ms, record.timestamp)
+    except WrongChecksumError:
+        raise
+    except InvalidBatchError as error:
+        return Finding(error.reason, row + 1)
+    return None if max_ms == header.max_timestamp else Finding(OTHER_MAX, 0, max_ms)
+
+
+def _settle(records: bytearray | memoryview, found: Finding) -> None:
+    """Correct or refuse what was found."""
+    if found.reason == OTHER_MAX:
+        stamp_max_timestamp(records, 0, found.max_ms)
+    elif found.reason == NO_KEY:
         rows = keyless_rows(records, 0, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(records))
-        said = f"{len(rows)} records have no key, and cleanup.policy=compact needs keys"
+        said = f"{len(rows)} records have {NO_KEY}"
         raise InvalidRecordsError(ErrorCode.INVALID_RECORD, rows, said)
-    elif reason == BAD_TIME:
-        limits = "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
-        said = f"record {row} of the batch has a timestamp further from now than {limits} allow"
-        raise InvalidRecordsError(ErrorCode.INVALID_TIMESTAMP, (row,), said)
     else:
-        said = f"record {row} of the batch: {REASONS[reason]}"
-        raise InvalidRecordsError(ErrorCode.INVALID_RECORD, (row,), said)
+        code = ErrorCode.INVALID_TIMESTAMP if found.reason == BAD_TIME else ErrorCode.INVALID_RECORD
+        raise InvalidRecordsError(code, (found.row,), f"record {found.row} of the batch: {found.reason}")
 
 
 def _address(data: Buffer) -> int:

@@ -24,14 +24,18 @@ async def made(client):
         await client.site.create(tp, replicas=(1,), config=CONFIG[kind])
 
 
-@pytest.mark.parametrize("way", ["alone, in the loop", "alone, in a thread", "with another partition"])
+@pytest.mark.parametrize("way", ["alone, in the loop", "alone, in a thread", "with another partition", "slowly"])
 @on_loop
-async def test_only_batches_that_can_be_read_are_taken(tmp_path, way):
+async def test_only_batches_that_can_be_read_are_taken(tmp_path, way, monkeypatch):
+    """`slowly`: while the kernels are loaded, or compiled."""
+    guard.load()
+    if way == "slowly":
+        monkeypatch.setattr(guard._Loaded, "check", None)
+        monkeypatch.setattr(guard, "_kernel", lambda: None)
     async with client_of(tmp_path, **{"produce.base.offset.strict": "true"}) as client:
         await made(client)
         if way == "alone, in the loop":
             write_at_once(client.site.brokers[1].replicas._set.disk)
-            guard._kernel()
         elif way == "alone, in a thread":
             client.site.brokers[1].replicas._set.disk.begin_write = lambda queue: False
         ends = dict.fromkeys(CONFIG, 0)

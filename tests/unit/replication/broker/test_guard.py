@@ -3,10 +3,12 @@
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecordError
-from logstore.records.batch import Record, build
+from logstore.records.batch import HEADER_BYTES, Record, build, seal
 from logstore.records.compression import Codec
 from replication.errors import InvalidRecordsError
 from replication.replica.leader import guard
@@ -18,7 +20,7 @@ COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
     """What is measured here is not the memory of loading them."""
-    check(batch((b"k", b"v", ())))
+    guard.load()
 
 
 def check(data):
@@ -71,3 +73,20 @@ def test_an_error_names_only_so_many_records():
     with pytest.raises(InvalidRecordsError) as found:
         check(batch(*[(None, b"", ())] * 3000))
     assert len(found.value.rows) == 1000
+
+
+@given(data=st.data(), count=st.integers(1, 5), compacted=st.booleans())
+def test_the_compiled_look_finds_what_the_slow_one_finds(data, count, compacted):
+    """Whatever a byte of the records or of the header's numbers is changed to: both take it, or neither does."""
+    rows = [(data.draw(st.sampled_from([b"k", None])), b"v", (("h", b"x"),) * (n % 2)) for n in range(count)]
+    records = bytearray(batch(*rows))
+    for _ in range(data.draw(st.integers(0, 3))):
+        records[data.draw(st.sampled_from([*range(27, 43), *range(HEADER_BYTES, len(records))]))] = data.draw(
+            st.integers(0, 255)
+        )
+    seal(records, 0, len(records))
+    terms = guard.Terms(int(compacted), *data.draw(st.sampled_from([(-(2**63) + 1, 2**63 - 1), (900, 1_100)])))
+    slow, quick = guard.look_slowly(records, terms), guard._look(guard._Loaded.check, records, terms)
+    assert (slow is None) == (quick is None), (slow, quick)
+    if slow is not None and guard.OTHER_MAX in (slow.reason, quick.reason):
+        assert slow == quick
