@@ -1,7 +1,7 @@
 # One command per need; each is one line of tools, so that CI and people run the same.
 PYTHON ?= python
 
-.PHONY: check lint types imports docs docs-check test sim bench mutants clean
+.PHONY: check lint types imports docs docs-check test soak sim bench mutants clean
 
 check: lint types imports docs-check  ## everything that must be green before a commit (about a minute)
 	$(PYTHON) -m pytest tests/unit tests/model tests/architecture
@@ -24,6 +24,9 @@ docs-check:
 
 test:  ## all tests, Spark's too
 	$(PYTHON) -m pytest
+
+soak:  ## what the tests only run for seconds, for as long as a person waits (an hour); needs what --long needs
+	$(PYTHON) -m pytest --soak -m soak -n 1 --timeout 3600
 
 sim:  ## one seed of the simulated cluster, or COUNT of them from SEED on
 	$(PYTHON) -m tests.sim $(or $(SEED),1) $(or $(COUNT),1)

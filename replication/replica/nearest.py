@@ -59,7 +59,9 @@ async def sent_on(
             if replica is not None and asked.fetch_offset >= role.replica.start:
                 end = role.high_watermark
                 none = () if isolation is Isolation.READ_COMMITTED else None
-                answer = PartitionFetched(tp.partition, 0, end, end, role.replica.start, none)
+                stable_end = role.replica.stable_end_known()
+                stable_end = end if stable_end is None else min(end, stable_end)
+                answer = PartitionFetched(tp.partition, 0, end, stable_end, role.replica.start, none)
                 found[tp] = answer._replace(preferred_read_replica=replica)
     return found
 

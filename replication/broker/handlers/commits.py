@@ -121,6 +121,8 @@ class CommitHandlers:
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
             wanted.update((TopicPartition(name, row.partition_index), None) for name, row in chunk)
         try:
+            if not body.group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
             if self._groups.group(body.group_id) is None:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
             codes = await self._change(body.group_id, wanted, events.DeleteOffsets, raises=True)

@@ -12,20 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from logstore.config import names_replica
-from logstore.errors import DiskFullError, InvalidRecordError
+from logstore.errors import DiskFullError
 from logstore.log.validation import AppendInfo
 from logstore.log.writer import Plain
-from logstore.records.batch import InvalidBatchError, batches, keyless_rows
 from logstore.records.marker import Marker
-from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
+from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
+from replication.replica.leader import guard
 from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
@@ -37,9 +36,6 @@ from replication.replica.storage.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-# What the records of a batch for a compacted topic may expand to, beside four times their size: they are looked into.
-EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 
 # What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
 PROMPT_BYTES_MAX = 32 * 1024
@@ -53,7 +49,7 @@ class Append(NamedTuple):
     acks: int
     request: PendingProduce | PendingAppend
     marker: Marker | None = None
-    has_keys: bool = False  # all of them, as is known
+    is_own: bool = False  # made by this broker, which nobody needs to look into
 
 
 class _AppendGroup:
@@ -88,14 +84,14 @@ class _AppendGroup:
 def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
     records = append.records
     try:
-        needs_look = replica.config.is_compacted and not append.has_keys
-        if not needs_look and replica.host.is_sound():
+        if not append.is_own:
+            guard.check(records, replica.config, replica.host.clock.now_ms())
+        if replica.host.is_sound():
             # Nobody else changes the files of a broker: to lock them and look costs as much as the append.
             done = replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
             if done is not None:
                 return done
-        guard = partial(_check_keys, records) if needs_look else None
-        return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
+        return replica.log.append_as_leader(records, leader_epoch=leader_epoch)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
         return error
 
@@ -106,20 +102,6 @@ def _append_markers(replica: ReplicaLog, markers: Sequence[Marker], leader_epoch
         return replica.log.append_markers(markers, leader_epoch=leader_epoch, is_owner=replica.host.is_sound())
     except Exception as error:  # noqa: BLE001  as above
         return [error] * len(markers)
-
-
-def _check_keys(data: Buffer) -> None:
-    """Looks into the records, which nothing else does here: some 3 µs each. Raises: KeylessRecordsError.
-
-    InvalidRecordError: they are damaged, or expand beyond all reason.
-    """
-    limit_bytes = EXPANDED_BYTES_MAX + 4 * len(data)
-    try:
-        rows = [row for at, _ in batches(data) for row in keyless_rows(data, at, limit_bytes=limit_bytes)]
-    except InvalidBatchError as error:
-        raise InvalidRecordError(f"nothing was appended: {error}") from error
-    if rows:
-        raise KeylessRecordsError(tuple(rows))
 
 
 class Leader:
@@ -222,35 +204,36 @@ class Leader:
     # ----------------------------------------------------------------- produce
 
     def append(
-        self, records: bytearray | memoryview, acks: int, request: PendingProduce, *, has_keys: bool = False
+        self, records: bytearray | memoryview, acks: int, request: PendingProduce, *, is_own: bool = False
     ) -> None:
         """Append the records behind all that came before, stamped in place; settle `request` with what became of them.
 
-        The event loop writes them where that takes less than to have a thread do it. `has_keys`: so they are known to
-        be, which a compacted log looks for.
+        The event loop writes them where that takes less than to have a thread do it. `is_own`: this broker made them,
+        and the guard passes them unseen.
         """
         replica = self.replica
         if acks == ALL_IN_SYNC and not self.has_enough_replicas():
             refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(replica.tp, refused)
             return
-        outcome = self._write(records, has_keys=has_keys)
+        outcome = self._write(records, is_own=is_own)
         if outcome is None:  # it may take longer
-            self.append_later(Append(records, acks, request, has_keys=has_keys))
+            self.append_later(Append(records, acks, request, is_own=is_own))
         elif self.is_over:
             request.settle(replica.tp, NOT_LEADER)
         else:
             self._settle(records, acks, request, outcome, is_committed=self.commits_by_append())
 
-    def append_each(self, batches: Sequence[Plain], *, has_keys: bool = False) -> Sequence[AppendInfo | AppendResult]:
+    def append_each(self, batches: Sequence[Plain], *, is_own: bool = False) -> Sequence[AppendInfo | AppendResult]:
         """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
 
         The caller looks (see `Host.look`) before it acknowledges them. With acks=all they wait for the high watermark:
-        `wait_for_commit`. `has_keys` is as in `append`.
+        `wait_for_commit`. `is_own` is as in `append`.
         """
         replica, disk = self.replica, self.replica.host.disk
-        is_plain = self._group is None and (has_keys or not replica.log.config.is_compacted)
-        if not is_plain or not replica.host.is_sound() or not disk.begin_write(replica.queue):
+        if not is_own:
+            batches = self._that_pass(batches)
+        if self._group or not batches or not replica.host.is_sound() or not disk.begin_write(replica.queue):
             return ()
         try:
             outcomes = replica.log.try_append_each(batches, leader_epoch=self.state.leader_epoch)
@@ -271,6 +254,17 @@ class Leader:
                 found.append(self._result(records, outcome))
         return found
 
+    def _that_pass(self, batches: Sequence[Plain]) -> Sequence[Plain]:
+        """Return the first ones that the guard passes at once."""
+        terms = self._terms()
+        for count, (records, _) in enumerate(batches):
+            if not guard.passes(records, terms):
+                return batches[:count]
+        return batches
+
+    def _terms(self) -> guard.Terms:
+        return guard.terms_of(self.replica.config, self.replica.host.clock.now_ms())
+
     def has_enough_replicas(self) -> bool:
         return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
 
@@ -283,15 +277,14 @@ class Leader:
         """Is what is appended now committed by that, since no other replica is in sync, and nothing waits before it?"""
         return self.state.is_alone and not self._waits
 
-    def _write(self, records: bytearray | memoryview, *, has_keys: bool = False) -> Outcome | None:
+    def _write(self, records: bytearray | memoryview, *, is_own: bool = False) -> Outcome | None:
         """Write them in the event loop. None: that may take longer, or is not its turn, and nothing was done."""
-        replica = self.replica
-        host, config = replica.host, replica.log.config
+        replica, host = self.replica, self.replica.host
         outcome: Outcome | None = None
         if (
             self._group is None
             and len(records) <= PROMPT_BYTES_MAX
-            and (has_keys or not config.is_compacted)
+            and (is_own or guard.passes(records, self._terms()))
             and host.is_sound()
             and host.disk.begin_write(replica.queue)
         ):
@@ -405,7 +398,7 @@ class Leader:
             self.replica.host.disk_full()  # says so once
         elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
             logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
-        rows = outcome.rows if isinstance(outcome, KeylessRecordsError) else ()
+        rows = outcome.rows if isinstance(outcome, InvalidRecordsError) else ()
         return AppendResult(code, error_message=str(outcome), wrong_rows=rows)
 
     def _committed(self, high_watermark: int) -> None:

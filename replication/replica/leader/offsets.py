@@ -75,11 +75,12 @@ def _look_up(leader: Leader, timestamp_ms: int, end: int, isolation: Isolation) 
         end = min(end, leader.replica.stable_end())
     if timestamp_ms == Special.LATEST:
         return FoundOffset(ErrorCode.NONE, -1, end, leader.state.leader_epoch)
-    if timestamp_ms == Special.MAX_TIMESTAMP:
-        timestamp_ms = max((segment.max_timestamp_ms for segment in log.segments()), default=-1)
-    if timestamp_ms < 0:
+    if timestamp_ms == Special.MAX_TIMESTAMP:  # as in Kafka, that of a transaction's marker counts
+        found = log.reader.newest()
+    elif timestamp_ms < 0:
         return FoundOffset(ErrorCode.NONE)
-    found = log.reader.offset_for_time(timestamp_ms)
+    else:
+        found = log.reader.offset_for_time(timestamp_ms)
     if found is None or found.offset >= end:
         return FoundOffset(ErrorCode.NONE)
     return _found(leader, found.offset, found.timestamp_ms)
@@ -97,7 +98,8 @@ def end_of_epoch(
 ) -> EpochEnd:
     """The largest epoch that is not above `epoch`, and where it ends; OffsetForLeaderEpoch.
 
-    If all are newer, a follower is told where the log begins.
+    If all are newer, a follower is told where the log begins. Of an epoch that is yet to come a client learns nothing;
+    a follower, which may be ahead, where the log ends.
     """
     try:
         leader = find(TopicPartition(*tp))
@@ -108,6 +110,9 @@ def end_of_epoch(
         return EpochEnd(error)
     if leader.replica.ends_early:
         return EpochEnd(ErrorCode.KAFKA_STORAGE_ERROR)
+    if replica_id < 0 and epoch >= leader.state.leader_epoch:
+        own = leader.state.leader_epoch, leader.state.log_end_offset
+        return EpochEnd(ErrorCode.NONE, *own) if epoch == own[0] else EpochEnd(ErrorCode.NONE)
     found = leader.replica.log.epochs.end_offset(epoch, leader.state.log_end_offset)
     if found is None:
         return EpochEnd(ErrorCode.NONE, -1, leader.replica.start if replica_id >= 0 else -1)
