@@ -69,6 +69,11 @@ class InternalTopic:
         except KafkaError:
             return None
 
+    def may_lead_soon(self, partition: int) -> bool:
+        replicas = self._replicas
+        is_told = replicas.requests.changing.locked()
+        return is_told or replicas.metadata.leader(self._topic, partition) == replicas.config.broker_id
+
     def append(
         self,
         partition: int,

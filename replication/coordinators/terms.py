@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS = 1000  # to notice changes of leadership of which nothing else tells
 LOADED_AT_ONCE = 100  # names, before other tasks get a turn
+# How long after its start, or after it left a partition, a broker says that names are being loaded: see `is_moving`.
+# Members hear of the new coordinator by their next heartbeat, after 3 s unless they are told otherwise.
+MOVING_MS = 6000
 
 
 class Leadership(Protocol):
@@ -55,6 +58,9 @@ class InternalTopic(Protocol):
 
     def leadership(self, partition: int) -> Any | None:
         """Return the present Leadership; None if this broker does not lead the partition."""
+
+    def may_lead_soon(self, partition: int) -> bool:
+        """Return whether the metadata name this broker as its leader, or a controller tells it something just now."""
 
     def append(
         self,
@@ -117,6 +123,8 @@ class Terms(Generic[Slot]):
         self._keeper = keeper
         self._env = env
         self._terms: dict[int, Term[Slot]] = {}
+        self._left_ms: dict[int, int] = {}  # when partitions were led here last
+        self._begun_ms = 0
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         # A process that was paused for this long may have lost its session without knowing.
         self._pause_ms = pause_ms
@@ -129,7 +137,7 @@ class Terms(Generic[Slot]):
     def begin(self) -> None:
         self._metadata.listen(self._metadata_changed)
         self._mapping.look()
-        self._seen_ms = self._env.clock.monotonic_ms()
+        self._begun_ms = self._seen_ms = self._env.clock.monotonic_ms()
         self.every(min(LOOK_MS, self._pause_ms / 2), self.look)
 
     def end(self) -> None:
@@ -191,6 +199,21 @@ class Terms(Generic[Slot]):
             )
         return self.term_of(name).slots.get(name)
 
+    def is_moving(self, name: str) -> bool:
+        """Return whether this broker kept a name a moment ago, or may keep it in a moment, though it does not now.
+
+        It may have done so in its former life, too, of which it has not been told yet.
+        """
+        now_ms = self._env.clock.monotonic_ms()
+        if now_ms - self._begun_ms < MOVING_MS:
+            return True
+        try:
+            number = self.partition_of(name)
+        except KafkaError:
+            return False
+        left_ms = self._left_ms.get(number)
+        return self._topic.may_lead_soon(number) or (left_ms is not None and now_ms - left_ms < MOVING_MS)
+
     def slots(self) -> list[Slot]:
         """Return everything that is kept here. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
         self.look()
@@ -237,6 +260,7 @@ class Terms(Generic[Slot]):
 
     def _unload(self, number: int) -> None:
         term = self._terms.pop(number)
+        self._left_ms[number] = self._env.clock.monotonic_ms()
         if term.loading is not None:
             term.loading.cancel()
         self._keeper.clear(term)
