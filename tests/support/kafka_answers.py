@@ -182,6 +182,13 @@ def created_with_null(asker):
     return create_with(asker, retention_ms=None)[1]
 
 
+@case("CreateTopics: a setting twice, of which the last counts", ([0], "2000000"))
+def created_with_two(asker):
+    name = asker.named("settings")
+    found = create(asker, name, configs=[{"name": "retention.ms", "value": f"{each}000000"} for each in (1, 2)])
+    return found, described(asker, name, "retention.ms")
+
+
 @case("CreateTopics: an empty cleanup.policy", ([0], ""))
 def created_without_policy(asker):
     name, found = create_with(asker, cleanup_policy="")
@@ -345,6 +352,13 @@ def describe_illegal(asker):
 @case("DescribeConfigs of a broker's loggers, of client metrics, of a group", [42, 42, 42], [0, 0, 0])
 def describe_others(asker):
     return describe(asker, (8, "1")) + describe(asker, (16, "x")) + describe(asker, (32, "g"))
+
+
+@case("DescribeConfigs of all brokers, where nothing was set", [], ["min.insync.replicas"])
+def describe_all_brokers(asker):
+    row = {"resource_type": 4, "resource_name": "", "configuration_keys": None}
+    body = {"resources": [row], "include_synonyms": False, "include_documentation": False}
+    return [each.name for each in asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results[0].configs]
 
 
 @case("DescribeConfigs: a topic twice in one request", [0], [0, 0])
