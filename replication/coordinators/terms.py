@@ -20,11 +20,10 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS = 1000  # to notice changes of leadership of which nothing else tells
 LOADED_AT_ONCE = 100  # names, before other tasks get a turn
-BETWEEN_ROLES_MS = 1000  # a longer gap between two roles of a partition means that another broker may lead it
 
 
 class Leadership(Protocol):
-    """One leader epoch of this broker for a partition of the topic. Equal only to itself."""
+    """The time in which this broker leads a partition, in however many leader epochs. Equal only to itself."""
 
     @property
     def leader_epoch(self) -> int: ...
@@ -57,9 +56,6 @@ class InternalTopic(Protocol):
     def leadership(self, partition: int) -> Any | None:
         """Return the present Leadership; None if this broker does not lead the partition."""
 
-    def is_between_roles(self, partition: int) -> bool:
-        """Return whether the former role of the partition is over and the next one has not begun."""
-
     def append(
         self,
         partition: int,
@@ -86,10 +82,7 @@ Slot = TypeVar("Slot")
 
 
 class Term(Generic[Slot]):
-    """One partition of the topic, as long as no other broker leads it; `slots` are by their names.
-
-    That may be several leader epochs in a row: a controller begins one whenever a follower dies.
-    """
+    """One partition of the topic, as long as this broker leads it; `slots` are by their names."""
 
     def __init__(self, partition: int, leadership: Leadership) -> None:
         self.partition = partition
@@ -97,11 +90,6 @@ class Term(Generic[Slot]):
         self.slots: dict[str, Slot] = {}
         self.loading: asyncio.Task[None] | None = None
         self.missed: list[Callable[[], None]] = []  # what to do once it is loaded
-        self.over_since_ms: int | None = None
-
-    def goes_on_with(self, leadership: Leadership) -> bool:
-        """Return whether no other broker led in between: then what was loaded is still valid."""
-        return self.loading is None and leadership.leader_epoch == self.leadership.leader_epoch + 1
 
 
 class Keeper(Protocol[Slot]):
@@ -222,23 +210,12 @@ class Terms(Generic[Slot]):
     def _look_at(self, number: int) -> Term[Slot] | None:
         present, term = self._topic.leadership(number), self._terms.get(number)
         if term is not None and present != term.leadership:
-            if present is not None and term.goes_on_with(present):
-                term.leadership, term.over_since_ms = present, None
-            elif present is not None or not self._is_between_roles(term):
-                self._unload(number)
-                term = None
+            self._unload(number)
+            term = None
         if term is None and present is not None:
             term = self._terms[number] = Term(number, present)
             term.loading = asyncio.get_running_loop().create_task(self._load(term))
         return term
-
-    def _is_between_roles(self, term: Term[Slot]) -> bool:
-        if not self._topic.is_between_roles(term.partition):
-            return False
-        now_ms = self._env.clock.monotonic_ms()
-        if term.over_since_ms is None:
-            term.over_since_ms = now_ms
-        return now_ms - term.over_since_ms < BETWEEN_ROLES_MS
 
     async def _load(self, term: Term[Slot]) -> None:
         began_ms = self._env.clock.monotonic_ms()

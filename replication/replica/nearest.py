@@ -85,10 +85,13 @@ class ShownFollower:
     def readable_end(self, terms: FetchTerms) -> int:
         return self._role.high_watermark
 
+    def judge_epoch(self, asked: int) -> ErrorCode:
+        return isr.judge_epoch(self._role.state.leader_epoch, asked)
+
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """The refusal, if there is one: OFFSET_NOT_AVAILABLE for what is there, or may be, and is not yet known so."""
         role, offset = self._role, asked.fetch_offset
-        if error := isr.judge_epoch(role.state.leader_epoch, asked.current_leader_epoch):
+        if error := self.judge_epoch(asked.current_leader_epoch):
             return self.refused(error)
         if role.is_offline or self.replica.ends_early:
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)

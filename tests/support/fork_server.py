@@ -24,7 +24,8 @@ from pathlib import Path
 
 ROOT = str(Path(__file__).parents[2])
 BROKER = "replication.broker.process"
-LOADED = ("uvloop", BROKER, "replication.cli.brokers")  # the last one for `pylog`
+# Also for `pylog`, and the kernels, which a broker loads with its first records.
+LOADED = ("uvloop", BROKER, "replication.cli.brokers", "logstore.records.kernels")
 WAIT_S = 30
 _SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _quick = {("-m", BROKER)}

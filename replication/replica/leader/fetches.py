@@ -46,6 +46,7 @@ class Readable(Protocol):
     def readable_end(self, terms: FetchTerms) -> int: ...
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None: ...
     def refused(self, code: ErrorCode) -> PartitionFetched: ...
+    def judge_epoch(self, asked: int) -> ErrorCode: ...
 
 
 class Reading:
@@ -105,12 +106,18 @@ class Reading:
     def has_more(self, terms: FetchTerms) -> bool:
         return self.must_answer(terms) or self.leader.readable_end(terms) > self.upper
 
+    def refusal(self) -> ErrorCode:
+        """Return why this replica may not be read any more since it was admitted; NONE if it may."""
+        if self.leader.is_over:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self.leader.judge_epoch(self.asked.current_leader_epoch)
+
     def must_answer(self, terms: FetchTerms) -> bool:
         leader = self.leader
         is_behind = terms.is_follower and (
             leader.replica.start > self.start or (isinstance(leader, Leader) and leader.has_news(terms.replica_id))
         )
-        return self.error is not None or leader.is_over or is_behind
+        return self.error is not None or is_behind or self.refusal() is not ErrorCode.NONE
 
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
         """In a reader thread: read, and look at transactions if they matter.
@@ -152,8 +159,8 @@ class Reading:
 
     def answer(self, terms: FetchTerms) -> PartitionFetched:
         leader = self.leader
-        if leader.is_over:
-            return PartitionFetched(self.tp.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if refusal := self.refusal():
+            return PartitionFetched(self.tp.partition, refusal)
         if self.error is not None:
             return leader.refused(code_of(self.error))
         counters = leader.replica.host.counters

@@ -144,7 +144,7 @@ async def delete_records(find: Find, tp: tuple[str, int], offset: int, *, timeou
     deadline_s = replica.host.disk.loop.time() + timeout_ms / 1000
     while leader.low_watermark < offset and not leader.is_over:
         left_s = deadline_s - replica.host.disk.loop.time()
-        told = leader.next_start()
+        told = leader.starts.next()
         try:
             await asyncio.wait_for(told, left_s)
         except TimeoutError:

@@ -56,6 +56,7 @@ class ReplicaCounters:
     throttled_bytes_in: int = 0  # of those: of replicas that a quota holds back
     throttled_bytes_out: int = 0
     messages_in: int = 0
+    nonzero_base_offsets: int = 0
     answered_errors: Counter[tuple[str, int]] = field(default_factory=Counter)  # by the kind of request, and the code
 
 

@@ -157,9 +157,9 @@ BROKEN = {
     "two batches": (batch(b"a") + batch(b"b"), ErrorCode.INVALID_RECORD),
     "no batch": (b"", ErrorCode.INVALID_RECORD),
     "null": (None, ErrorCode.INVALID_RECORD),
-    "half a batch": (batch(b"abc")[:-1], ErrorCode.CORRUPT_MESSAGE),
+    "half a batch": (batch(b"abc")[:-1], ErrorCode.INVALID_RECORD),
     "bytes behind the batch": (batch(b"abc") + b"x", ErrorCode.INVALID_RECORD),
-    "old format": (_with_magic(batch(b"a"), 1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    "old format": (_with_magic(batch(b"a"), 1), ErrorCode.INVALID_RECORD),
     "newer format": (_with_magic(batch(b"a"), 3), ErrorCode.CORRUPT_MESSAGE),
     "wrong checksum": (_with_crc_wrong(batch(b"a")), ErrorCode.CORRUPT_MESSAGE),
     "transactional": (
@@ -247,9 +247,10 @@ async def test_unknown_partitions_wrong_acks_and_transactions(tmp_path):
         records = bytes(build([Record(0, 0, None, b"")], attributes=TRANSACTIONAL, producer=(1, 0, 0)))
         assert (await client.produce(records)).error_code == ErrorCode.INVALID_TXN_STATE
         marker = bytes(end_marker((1, 0), commit=True, coordinator_epoch=0, now_ms=1))
-        for refused in (marker, records[:53] + b"\xff" * 4 + records[57:]):
+        unnumbered = records[:53] + b"\xff" * 4 + records[57:]
+        for refused, code in ((marker, ErrorCode.INVALID_RECORD), (unnumbered, ErrorCode.INVALID_TXN_STATE)):
             answer = await client.produce(refused, transactional_id="t")
-            assert answer.error_code == ErrorCode.INVALID_TXN_STATE
+            assert answer.error_code == code
 
 
 @on_loop
