@@ -47,7 +47,8 @@ def cases():
 
 def prepare(asker):
     """Make the topic `t`, and a coordinator for groups and transactions."""
-    create(asker, asker.named("t"))
+    keep = {"name": "retention.ms", "value": "-1"}  # the records are of 1970
+    create(asker, asker.named("t"), configs=[keep])
     for kind in (0, 1):
         body = {"key_type": kind, "coordinator_keys": [asker.named("g")]}
         until(lambda body=body: code(asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators[0]) == 0)
@@ -181,6 +182,13 @@ def created_with_null(asker):
     return create_with(asker, retention_ms=None)[1]
 
 
+@case("CreateTopics: a setting twice, of which the last counts", ([0], "2000000"))
+def created_with_two(asker):
+    name = asker.named("settings")
+    found = create(asker, name, configs=[{"name": "retention.ms", "value": f"{each}000000"} for each in (1, 2)])
+    return found, described(asker, name, "retention.ms")
+
+
 @case("CreateTopics: an empty cleanup.policy", ([0], ""))
 def created_without_policy(asker):
     name, found = create_with(asker, cleanup_policy="")
@@ -227,6 +235,26 @@ def elect(asker):
     }
     found = asker.ask(ApiKey.ELECT_LEADERS, 2, body)
     return code(found), codes(row for topic in found.replica_election_results for row in topic.partition_result)
+
+
+@case("AlterPartitionReassignments: a partition twice", [42], [0, 85])
+def reassign_twice(asker):
+    rows = [{"partition_index": 0, "replicas": replicas} for replicas in ((1,), None)]
+    body = {"timeout": 5000, "topics": [{"name": asker.named("t"), "partitions": rows}]}
+    found = asker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, body)
+    return codes(row for topic in found.responses for row in topic.partitions)
+
+
+@case("DescribeProducers: a partition twice", [0], [0, 0])
+def describe_producers_twice(asker):
+    body = {"topics": [{"name": asker.named("t"), "partition_indexes": (0, 0)}]}
+    return codes(asker.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics[0].partitions)
+
+
+@case("DescribeTransactions: an id twice", [105], [105, 105])
+def describe_transactions_twice(asker):
+    body = {"transactional_ids": ("nobody", "nobody")}
+    return codes(asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states)
 
 
 # ------------------------------------------------------------------ settings
@@ -324,6 +352,13 @@ def describe_illegal(asker):
 @case("DescribeConfigs of a broker's loggers, of client metrics, of a group", [42, 42, 42], [0, 0, 0])
 def describe_others(asker):
     return describe(asker, (8, "1")) + describe(asker, (16, "x")) + describe(asker, (32, "g"))
+
+
+@case("DescribeConfigs of all brokers, where nothing was set", [], ["min.insync.replicas"])
+def describe_all_brokers(asker):
+    row = {"resource_type": 4, "resource_name": "", "configuration_keys": None}
+    body = {"resources": [row], "include_synonyms": False, "include_documentation": False}
+    return [each.name for each in asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results[0].configs]
 
 
 @case("DescribeConfigs: a topic twice in one request", [0], [0, 0])

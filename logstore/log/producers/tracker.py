@@ -116,10 +116,9 @@ class ProducerTracker:
             states, place = self._states, self._place
             if states is None or states.end != view.end or place.active is None or place.active != view.active:
                 return None
-            opened = states.open_transactions() if place.base == view.bases[-1] else None
+            return states.last_stable_offset if place.base == view.bases[-1] else None
         finally:
             self._mutex.release()
-        return None if opened is None else opened[0].first_offset if opened else view.end
 
     def check(self, view: DirectoryView, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
         """As `ProducerStates.check`, at the end of this view."""

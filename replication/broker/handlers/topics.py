@@ -81,8 +81,8 @@ class TopicHandlers:
         try:
             if len(assignment) < len(asked.assignments):
                 raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
-            if len(new.config) < len(asked.configs):
-                raise KafkaError(ErrorCode.INVALID_CONFIG, "a setting is given twice, or as null: leave it out")
+            if any(row.value is None for row in asked.configs):
+                raise KafkaError(ErrorCode.INVALID_CONFIG, "a setting is given as null: leave it out")
             if len(asked.configs) > SETTINGS_MAX:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, "no topic has so many settings")
             plan = self._admin.plan(new)
