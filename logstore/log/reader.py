@@ -76,9 +76,10 @@ class LogReader:
         return found
 
     def _read_segment(self, view: DirectoryView, request: Request) -> ReadResult:
-        """Return the batches of one segment; empty if a gap reaches up to `upper`.
+        """Return the batches of one segment; empty if a gap reaches up to `upper`. Gaps in a segment are read over.
 
-        Raises: CorruptLogError: something else is there, or a gap where none may be; FileNotFoundError.
+        Raises: CorruptLogError: something else is there, or a gap between segments where none may be;
+        FileNotFoundError.
         """
         may_have_gaps = self._files.may_have_gaps or view.was_compacted
         number = lookup.number_of(view, request.offset)
@@ -87,7 +88,6 @@ class LogReader:
         if found is None:
             position = segment.floor_position(request.offset)
             found = segment.read(request, position, lookup.end_of(view, number))
-        first = number
         while found is None:  # the segment ends before the offset
             number += 1
             is_last = number == len(view.bases)
@@ -95,8 +95,6 @@ class LogReader:
             lookup.check_ends(segment, following, may_have_gaps=may_have_gaps and not is_last)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
-        if not may_have_gaps:
-            lookup.check_no_gap(self._files.segment(view.bases[first]).path, request.offset, found)
         return self._found(segment, found)
 
     def _found(self, segment: Segment, found: Slice) -> ReadResult:

@@ -14,8 +14,8 @@ from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.segments.closed import Table
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.segment import LOG_SUFFIX, Segment, Slice
-from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, header_at
+from logstore.log.segments.segment import LOG_SUFFIX, Segment
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader
 
 # Offsets in a segment reach so far, whatever the size of the batch behind a gap.
 WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
@@ -67,14 +67,6 @@ def end_of(view: DirectoryView, number: int) -> int:
     if view.is_swapping:
         return view.end
     return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
-
-
-def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
-    """Raise CorruptLogError unless `found`, read from `offset` on, begins there. `path` should hold the offset."""
-    base_offset = header_at(found.data).base_offset if found and found.data else None
-    if base_offset is None or base_offset > offset:
-        until = "the end" if base_offset is None else base_offset
-        raise CorruptLogError(path, found.position if found else 0, f"offsets {offset} to {until} are missing")
 
 
 def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from logstore.config import INT32_MAX
 from logstore.env import Env, FileStat
 from logstore.errors import CorruptLogError
 from logstore.log.segments.end import NO_TIME, SegmentEnd, step
@@ -200,20 +201,17 @@ class Segment:
             position += header.size_bytes
             next_offset = header.next_offset
 
-    def tail(self, size_bytes: int, known: SegmentEnd | None = None, *, may_have_gaps: bool = True) -> SegmentEnd:
-        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
-
-        Without gaps each batch must begin where the one before it ended: only that shows a wrong last base offset.
-        """
+    def tail(self, size_bytes: int, known: SegmentEnd | None = None) -> SegmentEnd:
+        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed."""
         # Another writer of the batches behind the known end may have added to the indexes.
         tail = known._replace(damage=None, timed_entries=-1) if known else self._indexed_tail(size_bytes)
         try:
             for position, batch in self.headers(tail.position, size_bytes):
                 if batch.base_offset < tail.next_offset:
                     raise CorruptLogError(self.path, position, f"offset {batch.base_offset} appears twice")
-                if batch.base_offset > tail.next_offset and not may_have_gaps:
-                    missing = f"offsets {tail.next_offset} to {batch.base_offset} are missing"
-                    raise CorruptLogError(self.path, position, missing)
+                if batch.last_offset - self.base_offset > INT32_MAX:
+                    too_far = f"offset {batch.last_offset} is too far from where the segment begins"
+                    raise CorruptLogError(self.path, position, too_far)
                 tail = tail.behind(batch, position)
         except CorruptLogError as error:
             return tail._replace(damage=error.reason)
