@@ -43,7 +43,12 @@ LOOK_MS = 200  # between two looks at a starting broker
 STOP_TIMEOUT_S = 30
 GIVE_UP_TIMEOUT_S = 5  # for serving brokers, when a start is broken off
 # Other defaults than a broker's: groups do not wait for more members, and the last broker that stops not for others.
-DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "controlled.shutdown.max.retries": "1"}
+# Its clients are of this release, so that batches are judged as by Kafka.
+DEFAULTS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "controlled.shutdown.max.retries": "1",
+    "strict.base.offset.enable": "true",
+}
 # Settings that a cluster sets for each of its brokers, and how to set them instead.
 _OWN = {
     "broker.id": "the brokers of a cluster are numbered; --brokers says how many",

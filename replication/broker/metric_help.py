@@ -79,6 +79,7 @@ HELP: Mapping[str, str] = {
     "pylog_loop_longest_stall_seconds": "Length of the longest stall of the event loop.",
     "pylog_loop_stalls_total": "Stalls of the event loop of a second or more.",
     "pylog_lost_records_total": "Records cut that were committed.",
+    "pylog_nonzero_base_offsets_total": "Batches of clients whose base offset is not 0: the next release refuses them.",
     "pylog_offline_partitions": "Partitions without a live leader, as this broker knows.",
     "pylog_oldest_open_transaction_seconds": "Age of the oldest open transaction coordinated here.",
     "pylog_open_transactions": "Open transactions coordinated here.",

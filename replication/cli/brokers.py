@@ -126,7 +126,8 @@ def start_cluster(
     left, for whatever reason but `stop-broker`.
 
     Two defaults differ from server.properties, since all brokers are on one machine (--set changes them):
-    group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1. With metrics.port=P, the brokers have the
+    group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1, strict.base.offset.enable=true. With
+    metrics.port=P, the brokers have the
     ports P, P+1, and so on; 0 is a free one for each.
 
     \b

@@ -262,6 +262,8 @@ class Sender:
             self._start(self._request(leader, taken))
 
     def _stamp(self, state: _Partition, batch: _Batch) -> None:
+        # Leaders give offsets; Kafka's refuse a batch that does not begin at 0, and encoders count on.
+        batches.stamp(batch.data, 0, 0, batches.NO_LEADER_EPOCH)
         if self._producer is None or batch.sequence is not None:
             return
         batch.sequence = state.next_sequence

@@ -151,6 +151,11 @@ class BrokerConfig(_Given):
         "Replicas that a broker may have; topics, partitions and moves that would bring more are refused.",
         minimum=1,
     )
+    strict_base_offset_enable: bool = setting(
+        False,
+        "Refuse batches of producers whose base offset is not 0, as Kafka does? Older clients of pylog send such "
+        "batches; the next release always refuses them.",
+    )
     delete_topic_enable: bool = setting(True, "May topics be deleted?")
 
     # ------------------------------------------------------------ replication

@@ -29,6 +29,7 @@ QUICK = {
     "replica.fetch.wait.max.ms": 200,
     "replica.fetch.backoff.ms": 50,
     "num.io.threads": 2,
+    "strict.base.offset.enable": "true",  # as Kafka: no test leans on what is forgiven
 }
 
 

@@ -7,6 +7,7 @@ that wants one is answered without, and goes on to name all partitions in every 
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
@@ -50,9 +51,12 @@ from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
 
-# Of a batch: its length behind that field, its format, its attributes.
-_HEAD = struct.Struct(">8xi4xb4xh")
+logger = logging.getLogger(__name__)
+
+# Of a batch: its base offset, its length behind that field, its format, its attributes.
+_HEAD = struct.Struct(">qi4xb4xh")
 _SEQUENCE = struct.Struct(">53xi")
+_NO_OFFSET = bytes(8)
 MAGIC = 2
 APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
 PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
@@ -68,9 +72,8 @@ class _Takes(NamedTuple):
 
     version: int
     transactional: bool
+    strict: bool  # in what leaders number anew
 
-
-_PLAIN = tuple(_Takes(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
 
 Answer: TypeAlias = Encoded | ProduceResponse | None
 
@@ -89,6 +92,8 @@ class DataHandlers:
         self._verification = verification
         self._metadata: Metadata = replicas.metadata
         self._errors = replicas.counters.answered_errors
+        strict, versions = config.strict_base_offset_enable, range(ApiKey.PRODUCE.versions.last + 1)
+        self._plain = tuple(_Takes(version, False, strict) for version in versions)
         self._followed = FollowedHandler(config, replicas, strangers, self._failed_fetch)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -108,7 +113,7 @@ class DataHandlers:
             return self._produce_many(context, request)
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong, takes = _refuse_all(request), _PLAIN[context.version]
+        all_wrong, takes = _refuse_all(request), self._plain[context.version]
         for name, partitions in topics:
             reason = all_wrong or _refuse_topic(name)
             for row in partitions:
@@ -117,6 +122,7 @@ class DataHandlers:
             records.pop(tp, None)
         pending = PendingProduce(records)
         for tp, batch in records.items():
+            self._note_base_offset(tp, batch)
             try:
                 leader = self._replicas.leader(tp)
             except KafkaError as error:
@@ -133,7 +139,8 @@ class DataHandlers:
     async def _produce_many(self, context: Work, request: ProduceRequest) -> ProduceResponse | None:
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong, takes = _refuse_all(request), _Takes(context.version, request.transactional_id is not None)
+        is_in_transaction = request.transactional_id is not None
+        all_wrong, takes = _refuse_all(request), self._plain[context.version]._replace(transactional=is_in_transaction)
         async for chunk in in_steps((topic.name, row) for topic in request.topics for row in topic.partitions):
             for name, row in chunk:
                 reason = all_wrong or _refuse_topic(name)
@@ -167,16 +174,30 @@ class DataHandlers:
         """As in `produce`; batches of a transaction once it is known to hold their partition."""
         adds = context.version >= PRODUCE_ADDS
         for tp, batch in records.items():
+            self._note_base_offset(tp, batch)
             try:
                 leader = self._replicas.leader(tp)
             except KafkaError as error:
                 pending.settle(tp, AppendResult(error.code, error_message=message_of(error)))
                 continue
-            if request.transactional_id is not None and _HEAD.unpack_from(batch)[2] & TRANSACTIONAL:
+            if request.transactional_id is not None and _HEAD.unpack_from(batch)[3] & TRANSACTIONAL:
                 transaction = request.transactional_id, adds
                 self._verification.append(leader, batch, request.acks, pending, transaction)
             else:
                 leader.append(batch, request.acks, pending)
+
+    def _note_base_offset(self, tp: TopicPartition, batch: Buffer) -> None:
+        """Count a batch that Kafka, and the next release, would refuse, and say so of the first."""
+        if batch[:8] == _NO_OFFSET:
+            return
+        counters = self._replicas.counters
+        counters.nonzero_base_offsets += 1
+        if counters.nonzero_base_offsets == 1:
+            logger.warning(
+                "tp=%s a batch has a base offset that is not 0, as older clients of pylog send: upgrade them, since "
+                "the next release refuses such batches; pylog_nonzero_base_offsets_total counts them",
+                tp,
+            )
 
     async def _produced_many(
         self, version: int, request: ProduceRequest, results: Mapping[TopicPartition, AppendResult]
@@ -397,13 +418,15 @@ def _wrong(takes: _Takes, records: Buffer) -> tuple[ErrorCode, str] | None:
     """Why these records cannot be appended, as far as the header of the batch tells. The log checks the CRC."""
     if len(records) < _HEAD.size:
         return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
-    length, magic, attributes = _HEAD.unpack_from(records)
+    base_offset, length, magic, attributes = _HEAD.unpack_from(records)
     if magic < MAGIC:
         return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic}; only {MAGIC} is taken"
     if magic > MAGIC or length + LENGTH_END > len(records) or length + LENGTH_END < HEADER_BYTES:
         return ErrorCode.CORRUPT_MESSAGE, f"a batch of {length + LENGTH_END} bytes in {len(records)}"
     if length + LENGTH_END < len(records):
         return ErrorCode.INVALID_RECORD, "exactly one batch per partition is taken, and there are more"
+    if base_offset and takes.strict:
+        return ErrorCode.INVALID_RECORD, f"the base offset of a batch must be 0, and is {base_offset}"
     if attributes & (TRANSACTIONAL | CONTROL) and not (takes.transactional and _is_transactional(records)):
         return (
             ErrorCode.INVALID_TXN_STATE,

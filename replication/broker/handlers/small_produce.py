@@ -69,7 +69,7 @@ class SmallProduceHandler:
         if leader is None or acks not in (ALL_IN_SYNC, LEADER_ONLY) or topic in INTERNAL_TOPICS:
             return None
         header = plain_header(records)
-        if header is None or (version < PRODUCE_ZSTD and header[5] & CODEC_MASK == Codec.ZSTD):
+        if header is None or header[0] or (version < PRODUCE_ZSTD and header[5] & CODEC_MASK == Codec.ZSTD):
             return None
         if acks == ALL_IN_SYNC and not leader.has_enough_replicas():
             return None

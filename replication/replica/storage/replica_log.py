@@ -44,6 +44,7 @@ class ReplicaCounters:
     isr_shrinks: int = 0
     isr_expands: int = 0
     failed_isr_updates: int = 0
+    nonzero_base_offsets: int = 0
     lost_records: int = 0  # below a high watermark, and cut nevertheless
     scrubbed_bytes: int = 0
     scrub_passes: int = 0
