@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from logstore.cli.terminal import Failure, counted, end_at_sigterm, output_option, progress_bar, show, talk, usage_errors
+from logstore.cli.terminal import (
+    Failure,
+    counted,
+    end_at_sigterm,
+    output_option,
+    progress_bar,
+    show,
+    talk,
+    usage_errors,
+)
 from logstore.errors import PylogError
 
 if TYPE_CHECKING:

@@ -184,6 +184,23 @@ async def test_what_cannot_be_stored_is_refused_with_its_code_and_other_partitio
         assert (await client.fetch(0)).high_watermark == 0
 
 
+@pytest.mark.parametrize("size", [1, 400_000])
+@on_loop
+async def test_a_base_offset_other_than_0_is_counted_and_taken_or_with_the_setting_refused(tmp_path, caplog, size):
+    """Both ways of a Produce, and in a request of many partitions: a real Kafka refuses it."""
+    records = bytes(build([Record(5, 1_000, None, bytes(size))]))
+    for strict in ("true", "false"):
+        async with client_of(tmp_path / strict, produce_base_offset_strict=strict) as client:
+            alone = await client.produce(records)
+            first, second = (await client.produce_many({T0: records, T1: records})).topics
+            codes = [answer.error_code for answer in (alone, first.partitions[0], second.partitions[0])]
+            assert codes == [ErrorCode.INVALID_RECORD if strict == "true" else 0] * 3
+            counted = client.site.brokers[1].replicas.counters.nonzero_base_offsets
+            assert counted == (0 if strict == "true" else 3)
+            assert (await client.fetch(0)).high_watermark == (0 if strict == "true" else 2)
+    assert sum("with base offset 5" in line for line in caplog.messages) == 1
+
+
 @on_loop
 async def test_clients_do_not_write_to_internal_topics_and_other_topics_of_the_request_go_on(tmp_path):
     internal = TopicPartition(OFFSETS_TOPIC, 0)

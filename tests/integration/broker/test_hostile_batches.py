@@ -32,7 +32,7 @@ async def test_only_batches_that_can_be_read_are_taken(tmp_path, way, monkeypatc
     if way == "slowly":
         monkeypatch.setattr(guard._Loaded, "check", None)
         monkeypatch.setattr(guard, "_kernel", lambda: None)
-    async with client_of(tmp_path, **{"produce.base.offset.strict": "true"}) as client:
+    async with client_of(tmp_path) as client:
         await made(client)
         if way == "alone, in the loop":
             write_at_once(client.site.brokers[1].replicas._set.disk)
@@ -96,13 +96,3 @@ async def test_a_batch_that_expands_beyond_reason_is_refused_and_others_go_on(tm
         assert found.error_code == ErrorCode.INVALID_RECORD
         assert "more than 6" in found.error_message
         assert (await client.produce(bytes(batch(b"next")))).base_offset == 0
-
-
-@on_loop
-async def test_for_one_more_release_a_base_offset_is_taken_and_counted(tmp_path, caplog):
-    async with client_of(tmp_path) as client:
-        for number in range(3):
-            data = bytes(raw_batch(record(), base=1000 + number))
-            assert (await client.produce(data)).base_offset == number
-        assert client.site.brokers[1].replicas.counters.nonzero_base_offsets == 3
-        assert sum("base offset" in line.getMessage() for line in caplog.records) == 1
