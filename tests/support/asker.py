@@ -12,7 +12,7 @@ PATIENCE_S = 20
 CLOSED, SILENT = "CLOSED", "SILENT"
 
 
-def until(found, within_s=PATIENCE_S):
+def until(found, within_s=60):
     """Return what it finds, once that is something."""
     deadline = time.monotonic() + within_s
     while not (value := found()):

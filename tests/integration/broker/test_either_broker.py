@@ -10,7 +10,7 @@ import pytest
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchRequest, FetchTopic, ProduceRequest, ProduceTopic
-from tests.support.asker import CLOSED, Asker, until
+from tests.support.asker import CLOSED, SILENT, Asker, until
 from tests.support.in_process import brokers_in_process
 from tests.support.kafka_answers import code
 
@@ -71,17 +71,15 @@ def value_of(field, kind, depth):
     return WORDS.get(name, 0)
 
 
-@pytest.mark.parametrize(
-    ("key", "version"),
-    [(key, version) for key in apis.SERVED for version in sorted({*key.versions}) if key not in OTHERS],
-    ids=str,
-)
+@pytest.mark.parametrize("key", [key for key in apis.SERVED if key not in OTHERS], ids=lambda key: key.name)
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_request_with_empty_lists_is_answered(brokers, caplog, key, version, number):
+def test_a_request_with_empty_lists_is_answered(brokers, caplog, key, number):
+    first, last = key.versions
     with Asker(str(brokers.brokers[number].endpoint)) as asker:
-        for request in requests(key, version):
-            frame = b"".join(map(bytes, apis.encode_request(key, version, 1, "empty", request)))[4:]
-            assert asker.send(frame) is not CLOSED
+        for version in range(first, last + 1):
+            for request in requests(key, version):
+                frame = b"".join(map(bytes, apis.encode_request(key, version, 1, "empty", request)))[4:]
+                assert asker.send(frame) not in (CLOSED, SILENT), (version, request)
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
