@@ -3,7 +3,8 @@
 import asyncio
 
 from replication.errors import ErrorCode
-from replication.replica.leader.offsets import Special, for_time
+from replication.model.times import SpecialTime
+from replication.replica.leader.offsets import for_time
 from replication.replica.leader.results import Isolation
 from tests.integration.broker.test_followed_fetches import with_silent_follower
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three
@@ -89,7 +90,7 @@ async def test_the_end_is_not_told_before_the_true_high_watermark_is_known(tmp_p
 
         async def end():
             asked = {"replica_id": -1, "leader_epoch": -1, "isolation": Isolation.READ_UNCOMMITTED}
-            found = await for_time(lambda tp: two.role, T0, Special.LATEST, **asked)
+            found = await for_time(lambda tp: two.role, T0, SpecialTime.LATEST, **asked)
             return found.error_code, found.offset
 
         assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
