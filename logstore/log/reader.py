@@ -133,6 +133,10 @@ class LogReader:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
         return self._point.look_up(lambda view: lookup.first_since(self._files, view, timestamp_ms))
 
+    def newest(self) -> OffsetAndTimestamp | None:
+        """Return the first record with the largest timestamp, or the marker of a transaction; None if there is none."""
+        return self._point.look_up(lambda view: lookup.newest(self._files, view))
+
 
 class LogProducers:
     """The producers of one log and their transactions, as readers ask for them; takes no lock."""
@@ -158,6 +162,10 @@ class LogProducers:
         """The first offset of the oldest open transaction; the log's end if none is open."""
         undecided = self.undecided()
         return undecided.opened[0].first_offset if undecided.opened else undecided.end
+
+    def stable_end_known(self, view: DirectoryView) -> int | None:
+        """As `last_stable_offset`, of this view, without a look at the disk; None: it takes one."""
+        return self._tracker.stable_end_known(view)
 
     def aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that have an offset in [start, end), oldest marker first."""

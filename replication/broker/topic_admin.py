@@ -138,7 +138,7 @@ class TopicAdmin:
             try:
                 await self._write(tree, topic, assignment)
             except TopicExistsError:
-                if loop.time() > end_s or not await topics.is_marked_deleted(tree, topic.name):
+                if loop.time() > end_s or await topics.is_there_to_stay(tree, topic.name):
                     raise
                 await asyncio.sleep(DELETION_POLL_S)
             else:

@@ -25,7 +25,7 @@ from replication.controller.machine import events
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.watches import Look, Watches, delete_if_there
-from replication.coordination import cluster, nodes, reassignments
+from replication.coordination import cluster, lives, nodes, reassignments
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult, ids_of
 from replication.model.state_changes import ControllerLines, StateChange, named
@@ -255,8 +255,8 @@ class ControllerLoop:
                 self._spawn(self._repeat(lambda: delete_if_there(tree, nodes.ELECTION)))
             case events.WriteReassignment():
                 self._spawn(self._reassign(tree, term, effect))
-            case events.DeleteTopicNodes(topic, topic_id):
-                self._spawn(self._delete_topic(tree, term, topic, topic_id))
+            case events.DeleteTopicNodes() | events.Unmark():
+                self._spawn(self._delete(tree, term, effect))
 
     async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
         """Move the leaderships of a broker that wants to stop; return those that remain.
@@ -292,6 +292,8 @@ class ControllerLoop:
         for look, is_set in zip(looks, armed, strict=True):
             self._spawn(self._watch(term, look, is_set))
         await asyncio.gather(*armed)
+        for name in await self._repeat(lambda: lives.clean_orphans(tree, term.term)):
+            logger.warning("[Controller %d]: deleted the id of topic %s, which does not exist", self.broker, name)
         found = await self._repeat(lambda: cluster.read_cluster(tree, unclean_default=self._unclean_default()))
         logger.info(
             "[Controller %d]: Controller %d ready to serve as the new controller with epoch %d: brokers %s, %d topics",
@@ -402,7 +404,7 @@ class ControllerLoop:
                 )
 
     async def _make_topic_id(self, tree: Tree, term: _Term, topic: str) -> None:
-        await self._repeat(lambda: cluster.make_topic_id(tree, topic, new_topic_id()))
+        await self._repeat(lambda: lives.make_topic_id(tree, term.term, topic, new_topic_id()))
         self.post(await self._repeat(term.watches.read_topics))
 
     async def _reassign(self, tree: Tree, term: _Term, effect: events.WriteReassignment) -> None:
@@ -419,10 +421,21 @@ class ControllerLoop:
                 logger.error("[Controller %d]: %s", self.broker, error)
                 await asyncio.sleep(FAILED_PAUSE_S)
 
-    async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str | None) -> None:
-        if topic_id is None:
-            topic_id = await self._repeat(lambda: cluster.read_topic_id(tree, topic))
-        await self._repeat(lambda: cluster.delete_topic_nodes(tree, term.term, topic, topic_id))
+    async def _delete(self, tree: Tree, term: _Term, effect: events.DeleteTopicNodes | events.Unmark) -> None:
+        if isinstance(effect, events.Unmark):
+            await self._unmark(tree, term, effect.topic)
+        else:
+            await self._delete_topic(tree, term, effect.topic, effect.topic_id)
+
+    async def _unmark(self, tree: Tree, term: _Term, topic: str) -> None:
+        """Forget the mark of a topic that does not exist; look again if it has just been created."""
+        if not await self._repeat(lambda: lives.unmark(tree, term.term, topic)):
+            for event in await self._repeat(term.watches.deletions):
+                self.post(event)
+
+    async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str) -> None:
+        await self._repeat(lambda: lives.delete_topic_nodes(tree, term.term, topic, topic_id))
+        term.watches.note_deleted(topic_id)
         logger.info("[Controller %d]: Deletion of topic %s successfully completed", self.broker, topic)
         self.post(events.TopicNodesDeleted(topic, topic_id))
 

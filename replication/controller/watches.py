@@ -26,6 +26,7 @@ class Watches:
         self._tree = tree
         self._unclean_default = unclean_default
         self._watched_topics: set[str] = set()
+        self._reading: list[set[str]] = []  # per read of topics that goes on: the ids that were deleted meanwhile
         self._reading_offline = asyncio.Lock()  # a later read is posted later
 
     def looks(self) -> tuple[Look, ...]:
@@ -73,12 +74,24 @@ class Watches:
         return (await self.read_topics(),)
 
     async def read_topics(self) -> events.TopicsChanged:
-        found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default())
-        return events.TopicsChanged(found)
+        """The topics, without those that this controller has deleted since the read began: they do not come back."""
+        deleted: set[str] = set()
+        self._reading.append(deleted)
+        try:
+            found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default())
+        finally:
+            self._reading = [each for each in self._reading if each is not deleted]
+        return events.TopicsChanged({name: topic for name, topic in found.items() if topic.id not in deleted})
 
-    async def deletions(self, watch: Watch) -> tuple[events.Event, ...]:
+    def note_deleted(self, topic_id: str) -> None:
+        """Note that this controller has deleted the topic of this id."""
+        for deleted in self._reading:
+            deleted.add(topic_id)
+
+    async def deletions(self, watch: Watch | None = None) -> tuple[events.Event, ...]:
+        """Requested deletions, after the present topics, one of which may be new."""
         names = await self._tree.children(nodes.DELETED_TOPICS, watch)
-        return (events.DeleteRequested(names),) if names else ()
+        return (await self.read_topics(), events.DeleteRequested(names)) if names else ()
 
     async def election(self, watch: Watch) -> tuple[events.Event, ...]:
         """Requested elections, after the present ISRs, whose notices come a moment later."""

@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 from replication.coordination import nodes
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import (
-    BatchResult,
     Check,
     CoordinationError,
     Create,
-    Delete,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -243,19 +241,33 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
 
 
 async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
-    """Return all topics, with their ids and the settings that the controller needs.
+    """Return all topics, with their ids and the settings that the controller needs: all of a topic from one life of it.
+
+    Ids and settings are read before topics. An id that was created with its topic or later, and read before it, belongs
+    to it; so do the settings that were read between. Other topics are looked at again: one that has lived since the
+    first look has no id. Topics that come and go during the read may be missing.
 
     A topic whose node is malformed has no partitions; that is logged, and does not affect other topics.
     """
+    found: dict[str, TopicInfo] = {}
+    seen: dict[str, int] = {}  # the creations of the topics that are looked at again
     names = await tree.children(nodes.TOPICS)
-    assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
-    configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
-    ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
-    return {
-        name: _topic(name, node, config, topic_id, unclean_default)
-        for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True)
-        if node is not None
-    }
+    while names:
+        ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
+        configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
+        assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
+        rows = [row for row in zip(names, assigned, configs, ids, strict=True) if row[1] is not None]
+        again = []
+        for name, node, config, topic_id in rows:
+            assert node is not None
+            is_of_one_life = topic_id is not None and topic_id.creation >= node.creation
+            if is_of_one_life or seen.get(name) == node.creation:
+                found[name] = _topic(name, node, config, topic_id, unclean_default)
+            else:
+                seen[name] = node.creation
+                again.append(name)
+        names = tuple(again)
+    return found
 
 
 def _topic(name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool) -> TopicInfo:
@@ -313,56 +325,3 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
 async def read_reassignments(tree: Tree, watch: Watch | None = None) -> dict[TopicPartition, Reassignment]:
     found = await tree.get(nodes.REASSIGNMENT, watch)
     return {} if found is None else nodes.decode_reassignment(found.data)
-
-
-async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
-    """Set the topic's id to `new_id` if it has none; return the id that it has."""
-    path = nodes.topic_id_path(topic)
-    try:
-        await tree.create(path, new_id.encode())
-    except NodeExistsError:
-        found = await tree.get(path)
-        if found is not None:
-            return found.data.decode()
-        return await make_topic_id(tree, topic, new_id)
-    return new_id
-
-
-async def read_topic_id(tree: Tree, topic: str) -> str | None:
-    found = await tree.get(nodes.topic_id_path(topic))
-    return None if found is None else found.data.decode()
-
-
-async def delete_topic_nodes(tree: Tree, term: Term, topic: str, topic_id: str | None) -> None:
-    """Delete the nodes of a topic: its states first, then in one step the topic, its settings, its id and the mark.
-
-    May be repeated: a topic that was recreated under the name, with another id or none yet, is left alone. Raises:
-    FencedError.
-    """
-    if await read_topic_id(tree, topic) != topic_id:
-        return
-    try:
-        numbers = await tree.children(nodes.partitions_path(topic))
-    except NoNodeError:
-        numbers = ()
-    tps = [TopicPartition(topic, int(number)) for number in numbers]
-    for level in (
-        [nodes.state_path(tp) for tp in tps],
-        [nodes.partition_path(tp) for tp in tps],
-        [nodes.partitions_path(topic)],
-    ):
-        for result in await tree.write_batch([[term.guard, Delete(path)] for path in level]):
-            _raise_unless_gone(result, term)
-    rest = nodes.all_of_topic(topic)
-    found = await tree.read_batch(rest)
-    steps = [Delete(path) for path, node in zip(rest, found, strict=True) if node is not None]
-    (result,) = await tree.write_batch([[term.guard, *steps]])
-    _raise_unless_gone(result, term)
-
-
-def _raise_unless_gone(result: BatchResult, term: Term) -> None:
-    if isinstance(result, RefusedError):
-        if result.index == 0:
-            raise FencedError(term.controller_epoch)
-        if not isinstance(result, NoNodeError):
-            raise result

@@ -50,6 +50,8 @@ PARTITION_COUNTS: Mapping[str, str] = {
 INCARNATIONS = "/pylog/incarnations"
 # Written before replicas are placed: its version shows whether another broker has placed some since.
 PLACEMENTS = "/pylog/placements"
+# Written in the step that deletes a topic: see `coordination.lives`.
+DELETIONS = "/pylog/deletions"
 # Per broker, while it has any: see `coordination.offline`.
 OFFLINE_REPLICAS = "/pylog/offline_replicas"
 
@@ -70,6 +72,7 @@ PERSISTENT_PATHS = (
     "/consumers",
     TOPIC_IDS,
     PLACEMENTS,
+    DELETIONS,
     INCARNATIONS,
     OFFLINE_REPLICAS,
 )
@@ -281,6 +284,12 @@ def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
 
 def encode_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": dict(sorted(config.items()))})
+
+
+def topic_of_config(path: str) -> str | None:
+    """Return the topic whose settings the node has; None for those of brokers."""
+    folder, _, name = path.rpartition("/")
+    return name if folder == TOPIC_CONFIGS else None
 
 
 def broker_config_path(broker: str) -> str:

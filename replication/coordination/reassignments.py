@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from replication.coordination import nodes
 from replication.coordination.cluster import FencedError, Term
+from replication.coordination.lives import still_alive
 from replication.coordination.tree import Create, Delete, Node, RefusedError, SetData, Step, Tree
 from replication.model.cluster import (
     Assignment,
@@ -59,6 +60,7 @@ async def request(
     The steps `also` are done in the same multi. Raises: MalformedNodeError; RefusedError of `also`.
     """
     while True:
+        alive = await still_alive(tree)
         (node,) = await tree.read_batch([nodes.REASSIGNMENT])
         assigned = await _read_assigned(tree, {tp.topic for tp in wanted})
         before = _plans(node)
@@ -69,11 +71,11 @@ async def request(
         if plans == before:
             return idle
         try:
-            await tree.multi([*_steps(node, plans), *also])
+            await tree.multi([alive, *_steps(node, plans), *also])
         except RefusedError as error:
-            if error.path != nodes.REASSIGNMENT:
+            if error.path not in (alive.path, nodes.REASSIGNMENT):
                 raise
-            continue  # another writer was faster
+            continue  # another writer was faster, or a topic was deleted
         return idle
 
 

@@ -1,6 +1,7 @@
 """Changes of topics in the tree by brokers and tools: create, grow, alter, mark for deletion.
 
-Every change is one step. Changes of settings leave a notice behind, as those by Kafka's tools do.
+Every change is one step, and concerns the life of the topic that was read before (see `lives`).
+Changes of settings leave a notice behind, as those by Kafka's tools do.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from replication.coordination import nodes
+from replication.coordination.lives import read_topic_id, still_alive
 from replication.coordination.tree import (
+    ANY_VERSION,
     BadVersionError,
+    Check,
     Create,
     Delete,
     Node,
     NodeExistsError,
     NoNodeError,
+    RefusedError,
     SetData,
     Step,
     Tree,
@@ -32,30 +37,33 @@ async def create_topic(
     config: Mapping[str, str],
     *also: Step,
 ) -> None:
-    """Create a topic, and do the steps `also` in the same multi.
+    """Create a topic, and do the steps `also` in the same multi. Nodes without a topic that have its name are replaced.
 
     Raises: TopicExistsError: it exists, or is being deleted; RefusedError of `also`.
     """
-    config_path = nodes.topic_config_path(topic)
-    left, marked = await tree.read_batch([config_path, nodes.deletion_path(topic)])
-    if marked is not None:
-        raise TopicExistsError(topic)
-    data = nodes.encode_config(config)
-    steps: list[Step] = [
-        Create(config_path, data) if left is None else SetData(config_path, data),
-        Create(nodes.topic_path(topic), nodes.encode_topic(partitions)),
-        Create(nodes.topic_id_path(topic), topic_id.encode()),
-        *also,
-    ]
-    if (path := nodes.PARTITION_COUNTS.get(topic)) is not None:
-        note = await tree.get(path)
-        steps.append(_noting(path, note, nodes.PartitionCount(topic_id, len(partitions))))
-    try:
-        await tree.multi(steps)
-    except (NodeExistsError, BadVersionError) as error:
-        if error.path in {step.path for step in also}:
-            raise
-        raise TopicExistsError(topic) from None
+    path = nodes.topic_path(topic)
+    new = {nodes.topic_config_path(topic): nodes.encode_config(config), nodes.topic_id_path(topic): topic_id.encode()}
+    count_path = nodes.PARTITION_COUNTS.get(topic)
+    while True:
+        *left, marked = await tree.read_batch([*new, nodes.deletion_path(topic)])
+        if marked is not None:
+            raise TopicExistsError(topic)
+        steps: list[Step] = [Create(path, nodes.encode_topic(partitions)), *also]
+        for (at, data), orphan in zip(new.items(), left, strict=True):
+            steps += () if orphan is None else (Delete(at, orphan.version),)
+            steps.append(Create(at, data))
+        if count_path is not None:
+            note = await tree.get(count_path)
+            steps.append(_noting(count_path, note, nodes.PartitionCount(topic_id, len(partitions))))
+        try:
+            await tree.multi(steps)
+        except RefusedError as error:
+            if error.index == 0 and isinstance(error, NodeExistsError):
+                raise TopicExistsError(topic) from None
+            if error.index <= len(also):
+                raise
+            continue  # the topic was deleted between the read and the step
+        return
 
 
 async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *also: Step) -> None:
@@ -65,6 +73,7 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *a
     """
     path = nodes.topic_path(topic)
     while True:
+        alive = await still_alive(tree)
         found = await tree.get(path)
         if found is None:
             raise UnknownTopicError(topic, await tree.children(nodes.TOPICS), "the cluster")
@@ -74,9 +83,9 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *a
                 f"topic {topic!r} has {len(known)} partitions: {sorted(added)} do not follow them"
             )
         try:
-            await tree.multi([SetData(path, nodes.encode_topic({**known, **added}), found.version), *also])
+            await tree.multi([alive, SetData(path, nodes.encode_topic({**known, **added}), found.version), *also])
         except (BadVersionError, NoNodeError) as error:
-            if error.path != path:
+            if error.path not in (alive.path, path):
                 raise
             continue  # it was changed or deleted: the next read tells
         return
@@ -90,6 +99,7 @@ async def read_partition_count(tree: Tree, internal: str) -> nodes.PartitionCoun
     path = nodes.PARTITION_COUNTS[internal]
     paths = [nodes.topic_path(internal), nodes.topic_id_path(internal), path]
     while True:
+        alive = await still_alive(tree)
         topic, topic_id, note = await tree.read_batch(paths)
         if topic is None or topic_id is None:
             return None
@@ -98,7 +108,7 @@ async def read_partition_count(tree: Tree, internal: str) -> nodes.PartitionCoun
             return known
         count = len(nodes.decode_topic(internal, topic.data))
         try:
-            await tree.multi([_noting(path, note, nodes.PartitionCount(topic_id.data.decode(), count))])
+            await tree.multi([alive, _noting(path, note, nodes.PartitionCount(topic_id.data.decode(), count))])
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue  # another broker was faster
 
@@ -119,25 +129,51 @@ async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str,
 
 
 async def change_config(tree: Tree, path: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-    """Replace the settings in a config node by what `change` makes of them, and notify all brokers."""
+    """Replace the settings in a config node by what `change` makes of them, and notify all brokers.
+
+    Raises: UnknownTopicError: they are those of a topic that does not exist; whatever `change` raises.
+    """
     notice = Create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(path), sequence=True)
+    topic = nodes.topic_of_config(path)
     while True:
+        steps: list[Step] = []
+        if topic is not None:
+            steps = [await still_alive(tree), Check(nodes.topic_path(topic), ANY_VERSION)]
+            if await tree.get(nodes.topic_path(topic)) is None:
+                raise UnknownTopicError(topic, await tree.children(nodes.TOPICS), "the cluster")
         found = await tree.get(path)
         data = nodes.encode_config(change(nodes.settings_at(path, found)))
-        step: Step = Create(path, data) if found is None else SetData(path, data, found.version)
+        steps.append(Create(path, data) if found is None else SetData(path, data, found.version))
         try:
-            await tree.multi([step, notice])
+            await tree.multi([*steps, notice])
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue  # another broker was faster
         return
 
 
-async def mark_deleted(tree: Tree, topic: str) -> None:
-    """Ask the controller to delete the topic; without delete.topic.enable it ignores that."""
-    try:
-        await tree.create(nodes.deletion_path(topic))
-    except NodeExistsError:
+async def mark_deleted(tree: Tree, topic: str, topic_id: str | None = None) -> None:
+    """Ask the controller to delete the topic, if it exists; with `topic_id`, only that life of it.
+
+    Without delete.topic.enable the controller ignores that.
+    """
+    while True:
+        alive = await still_alive(tree)
+        if topic_id is not None and await read_topic_id(tree, topic) != topic_id:
+            return
+        steps: list[Step] = [Check(nodes.topic_path(topic), ANY_VERSION), Create(nodes.deletion_path(topic))]
+        try:
+            await tree.multi(steps if topic_id is None else [alive, *steps])
+        except BadVersionError:
+            continue  # a topic was deleted, perhaps this one
+        except (NodeExistsError, NoNodeError):
+            return
         return
+
+
+async def is_there_to_stay(tree: Tree, topic: str) -> bool:
+    """Return whether the topic exists and is not being deleted."""
+    found, marked = await tree.read_batch([nodes.topic_path(topic), nodes.deletion_path(topic)])
+    return found is not None and marked is None
 
 
 async def is_marked_deleted(tree: Tree, topic: str) -> bool:

@@ -269,6 +269,9 @@ class Cluster:
                 self.out.append("election done")
             case events.DeleteTopicNodes(topic, topic_id):
                 self._forget(topic, topic_id)
+            case events.Unmark(topic):
+                self.out.append(f"mark of {topic} deleted")
+                self.deletions = [name for name in self.deletions if name != topic]
             case events.MakeTopicId(topic):
                 self.out.append(f"topic id of {topic} made")
                 self.topics[topic] = replace(self.topics[topic], id=f"{topic}@1")
@@ -306,7 +309,7 @@ class Cluster:
             results.append(events.WriteResult(tp, accepted, self.stored.get(tp)))
         self._post(events.StatesWritten(tuple(results)))
 
-    def _forget(self, topic: str, topic_id: str | None) -> None:
+    def _forget(self, topic: str, topic_id: str) -> None:
         self.out.append(f"nodes of {topic} deleted")
         self.topics.pop(topic, None)
         self.deletions = [name for name in self.deletions if name != topic]

@@ -131,7 +131,16 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
     return end
 
 
-def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def newest(files: PartitionDirectory, view: DirectoryView) -> OffsetAndTimestamp | None:
+    """Return the first record or marker that has the largest timestamp of the log."""
+    closed, count = closed_in(files, view)
+    newest_ms = max((view.tail.max_timestamp_ms, *(closed[number].newest_ms for number in range(count))))
+    return first_since(files, view, newest_ms, or_marker=True)
+
+
+def first_since(
+    files: PartitionDirectory, view: DirectoryView, timestamp_ms: int, *, or_marker: bool = False
+) -> OffsetAndTimestamp | None:
     closed, count = closed_in(files, view)
     for number in range(max(closed.first_reaching(timestamp_ms, count), number_of(view, view.start)), len(view.bases)):
         if number < count:
@@ -141,7 +150,7 @@ def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: in
             newest_ms, size_bytes, limit = view.tail.max_timestamp_ms, view.tail.position, view.end
         if newest_ms >= timestamp_ms:
             segment = files.segment(view.bases[number])
-            if found := segment.first_since(timestamp_ms, size_bytes, limit, start=view.start):
+            if found := segment.first_since(timestamp_ms, size_bytes, limit, start=view.start, or_marker=or_marker):
                 return OffsetAndTimestamp(*found)
     return None
 

@@ -312,10 +312,12 @@ class Segment:
             offset = batch.next_offset
         return offset
 
-    def first_since(self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0) -> tuple[int, int] | None:
+    def first_since(
+        self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0, or_marker: bool = False
+    ) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record from `start` on, not older than `timestamp_ms`, if any.
 
-        `limit` is where the next segment begins, or the log ends.
+        `limit` is where the next segment begins, or the log ends. `or_marker`: a transaction's marker counts, too.
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
@@ -323,7 +325,9 @@ class Segment:
         entry = self.time_index.floor(timestamp_ms) if size_bytes > WINDOW_BYTES else None
         first = self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         for position, batch in self.headers(first, size_bytes):
-            if batch.max_timestamp < timestamp_ms or batch.last_offset < start or batch.is_control:
+            if batch.max_timestamp < timestamp_ms or batch.last_offset < start:
+                continue
+            if batch.is_control and not or_marker:
                 continue
             try:
                 for record in records(self._env.files.read(self.path, position, batch.size_bytes)):

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from replication.controller.machine import reassignment
 from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.elections import settle
-from replication.controller.machine.events import DeleteTopicNodes, ReplicasDeleted, TopicNodesDeleted
+from replication.controller.machine.events import DeleteTopicNodes, ReplicasDeleted, TopicNodesDeleted, Unmark
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import EPOCH_DURING_DELETE, NO_LEADER, Replica, TopicPartition
 
@@ -29,7 +29,7 @@ def begin(draft: WorkingState, topics: Iterable[str]) -> None:
         return
     for name in topics:
         if name not in draft.topics:
-            draft.also(DeleteTopicNodes(name, None))
+            draft.also(Unmark(name))
         elif any(tp.topic == name for tp in draft.moves) or not draft.topics[name].partitions:
             draft.delayed_deletions.add(name)
         elif name not in draft.deletions:
@@ -127,4 +127,6 @@ def _maybe_finish(draft: WorkingState, topic: str) -> None:
     for tp in tps:
         draft.move_partition(tp, PartitionState.OFFLINE)
         draft.move_partition(tp, PartitionState.NON_EXISTENT)
-    draft.also(DeleteTopicNodes(topic, draft.topics[topic].id))
+    topic_id = draft.topics[topic].id
+    assert topic_id is not None, f"{topic}: its replicas were deleted by its id"
+    draft.also(DeleteTopicNodes(topic, topic_id))

@@ -128,7 +128,7 @@ class TopicNodesDeleted:
     """The nodes of the topic with this id are deleted. There may be another topic of its name."""
 
     topic: str
-    topic_id: str | None
+    topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +295,17 @@ class WriteReassignment:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicNodes:
-    """Delete the topic's nodes, its settings and last the mark in /admin/delete_topics.
-
-    `topic_id` None: whatever topic has this name. Answer: TopicNodesDeleted.
-    """
+    """Delete the nodes of the topic with this id: its states, then at once the rest. Answer: TopicNodesDeleted."""
 
     topic: str
-    topic_id: str | None
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unmark:
+    """Delete the mark in /admin/delete_topics of a topic that does not exist."""
+
+    topic: str
 
 
 Effect: TypeAlias = (
@@ -317,4 +321,5 @@ Effect: TypeAlias = (
     | DeleteElection
     | WriteReassignment
     | DeleteTopicNodes
+    | Unmark
 )

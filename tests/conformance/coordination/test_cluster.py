@@ -9,7 +9,6 @@ from replication.coordination import nodes
 from replication.coordination.cluster import (
     FencedError,
     become_controller,
-    make_topic_id,
     prepare,
     read_brokers,
     read_cluster,
@@ -17,6 +16,7 @@ from replication.coordination.cluster import (
     resign,
     write_states,
 )
+from replication.coordination.lives import clean_orphans, delete_topic_nodes, make_topic_id, unmark
 from replication.coordination.offline import read_offline, write_offline
 from replication.coordination.registration import (
     LIVES_MAX,
@@ -25,6 +25,7 @@ from replication.coordination.registration import (
     new_epoch,
     register_broker,
 )
+from replication.coordination.topics import create_topic, is_marked_deleted, mark_deleted
 from replication.coordination.tree import CoordinationError, SessionEvent
 from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicInfo, TopicPartition
 from tests.support.trees import Seen, on_loop
@@ -226,7 +227,7 @@ async def test_a_new_controller_reads_the_whole_cluster(room):
     tree = await with_topic(room)
     term = await become_controller(tree, 1, 7)
     await tree.create(nodes.topic_config_path("t"), nodes.encode_config({"unclean.leader.election.enable": "true"}))
-    assert [await make_topic_id(tree, "t", name) for name in ("first", "second")] == ["first", "first"]
+    assert [await make_topic_id(tree, term, "t", name) for name in ("first", "second")] == ["first", "first"]
     (outcome,) = await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1, 2), 1))])
     await tree.create(f"{nodes.DELETED_TOPICS}/gone")
     await tree.create(nodes.ELECTION, nodes.encode_election(Election((T1,), is_unclean=True)))
@@ -235,3 +236,30 @@ async def test_a_new_controller_reads_the_whole_cluster(room):
     assert cluster.leadership == {T0: outcome.stored}
     assert (cluster.brokers, cluster.deletions) == ({}, ("gone",))
     assert cluster.election == Election((T1,), is_unclean=True)
+
+
+@on_loop
+async def test_every_store_takes_the_steps_that_create_and_delete_a_topic(room):
+    """Among them the ones that check that a node is absent, and those that replace an id left without a topic."""
+    tree = await room.tree()
+    await prepare(tree)
+    term = await become_controller(tree, 1, 7)
+    assert await make_topic_id(tree, term, "t", "lost") is None
+    for life in ("first", "second"):
+        await tree.create(nodes.topic_id_path("t"), b"orphan")
+        await create_topic(tree, "t", life, {0: (1,)}, {})
+        await mark_deleted(tree, "t", "orphan")
+        assert not await is_marked_deleted(tree, "t")
+        await mark_deleted(tree, "t", life)
+        assert (await unmark(tree, term, "t"), await is_marked_deleted(tree, "t")) == (False, True)
+        assert (await read_cluster(tree)).topics == {"t": TopicInfo({0: (1,)}, life)}
+        await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1,), 1))])
+        await delete_topic_nodes(tree, term, "t", life)
+        await delete_topic_nodes(tree, term, "t", life)
+        assert [await tree.get(path) for path in nodes.all_of_topic("t")] == [None] * 4
+    for name in ("a", "b"):
+        await tree.create(nodes.topic_id_path(name), b"orphan")
+        await tree.create(nodes.deletion_path(name))
+        assert await unmark(tree, term, name)
+    assert await clean_orphans(tree, term) == ("a", "b")
+    assert [await tree.children(path) for path in (nodes.TOPIC_IDS, nodes.TOPICS, nodes.DELETED_TOPICS)] == [()] * 3

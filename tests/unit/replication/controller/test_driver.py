@@ -141,9 +141,9 @@ class LosesDeletions:
     def __getattr__(self, name):
         return getattr(self.tree, name)
 
-    async def write_batch(self, multis):
-        done = await self.tree.write_batch(multis)
-        if any(step == Delete(nodes.topic_path("t")) for steps in multis for step in steps) and not self.lost:
+    async def multi(self, steps):
+        done = await self.tree.multi(steps)
+        if Delete(nodes.topic_path("t")) in steps and Delete(nodes.topic_id_path("t")) in steps and not self.lost:
             self.lost += 1
             await topics.create_topic(self.tree, "t", "j" * 21 + "A", {0: (1,)}, {})
             raise ConnectionLossError("cut")

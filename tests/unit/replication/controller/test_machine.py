@@ -78,6 +78,9 @@ class World:
                     self.to_delete.append(effect)
                 case events.DeleteElection():
                     self.election = Election()
+                case events.Unmark(topic):
+                    assert topic not in self.topics
+                    self.deletions = [name for name in self.deletions if name != topic]
                 case events.DeleteTopicNodes(topic, topic_id):
                     self.topics.pop(topic, None)
                     self.deletions = [name for name in self.deletions if name != topic]
