@@ -7,9 +7,10 @@ no version of the table names; another attempt writes new ones.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,14 @@ from datasource.schema import microseconds
 from datasource.topics.directory import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRequestError
+from logstore.errors import InvalidRequestError, UnreadableBatchError
+from logstore.store.reading import read_round
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from deltalake.transaction import AddAction
+
+logger = logging.getLogger(__name__)
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -161,7 +165,14 @@ def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBat
     target = piece.location.read()
     wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end, leader_epoch=piece.leader_epoch)
     stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
-    for records in target.read(wanted, stored):
+
+    def read(start: int) -> Iterator[pa.RecordBatch]:
+        return target.read(replace(wanted, start=start), stored)
+
+    def told(error: UnreadableBatchError) -> None:
+        logger.warning("%s-%d: not in the table: %s", piece.topic, piece.partition, error)
+
+    for records in read_round(read, wanted.start, wanted.end, told):
         rows = _as_stored(records, piece.topic, piece.partition)
         if piece.fields:
             yield split(rows, piece.fields, bad_start=piece.bad_start)

@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.errors import did_you_mean
+from logstore.errors import UnreadableBatchError, did_you_mean
 from logstore.progress import Progress, no_progress
+from logstore.store.reading import read_round
 from replication.client.addresses import addresses_of
 from replication.client.connection import UnreachableError
 from replication.client.fetching import EARLIEST, FETCH_BYTES, LATEST
@@ -196,7 +197,14 @@ class _Copy:
 
     def _copy(self, tp: TopicPartition, end: int) -> None:
         columns, size = [*COPIED_COLUMNS, "offset"], min(FETCH_BYTES, BATCH_BYTES)
-        for rows in self._source.read(*tp, self._positions[tp], end, columns=columns, fetch_bytes=size):
+
+        def read(start: int) -> Iterator[pa.RecordBatch]:
+            return self._source.read(*tp, start, end, columns=columns, fetch_bytes=size)
+
+        def told(error: UnreadableBatchError) -> None:
+            logger.warning("not copied: %s", error)
+
+        for rows in read_round(read, self._positions[tp], end, told):
             self._held[tp].append(rows.select(COPIED_COLUMNS))
             self._held_bytes += rows.nbytes
             self._positions[tp] = rows.column("offset")[-1].as_py() + 1
