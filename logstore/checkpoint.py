@@ -51,6 +51,19 @@ def write_atomic(env: Env, path: StrPath, data: bytes, *, durable: bool = True) 
         env.files.fsync(path.parent)
 
 
+def make_directory(env: Env, path: StrPath) -> None:
+    """Make a directory, and those above it; durable on return, also where a process that died had just made it.
+
+    fsync makes durable what is in a directory, and not the directory's own name, which is in its parent.
+    """
+    path = Path(path).absolute()
+    made = [each for each in (path, *path.parents) if env.files.stat(each) is None]
+    env.files.mkdir(path)
+    for parent in dict.fromkeys(each.parent for each in (path, *made)):
+        if made or env.files.is_writable(parent):  # else whoever could make something there did so long ago
+            env.files.fsync(parent)
+
+
 def read_checkpoint(env: Env, path: StrPath) -> list[list[str]]:
     """Return the entries, each split at its blanks.
 

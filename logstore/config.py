@@ -8,7 +8,7 @@ a bad value is an InvalidConfigError that says what is allowed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -42,6 +42,18 @@ def keyed(cls: type[_Class]) -> type[_Class]:
     return cls
 
 
+class Listed(frozenset[str]):
+    """The values of a list setting, each once. Their order says nothing, and is kept for who reads them again."""
+
+    order: tuple[str, ...]
+
+    def __new__(cls, values: Iterable[str]) -> Self:
+        order = tuple(dict.fromkeys(values))
+        made = super().__new__(cls, order)
+        made.order = order
+        return made
+
+
 @keyed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
@@ -52,7 +64,8 @@ class LogConfig:
 
     cleanup_policy: frozenset[str] = setting(
         frozenset({"delete"}),
-        "What happens to old records: delete whole segments, compact to the last record of each key, or both.",
+        "What happens to old records: delete whole segments, compact to the last record of each key, or both. Empty: "
+        "all stay.",
         members=CLEANUP_POLICIES,
     )
     compression_type: str = setting(
@@ -216,7 +229,7 @@ def _convert(text: str, default: Any) -> Any:
         case float():
             return float(text)
         case frozenset():
-            return frozenset(part.strip() for part in text.split(",") if part.strip())
+            return Listed(part.strip() for part in text.split(",") if part.strip())
         case _:
             return text
 
@@ -225,9 +238,9 @@ def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
     rule, key = setting.metadata, setting.metadata["key"]
     if "choices" in rule and value not in rule["choices"]:
         raise InvalidConfigError(f"{key}={text!r}: one of {', '.join(rule['choices'])}", key=key, value=text)
-    if "members" in rule and not (value and value <= rule["members"]):
+    if "members" in rule and not value <= rule["members"]:
         allowed = ", ".join(sorted(rule["members"]))
-        raise InvalidConfigError(f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text)
+        raise InvalidConfigError(f"{key}={text!r}: any of {allowed}, separated by commas", key=key, value=text)
     if "each" in rule and not all(rule["each"].fullmatch(part) for part in value):
         raise InvalidConfigError(f"{key}={text!r}: {rule['form']}", key=key, value=text)
     low, high = rule.get("minimum"), rule.get("maximum", INT64_MAX)
@@ -244,7 +257,11 @@ def format_value(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case frozenset() | set() | list() | tuple():
+        case Listed():
+            return ",".join(value.order)
+        case frozenset() | set():
             return ",".join(sorted(value))
+        case list() | tuple():
+            return ",".join(value)
         case _:
             return str(value)

@@ -191,6 +191,20 @@ class CorruptLogError(PylogError):
         )
 
 
+class UnsupportedFormatError(CorruptLogError):
+    """Whole messages of a format that pylog does not read, or a batch of one that it does not know. Never cut."""
+
+    def __init__(self, path: object, position: int, reason: str) -> None:
+        PylogError.__init__(
+            self,
+            f"{path}: at byte {position}: {reason}; nothing was changed: serve this directory with the Kafka that "
+            "wrote it, and copy its topics with `pylog mirror`",
+            path=str(path),
+            position=position,
+            reason=f"{reason}; copy the topic from a Kafka with `pylog mirror`",
+        )
+
+
 class StorageError(PylogError, OSError):
     """The environment failed: disk, permissions, or the like."""
 

@@ -154,17 +154,14 @@ class KafkaError(errors.PylogError):
         super().__init__(f"{words} ({code.value}){': ' if message else ''}{message}", code=code)
 
 
-class KeylessRecordsError(KafkaError):
-    """Records without a key for a compacted topic, which would lose them; `rows` are counted within the batch."""
+class InvalidRecordsError(KafkaError):
+    """Records for which a whole batch is refused; `rows` are counted within the batch."""
 
     rows: tuple[int, ...]
 
-    def __init__(self, rows: tuple[int, ...]) -> None:
+    def __init__(self, code: ErrorCode, rows: tuple[int, ...], message: str) -> None:
         self.rows = rows
-        super().__init__(
-            ErrorCode.INVALID_RECORD,
-            f"{len(rows)} records have no key, and cleanup.policy=compact needs keys",
-        )
+        super().__init__(code, message)
 
 
 # The first line that fits counts: special ones stand before general ones.

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from logstore.checkpoint import make_directory
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
 from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
@@ -219,7 +220,7 @@ class LocalCluster:
         use: nothing was started or written.
         """
         self._is_over = is_over or self._is_over
-        SYSTEM.files.mkdir(self.directory)
+        make_directory(SYSTEM, self.directory)
         try:
             self.restart(*self._brokers)
         except BaseException:

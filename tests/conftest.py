@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from replication import local_cluster
 from tests.support import fork_server, repeats
 
 # Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time), and
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Undo what pytest-xdist does to its workers: their children would inherit that they ignore SIGINT."""
     repeats.choose(is_long=config.getoption("long"), is_soak=config.getoption("soak"))
     fork_server.begin()
+    # Our brokers forgive nothing in tests that a Kafka would not.
+    local_cluster.DEFAULTS["produce.base.offset.strict"] = "true"
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from datasource.topics.locations import Location
 from logstore import TopicInfo
-from logstore.checkpoint import write_atomic
+from logstore.checkpoint import make_directory, write_atomic
 from logstore.env import SYSTEM
 from logstore.errors import StoreError
 
@@ -130,6 +130,5 @@ def write_note(owner: Owner, note: TierConfig) -> None:
         "dlqVersion": note.bad_version,
         "tiered": note.tiered,
     }
-    SYSTEM.files.mkdir(owner.note.parent)
+    make_directory(SYSTEM, owner.note.parent)
     write_atomic(SYSTEM, owner.note, json.dumps(body).encode())
-    SYSTEM.files.fsync(owner.base)

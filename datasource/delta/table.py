@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from datasource.delta import log
 from datasource.delta.owner import Owner
+from logstore.checkpoint import make_directory
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, PylogError, StoreError
 
@@ -254,8 +255,7 @@ def create(path: Path, owner: Owner, schema: pa.Schema) -> None:
     if bad := [column for column in schema.names if _FORBIDDEN_IN_NAMES.search(column)]:
         raise InvalidRequestError(f"column {bad[0]!r}: Delta Lake allows none of ' ,;{{}}()=' in a name")
     location = _location(path)
-    above = [directory for directory in path.parents if SYSTEM.files.stat(directory) is None]
-    SYSTEM.files.mkdir(path)
+    make_directory(SYSTEM, path)
     _deltalake().create(
         location,
         schema,
@@ -267,8 +267,7 @@ def create(path: Path, owner: Owner, schema: pa.Schema) -> None:
     )
     name_features(path)
     log.make_durable(path, since=-1)
-    for directory in {path, path.parent, *above, *(directory.parent for directory in above)}:
-        SYSTEM.files.fsync(directory)
+    SYSTEM.files.fsync(path)
 
 
 def name_features(path: Path) -> None:

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from logstore.cli.terminal import Failure, counted, output_option, progress_bar, show, talk, usage_errors
+from logstore.cli.terminal import (
+    Failure,
+    counted,
+    end_at_sigterm,
+    output_option,
+    progress_bar,
+    show,
+    talk,
+    usage_errors,
+)
 from logstore.errors import PylogError
 
 if TYPE_CHECKING:
@@ -201,7 +210,7 @@ def verify(**options: Any) -> None:
 @_placed
 @output_option
 def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str, Any], **options: Any) -> None:
-    """Run jobs in turn, once or again and again, in one process. Ctrl-C ends it.
+    """Run jobs in turn, once or again and again, in one process. SIGTERM or Ctrl-C ends it.
 
     \b
     $ pylog jobs run --path data
@@ -370,4 +379,5 @@ def main() -> None:
     from logstore.cli import cli
 
     cli.add_command(jobs)
+    end_at_sigterm()
     cli(["jobs", *sys.argv[1:]], prog_name="pylog")

@@ -22,6 +22,7 @@ from replication.client.kafka_client import KafkaClient, Sample
 from replication.client.metadata import TopicMetadata
 from replication.client.security import PLAINTEXT, Security
 from replication.model.cluster import TopicPartition
+from replication.model.times import TimeMs
 from replication.protocol.messages import Isolation as Level
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class ClusterTopics:
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         tp = TopicPartition(topic, partition)
-        found = self._client.offsets({tp: timestamp_ms}, isolation=self._level)[tp]
+        found = self._client.offsets({tp: TimeMs(timestamp_ms)}, isolation=self._level)[tp]
         return None if found.offset < 0 else found.offset
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:

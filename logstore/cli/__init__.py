@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from logstore.cli.places import PlacedCommands
-from logstore.cli.terminal import Failure, failures
+from logstore.cli.terminal import Failure, end_at_sigterm, failures
 
 __all__ = ["cli", "main"]
 
@@ -129,4 +129,5 @@ def cli() -> None:
 
 
 def main() -> None:
+    end_at_sigterm()
     cli(prog_name="pylog")

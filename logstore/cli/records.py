@@ -99,7 +99,7 @@ def line_parser(key_separator: str | None, with_headers: bool, given: tuple[str,
 def write_lines(name: str, writer: LineWriter, target: LineTarget, output: str) -> None:
     """Append the lines of stdin, and show their offsets, also those of before an error."""
     try:
-        with _ctrl_c_ends_stdin():
+        with _signals_end_stdin():
             writer.write(target, _chunks())
     except PylogError:
         if writer.written:
@@ -128,22 +128,26 @@ def _chunks() -> Iterator[bytes]:
 
 
 @contextmanager
-def _ctrl_c_ends_stdin() -> Iterator[None]:
-    """Let Ctrl-C be the end of stdin: what was read is appended whole, which an exception might cut short.
+def _signals_end_stdin() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM be the end of stdin: what was read is appended whole, which an exception might cut short.
 
-    A second Ctrl-C interrupts at once.
+    A second signal interrupts at once.
     """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
         with Path(os.devnull).open("rb") as nothing:  # a read that waits is begun again, and finds the end
             os.dup2(nothing.fileno(), sys.stdin.fileno())
 
-    before = signal.signal(signal.SIGINT, end)
+    for number in before:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --------------------------------------------------------------------------------------------- consume
@@ -155,7 +159,7 @@ def _ctrl_c_ends_stdin() -> Iterator[None]:
 @click.option("--offset", metavar="N|earliest|latest", help="Start here; a number needs --partition.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="End after N records.")
-@click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Wait for new records, until SIGTERM or Ctrl-C.")
 @click.option(
     "--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Follow, and end when nothing came for MS."
 )
@@ -212,7 +216,7 @@ def consume(
 
 
 def print_records(found: Iterable[ConsoleRecord], format_record: Formatter, *, follow: bool) -> None:
-    """Print records as they come; with `follow` Ctrl-C is their end."""
+    """Print records as they come; with `follow` Ctrl-C and SIGTERM are their end."""
     out, count = sys.stdout.buffer, 0
     try:
         for count, record in enumerate(found, start=1):  # noqa: B007

@@ -1,6 +1,6 @@
 """What all commands share: the options `--path` and `--output`, tables, JSON, progress bars, errors.
 
-Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage, 130 Ctrl-C.
+Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import click
@@ -71,6 +73,19 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: a command ends as it does with Ctrl-C, and leaves nothing half done."""
+
+
+def end_at_sigterm() -> None:
+    """Have SIGTERM raise Terminated in the main thread, from now on."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+
+
 class Failure(click.ClickException):
     """Ends a command with exit code 1 and one line."""
 
@@ -84,7 +99,7 @@ class Failure(click.ClickException):
 def failures() -> Iterator[None]:
     """Turn the package's errors into one line and exit code 1, and a closed pipe into a quiet end.
 
-    So too an output that cannot be written; Ctrl-C is one line and exit code 130.
+    So too an output that cannot be written; Ctrl-C and SIGTERM are one line, and exit code 130 and 143.
     """
     try:
         try:
@@ -95,9 +110,10 @@ def failures() -> Iterator[None]:
     except BrokenPipeError:  # whoever read our output has enough
         _drop_stdout()
         raise click.exceptions.Exit(0) from None
-    except KeyboardInterrupt:
-        talk("pylog: interrupted")
-        raise click.exceptions.Exit(130) from None
+    except KeyboardInterrupt as end:
+        is_terminated = isinstance(end, Terminated)
+        talk("pylog: terminated" if is_terminated else "pylog: interrupted")
+        raise click.exceptions.Exit(143 if is_terminated else 130) from None
     except PylogError as error:
         raise Failure(str(error)) from error
     except OSError as error:  # not of the store, whose errors are the package's

@@ -76,9 +76,10 @@ class LogReader:
         return found
 
     def _read_segment(self, view: DirectoryView, request: Request) -> ReadResult:
-        """Return the batches of one segment; empty if a gap reaches up to `upper`.
+        """Return the batches of one segment; empty if a gap reaches up to `upper`. Gaps in a segment are read over.
 
-        Raises: CorruptLogError: something else is there, or a gap where none may be; FileNotFoundError.
+        Raises: CorruptLogError: something else is there, or a gap between segments where none may be;
+        FileNotFoundError.
         """
         may_have_gaps = self._files.may_have_gaps or view.was_compacted
         number = lookup.number_of(view, request.offset)
@@ -87,7 +88,6 @@ class LogReader:
         if found is None:
             position = segment.floor_position(request.offset)
             found = segment.read(request, position, lookup.end_of(view, number))
-        first = number
         while found is None:  # the segment ends before the offset
             number += 1
             is_last = number == len(view.bases)
@@ -95,8 +95,6 @@ class LogReader:
             lookup.check_ends(segment, following, may_have_gaps=may_have_gaps and not is_last)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
-        if not may_have_gaps:
-            lookup.check_no_gap(self._files.segment(view.bases[first]).path, request.offset, found)
         return self._found(segment, found)
 
     def _found(self, segment: Segment, found: Slice) -> ReadResult:
@@ -135,6 +133,10 @@ class LogReader:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
         return self._point.look_up(lambda view: lookup.first_since(self._files, view, timestamp_ms))
 
+    def newest(self) -> OffsetAndTimestamp | None:
+        """Return the first record with the largest timestamp, or the marker of a transaction; None if there is none."""
+        return self._point.look_up(lambda view: lookup.newest(self._files, view))
+
 
 class LogProducers:
     """The producers of one log and their transactions, as readers ask for them; takes no lock."""
@@ -160,6 +162,10 @@ class LogProducers:
         """The first offset of the oldest open transaction; the log's end if none is open."""
         undecided = self.undecided()
         return undecided.opened[0].first_offset if undecided.opened else undecided.end
+
+    def stable_end_known(self, view: DirectoryView) -> int | None:
+        """As `last_stable_offset`, of this view, without a look at the disk; None: it takes one."""
+        return self._tracker.stable_end_known(view)
 
     def aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that have an offset in [start, end), oldest marker first."""

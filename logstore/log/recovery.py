@@ -26,11 +26,13 @@ from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import PartitionDirectory
 from logstore.log.segments.end import SegmentEnd
+from logstore.log.segments.formats import foreign_at, named, old_at
 from logstore.log.segments.index_check import IndexCheck, is_short
 from logstore.log.segments.lookup import discontinuity, place_of
 from logstore.log.segments.names import (
     CLEANED_SUFFIX,
     CLEANER_LOCK,
+    DAMAGED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_FILE,
     LOCK,
@@ -97,12 +99,12 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
                 has_producers |= batch.producer_id >= 0
                 next_offset = batch.next_offset
         except CorruptLogError as error:
-            yield Damage(error.path, error.position, error.reason)
+            yield Damage(error.path, error.position, named(files.env, error).reason)
             continue
         except FileNotFoundError:
             continue  # it left the log meanwhile
-        if is_active and view.tail.damage:
-            yield Damage(segment.path, size_bytes, view.tail.damage)
+        if is_active and (reason := end_reason(files.env, segment, view.tail)):
+            yield Damage(segment.path, size_bytes, reason)
         if not is_active and (reason := discontinuity(next_offset, view.bases[number + 1], config)):
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
@@ -111,6 +113,12 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
         yield Damage(epochs.path, 0, f"{reason}; run `pylog recover`")
     for path, reason in recovery.wrong_files(files, view, has_producers=has_producers):
         yield Damage(path, 0, reason)
+
+
+def end_reason(env: Env, segment: Segment, tail: SegmentEnd) -> str | None:
+    """Why the active segment goes on behind its last batch, and not with half a batch; None: it does not."""
+    old = old_at(env, segment.path, tail.position)
+    return old.reason if old is not None else tail.damage
 
 
 def checked_batches(
@@ -177,6 +185,7 @@ class Recovery:
         """Mend the partition; its directory's view is that of the log as it is then.
 
         Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
+        What would be cut is whole, and its CRC is right.
         """
         names = self._sweep()
         view = self._files.refresh()
@@ -251,7 +260,8 @@ class Recovery:
             segment = self._files.segment(self._bases[number])
             if number and (reason := discontinuity(end, segment.base_offset, self._config)):
                 if min(end, segment.base_offset) >= self._recovery_point:
-                    self._drop_from(number, reason)
+                    self._refuse_foreign(segment, 0, number)
+                    self._put_aside_from(number, reason)
                     break
                 self._pass_over(CorruptLogError(segment.path, 0, reason, "restore it from a copy"))
             is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] < self._recovery_point
@@ -261,6 +271,7 @@ class Recovery:
 
     def _pass_over(self, error: CorruptLogError) -> None:
         """Report damage below the recovery point: raise it, or go on behind it."""
+        error = named(self._env, error)
         if self._on_damage is None:
             raise error
         self._on_damage(error)
@@ -297,6 +308,7 @@ class Recovery:
                     position, end = self._resume(segment, position, size_bytes, end, error)
                     is_damaged = True
                     continue
+                self._refuse_foreign(segment, position, number)
                 self._drop_from(number + 1, error.reason)
                 self._cut(segment, position, end, size_bytes, error.reason)
             break
@@ -315,6 +327,14 @@ class Recovery:
         self._pass_over(found)
         return behind
 
+    def _refuse_foreign(self, segment: Segment, position: int, number: int) -> None:
+        """Raise CorruptLogError if a whole message of a right CRC would go that another program wrote."""
+        later = [(self._files.segment(base), 0) for base in self._bases[number + 1 :]]
+        for each, at in ((segment, position), *later):
+            foreign = foreign_at(self._env, each.path, at)
+            if foreign is not None:
+                raise foreign
+
     def _cut(self, segment: Segment, position: int, end: int, size_bytes: int, reason: str) -> None:
         logger.warning("path=%s offset=%d cut torn_bytes=%d: %s", segment.path, end, size_bytes - position, reason)
         segment.truncate(position, end)
@@ -326,6 +346,18 @@ class Recovery:
             segment = self._files.segment(base)
             logger.warning("path=%s removed: it follows a hole (%s)", segment.path, reason)
             self._cut_bytes += segment.size_bytes()
+            segment.remove()
+            self._removed.append(segment.path)
+        del self._bases[number:]
+
+    def _put_aside_from(self, number: int, reason: str) -> None:
+        """Keep what is behind missing segments under names that readers do not see: nothing in it is wrong."""
+        for base in reversed(self._bases[number:]):
+            segment = self._files.segment(base)
+            aside = f"{segment.path}.{self._env.clock.now_ms()}{DAMAGED_SUFFIX}"
+            logger.warning("path=%s put aside as %s: %s", segment.path, aside, reason)
+            self._cut_bytes += segment.size_bytes()
+            self._env.files.rename(segment.path, aside)
             segment.remove()
             self._removed.append(segment.path)
         del self._bases[number:]

@@ -19,6 +19,7 @@ from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery import cut_short
 from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
+from logstore.log.segments.formats import named, old_at
 
 Found = TypeVar("Found")
 
@@ -38,13 +39,21 @@ class RecoveryPoint:
     def view(self, *, reread: bool = False) -> DirectoryView:
         """Return the log as it is now: two stats if nothing changed. `reread`: trust nothing that is remembered.
 
-        Raises: CorruptLogError: what was flushed is missing.
+        Raises: CorruptLogError: what was flushed is missing; UnsupportedFormatError.
         """
         flushed = self.offset  # before the look: other threads append and flush meanwhile, or cut
         view = self._files.reread() if reread else self._files.refresh()
+        if view.active is not None and view.tail.position < view.active.size:
+            self._check_format(view)
         if view.end < min(flushed, self.offset):
             raise CorruptLogError(*cut_short(self._files, view.bases, view.tail, flushed))
         return view
+
+    def _check_format(self, view: DirectoryView) -> None:
+        """Raise unless what is behind the last batch may be half a batch. Such a log has no end that anybody knows."""
+        old = old_at(self._env, self._files.segment(view.bases[-1]).path, view.tail.position)
+        if old is not None:
+            raise old
 
     def look_up(
         self, find: Callable[[DirectoryView], Found], *, with_names: bool = False, reread: bool = False
@@ -63,7 +72,10 @@ class RecoveryPoint:
             with suppress(CorruptLogError, FileNotFoundError):
                 return found(is_second)
         with self._files.hold_shared():
-            return found(True)
+            try:
+                return found(True)
+            except CorruptLogError as error:
+                raise named(self._env, error) from None
 
     def flush(self) -> int:
         """Fsync the log up to its end of now; return the recovery point.

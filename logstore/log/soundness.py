@@ -15,8 +15,9 @@ from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.log import Log
 from logstore.log.reader import ReadResult
-from logstore.log.recovery import CHUNK_BYTES, checked_batches, cut_short
+from logstore.log.recovery import CHUNK_BYTES, checked_batches, cut_short, end_reason
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
+from logstore.log.segments.formats import named
 from logstore.log.segments.lookup import Spot, discontinuity, number_of, place_of
 from logstore.log.segments.names import DAMAGED_SUFFIX
 from logstore.records.batch import InvalidBatchError, batches, check
@@ -84,9 +85,11 @@ def check_segment(
         # It, or the one before: base offsets are outside the CRC.
         if odd is not None and odd.base_offset < end:
             end, sound = before
-        return Unsound(end, number, sound, segment.path, error.position, error.reason)
+        return Unsound(end, number, sound, segment.path, error.position, named(files.env, error).reason)
     pace(size_bytes - paced)
-    reason = view.tail.damage if is_active else discontinuity(end, view.bases[number + 1], config)
+    reason = (
+        end_reason(files.env, segment, view.tail) if is_active else discontinuity(end, view.bases[number + 1], config)
+    )
     if reason is None:
         return None
     place = sound

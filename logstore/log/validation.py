@@ -10,7 +10,15 @@ from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.index import TIME_ENTRY_BYTES
-from logstore.records.batch import LENGTH_END, BatchHeader, InvalidBatchError, WrongChecksumError, batches, check
+from logstore.records.batch import (
+    LENGTH_END,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidBatchError,
+    WrongChecksumError,
+    batches,
+    check,
+)
 from logstore.records.plain import PlainHeader, plain_header
 
 
@@ -96,12 +104,13 @@ def _wrong_producer(batch: BatchHeader) -> str | None:
 
 
 def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> None:
-    """Raise unless the times in these headers are allowed: the first record's, and the largest.
+    """Raise unless the times in these headers are allowed: the first record's (if it has one), and the largest.
 
     Raises: InvalidTimestampError.
     """
     for _, batch in batches:
-        if batch.base_timestamp < allowed.start or batch.max_timestamp >= allowed.stop:
+        is_too_old = batch.base_timestamp < allowed.start and batch.base_timestamp != NO_TIMESTAMP
+        if is_too_old or batch.max_timestamp >= allowed.stop:
             raise InvalidTimestampError(
                 f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
                 "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"

@@ -145,12 +145,12 @@ def expire(log: Log, *, dry_run: bool = False, is_append: bool = False, upper: i
 def deletable_to(log: Log, offset: int) -> int:
     """Return where `offset` (-1: the log's end) would move the log start.
 
-    Raises: OffsetOutOfRangeError: behind the log's end; InvalidRequestError: the topic is only compacted.
+    Raises: OffsetOutOfRangeError: behind the log's end; InvalidRequestError: the topic deletes nothing.
     """
     if "delete" not in log.config.cleanup_policy:
         raise InvalidRequestError(
-            f"{log.directory.name}: records of a compacted topic are deleted by tombstones (a null value); "
-            "to delete by offset, set cleanup.policy=compact,delete"
+            f"{log.directory.name}: nothing is deleted by offset, unless cleanup.policy has delete; "
+            "in a compacted topic a tombstone (a null value) deletes a key"
         )
     end = log.log_end_offset
     if offset == -1:

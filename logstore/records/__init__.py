@@ -2,11 +2,12 @@
 
 From the ground up: `compression` (the codecs) and `columns` (Arrow columns as addresses); `batch`, the header as a view
 over bytes, its CRC and stamps; `plain`, the same for most batches, in fewer steps; `keyed`, small ones of records with
-keys; `marker`, the batch that ends a transaction; `kernels`, the loops over records in numba, and `compiled_code`,
-where they are kept; `rows`, what an append was given; `encoding`, the way from there to batches; `compaction`, which
-records of stored batches stay; `schema`, the columns of records; `decoding`, the kernels' way there, and `arrow`, the
-way for readers, which loads the kernels once they are worth it; `partitioner`, which partition a row goes to.
+keys; `foreign`, messages of other formats; `marker`, the batch that ends a transaction; `kernels`, the loops over
+records in numba, and `compiled_code`, where they are kept; `rows`, what an append was given; `encoding`, the way from
+there to batches; `compaction`, which records of stored batches stay; `schema`, the columns of
+records; `decoding`, the kernels' way there, and `arrow`, the way for readers, which loads the kernels once they are
+worth it; `partitioner`, which partition a row goes to.
 
-`batch`, `plain`, `keyed`, `marker` and `compression` need neither numba nor numpy nor pyarrow; the others load them, so
-import those where they are used.
+`batch`, `plain`, `keyed`, `foreign`, `marker` and `compression` need neither numba nor numpy nor pyarrow; the others
+load them, so import those where they are used.
 """

@@ -217,6 +217,11 @@ def check(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise WrongChecksumError(position, f"CRC-32C is {crc:#010x}, the header says {header.crc:#010x}")
 
 
+def is_transactional(buffer: Buffer) -> bool:
+    """Return what the header of the batch that begins `buffer` says, unchecked."""
+    return bool(buffer[ATTRIBUTES_AT + 1] & TRANSACTIONAL)
+
+
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Set base offset and leader epoch of the batch at `position`; both are outside the CRC."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
@@ -229,6 +234,12 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     struct.pack_into(">h", buffer, position + ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_AT, now_ms)
     seal(buffer, position, header.size_bytes)
+
+
+def stamp_max_timestamp(buffer: bytearray | memoryview, position: int, max_ms: int) -> None:
+    """Set the largest timestamp in the header of the batch at `position`, with a new CRC."""
+    struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_AT, max_ms)
+    seal(buffer, position, header_at(buffer, position).size_bytes)
 
 
 def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
@@ -254,7 +265,7 @@ def records(buffer: Buffer, position: int = 0, *, limit_bytes: int = DECOMPRESSE
 
 
 def keyless_rows(buffer: Buffer, position: int, *, limit_bytes: int) -> tuple[int, ...]:
-    """Which records of the batch at `position` have no key, KEYLESS_MAX of them at most; no record is made.
+    """Return which records of the batch at `position` have no key, KEYLESS_MAX of them at most; no record is made.
 
     Raises: InvalidBatchError: damage of any kind, or more than `limit_bytes` of records.
     """

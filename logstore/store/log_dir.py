@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, marking_failure, write_atomic
+from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, make_directory, marking_failure, write_atomic
 from logstore.env import Env, Lock
 from logstore.errors import NotAStoreError, StorageError, StoreLockedError
 from logstore.store.disk_reserve import DiskReserve
@@ -87,7 +87,7 @@ class LogDir:
         if files.stat(path) is None:
             if read_only or not create:
                 raise NotAStoreError(f"{path}: no such directory; create a topic there first")
-            files.mkdir(path)
+            make_directory(env, path)
         _check_directory(path, env)
         if kind := files.network_file_system(path):
             logger.warning(
@@ -294,10 +294,12 @@ class LogDir:
     def _check_meta(self) -> None:
         path = self.path / META
         if self._env.files.stat(path) is None:
+            make_directory(self._env, self.path)
             text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
             write_atomic(self._env, path, text.encode())
-        if not self.read_only:
-            self._env.files.mkdir(self.path / "topics")
+        topics = self.path / "topics"
+        if not self.read_only and self._env.files.stat(topics) is None:
+            make_directory(self._env, topics)
         version = _properties(self._env, path).get("pylog.format", "").strip()
         if not version.isdecimal():
             raise NotAStoreError(

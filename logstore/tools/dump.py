@@ -15,7 +15,18 @@ from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidRequestError
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, offset_index, time_index
 from logstore.log.segments.names import SEGMENT_FILE
-from logstore.records.batch import HEADER_BYTES, BatchHeader, InvalidBatchError, Record, check, header_at, records
+from logstore.records.batch import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    BatchHeader,
+    InvalidBatchError,
+    Record,
+    check,
+    header_at,
+    records,
+)
+from logstore.records.compression import Codec
+from logstore.records.foreign import OLD_BYTES_MIN, foreign_format, message_head
 from logstore.records.marker import control_marker
 
 CHUNK_BYTES = 1024 * 1024
@@ -134,7 +145,10 @@ def _damage(position: int, reason: str) -> Line:
 
 
 def _headers(path: Path, env: Env) -> Iterator[tuple[int, BatchHeader] | Line]:
-    """(position, header) of every batch, in reads of a MiB; ends where damage hides the next batch."""
+    """(position, header) of every batch, in reads of a MiB; ends where damage hides the next batch.
+
+    A message of format 0 or 1 is a line.
+    """
     found = env.files.stat(path)
     size = 0 if found is None else found.size
     position, chunk, chunk_at = 0, b"", 0
@@ -144,13 +158,39 @@ def _headers(path: Path, env: Env) -> Iterator[tuple[int, BatchHeader] | Line]:
         try:
             header = header_at(chunk, position - chunk_at)
         except InvalidBatchError as error:
-            yield _damage(position, error.reason)
-            return
+            old = _old(path, position, env)
+            if old is None:
+                yield _damage(position, error.reason)
+                return
+            yield old
+            position += int(str(old.facts["size"]))
+            continue
         if position + header.size_bytes > size:
             yield _damage(position, f"{size - position} bytes of a batch of {header.size_bytes}")
             return
         yield position, header
         position += header.size_bytes
+
+
+def _old(path: Path, position: int, env: Env) -> Line | None:
+    """The message of format 0 or 1 that is whole at `position`, of a right CRC: no damage, but nothing pylog reads."""
+    head = message_head(env.files.read(path, position, OLD_BYTES_MIN))
+    if head is None or not head.is_old or not head.is_possible:
+        return None
+    data = env.files.read(path, position, head.size_bytes)
+    if foreign_format(data) is None:
+        return None
+    facts = {
+        "offset": int.from_bytes(data[:8], "big"),
+        "position": position,
+        "size": head.size_bytes,
+        "magic": head.magic,
+        "compresscodec": Codec(data[17] & CODEC_MASK).name.lower(),
+        "crc": int.from_bytes(data[12:16], "big"),
+        "isvalid": True,
+        "format": f"{head.magic}, of a Kafka before 0.11; pylog reads 2: copy the topic with `pylog mirror`",
+    }
+    return Line("batch", facts)
 
 
 def _dump_offset_index(path: Path, env: Env, base_offset: int, *, verify: bool) -> Iterator[Line]:

@@ -69,9 +69,10 @@ class InternalTopic:
         except KafkaError:
             return None
 
-    def is_between_roles(self, partition: int) -> bool:
-        found = self._replicas.partitions().get(TopicPartition(self._topic, partition))
-        return found is not None and found.role is None and found.known_leader_epoch is not None
+    def may_lead_soon(self, partition: int) -> bool:
+        replicas = self._replicas
+        is_told = replicas.requests.changing.locked()
+        return is_told or replicas.metadata.leader(self._topic, partition) == replicas.config.broker_id
 
     def append(
         self,
@@ -101,7 +102,7 @@ class InternalTopic:
             return Written(ErrorCode.NOT_ENOUGH_REPLICAS)
         if len(batch[0]) > leader.replica.config.batch_bytes_max:
             return Written(ErrorCode.MESSAGE_TOO_LARGE)
-        done = leader.append_each((batch,), has_keys=True)
+        done = leader.append_each((batch,), is_own=True)
         self._replicas.look()
         if leader.is_over:
             return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -112,13 +113,13 @@ class InternalTopic:
             return Written(ErrorCode.NONE, info.first_offset)
         waiting = PendingAppend(lambda result: told(Written(result.error_code, result.base_offset)), timeout_ms)
         if info is None:  # it may take longer
-            leader.append_later(Append(batch[0], ALL_IN_SYNC, waiting, has_keys=True))
+            leader.append_later(Append(batch[0], ALL_IN_SYNC, waiting, is_own=True))
         else:
             leader.wait_for_commit(info, waiting)
         return None
 
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
-        done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, has_keys=True)
+        done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, is_own=True)
         return Written(done[tp].error_code, done[tp].base_offset)
 
     async def load(self, leadership: _Leadership, into: Loading) -> bool:

@@ -9,13 +9,14 @@ from typing import Any
 from replication.errors import KafkaError, ProtocolError
 from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition, rows_by_topic
 from replication.model.metadata import BrokerAddress
+from replication.model.times import SpecialTime, to_wire
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-LATEST, EARLIEST, CONSUMER = -1, -2, -1  # in ListOffsets: special times, and the replica id of a consumer
+CONSUMER = -1  # the replica id of ListOffsets
 
 
 class Leaders:
@@ -31,7 +32,7 @@ class Leaders:
         found: dict[TopicPartition, int] = {}
         for broker, led in self._by_leader(tps).items():
             if broker != self._broker:
-                rows = await self._ask(broker, led, LATEST)
+                rows = await self._ask(broker, led, SpecialTime.LATEST)
                 found.update((tp, row.offset) for tp, row in rows.items() if row.offset >= 0)
         return found
 
@@ -42,7 +43,7 @@ class Leaders:
                 if not all(map(self._is_led_here, led)):
                     return False
             else:
-                rows = await self._ask(broker, led, EARLIEST)
+                rows = await self._ask(broker, led, SpecialTime.EARLIEST)
                 if len(rows) < len(led) or any(row.error_code for row in rows.values()):
                     return False
         return True
@@ -61,11 +62,13 @@ class Leaders:
             return False
         return True
 
-    async def _ask(self, broker: BrokerId, tps: Sequence[TopicPartition], time: int) -> Mapping[TopicPartition, Any]:
+    async def _ask(
+        self, broker: BrokerId, tps: Sequence[TopicPartition], time: SpecialTime
+    ) -> Mapping[TopicPartition, Any]:
         address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return {}
-        topics = rows_by_topic((tp, {"partition_index": tp.partition, "timestamp": time}) for tp in tps)
+        topics = rows_by_topic((tp, {"partition_index": tp.partition, "timestamp": to_wire(time)}) for tp in tps)
         asked = [{"name": name, "partitions": rows} for name, rows in topics.items()]
         request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": asked}
         try:

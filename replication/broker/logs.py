@@ -12,6 +12,7 @@ import logging.handlers
 import sys
 from pathlib import Path
 
+from logstore.checkpoint import make_directory
 from logstore.env import SYSTEM, Env
 from replication.broker.log_lines import LineFormatter, PerClient, one_line
 from replication.model.state_changes import StateChange, format_line
@@ -57,7 +58,7 @@ class StateChangeLog:
 
 def begin_logging(directory: Path) -> None:
     """Send the log of this process to server.log, and that of its controller to controller.log."""
-    SYSTEM.files.mkdir(directory)
+    make_directory(SYSTEM, directory)
     logging.Formatter.default_msec_format = "%s,%03d"
     server = _file(directory / SERVER_LOG)
     server.addFilter(PerClient())

@@ -78,6 +78,7 @@ HELP: Mapping[str, str] = {
     "pylog_loop_last_stall_seconds": "Length of the last stall of the event loop.",
     "pylog_loop_longest_stall_seconds": "Length of the longest stall of the event loop.",
     "pylog_loop_stalls_total": "Stalls of the event loop of a second or more.",
+    "pylog_nonzero_base_offsets_total": "Batches of producers with a base offset that is not 0, which Kafka refuses.",
     "pylog_lost_records_total": "Records cut that were committed.",
     "pylog_offline_partitions": "Partitions without a live leader, as this broker knows.",
     "pylog_oldest_open_transaction_seconds": "Age of the oldest open transaction coordinated here.",

@@ -154,6 +154,7 @@ class Metrics:
             ("kafka_server_replicamanager_isrexpands", counters.isr_expands),
             ("kafka_server_replicamanager_failedisrupdates", counters.failed_isr_updates),
             ("pylog_lost_records", counters.lost_records),
+            ("pylog_nonzero_base_offsets", counters.nonzero_base_offsets),
             ("pylog_failed_fetches", counters.failed_fetches),
             ("pylog_scrubbed_bytes", counters.scrubbed_bytes),
             ("pylog_scrub_passes", counters.scrub_passes),

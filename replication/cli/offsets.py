@@ -14,8 +14,6 @@ from replication.cli.connecting import connected, numbers, on_cluster
 if TYPE_CHECKING:
     from replication.tools.connecting import KafkaClient
 
-_TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3}
-
 
 @click.command("get-offsets")
 @topic_argument(required=False)
@@ -42,14 +40,12 @@ def get_offsets(
     \b
     $ pylog get-offsets orders --time earliest --bootstrap-server 127.0.0.1:9092
     """
-    from replication.tools.offsets import offsets
+    from replication.tools.offsets import asked_time, offsets
 
-    told = _TIMES.get(time)
-    if told is None:
-        if not time.removeprefix("-").isdecimal() or int(time) < min(_TIMES.values()):
-            raise click.BadParameter(f"{time!r}: latest, earliest, max-timestamp or milliseconds", param_hint="--time")
-        told = int(time)
-    rows = offsets(client, name, partitions, told, with_internal=not exclude_internal)
+    asked = asked_time(time)
+    if asked is None:
+        raise click.BadParameter(f"{time!r}: latest, earliest, max-timestamp or milliseconds", param_hint="--time")
+    rows = offsets(client, name, partitions, asked, with_internal=not exclude_internal)
     show(rows, ("topic", "partition", "offset"), output)
 
 

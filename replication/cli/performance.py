@@ -31,7 +31,7 @@ _codec_option: Options = click.option(
     "--compression-codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Of the batches."
 )
 _count_option: Options = click.option(
-    "--max-messages", type=click.IntRange(min=-1), default=-1, show_default=True, help="-1: until Ctrl-C."
+    "--max-messages", type=click.IntRange(min=-1), default=-1, show_default=True, help="-1: until SIGTERM or Ctrl-C."
 )
 
 
@@ -112,7 +112,8 @@ def perf_consume(
     \b
     $ pylog perf consume --topic orders --messages 1000 --bootstrap-server 127.0.0.1:9092
 
-    It counts from the first records on; JOIN S is the time until then. Exit code 1 if fewer records came.
+    The time runs from when the group has given it partitions; JOIN S is the time until then. Exit code 1
+    if fewer records came.
     """
     from logstore.env import SYSTEM
     from replication.tools.performance import consume

@@ -19,7 +19,7 @@ _NAMED = 10  # partitions of a kind
 
 @click.command()
 @click.option("--groups", type=click.IntRange(min=0), default=5, show_default=True, help="How many, by their lag.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Again and again, until SIGTERM or Ctrl-C.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2, show_default=True, metavar="S", help="Of --watch."
 )

@@ -33,7 +33,7 @@ _COLUMNS = ("topic", "partition", "replicas", "start", "end", "bytes", "lag", "d
     "interval_ms",
     type=click.IntRange(min=100),
     metavar="MS",
-    help="Again and again, from where replicas were alike, until Ctrl-C.",
+    help="Again and again, from where replicas were alike, until SIGTERM or Ctrl-C.",
 )
 @on_cluster
 def verify_replicas(

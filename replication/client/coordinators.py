@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from logstore.errors import PylogError
@@ -113,7 +114,10 @@ class Coordinators:
                     refused = code_of(answer.body)
                     if refused not in _ASK_AGAIN:
                         return answer
-                if isinstance(refused, BaseException) or refused in _MOVED:
+                is_lost = isinstance(refused, BaseException) or refused in _MOVED
+                # A broker says that offsets are being loaded where they have just moved, too.
+                may_have_moved = refused is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and api is ApiKey.OFFSET_FETCH
+                if is_lost or (may_have_moved and await self._has_moved(key, coordinator)):
                     self._forget(key, coordinator)
             await backoff.wait()
             if backoff.is_over:
@@ -140,14 +144,15 @@ class Coordinators:
     async def _ask(
         self, coordinator: BrokerConnection, key: Key, api: ApiKey, request: Any, bounds: Mapping[str, Any]
     ) -> Answer:
-        async def has_moved() -> bool:
-            try:
-                found = (await self._find([key])).get(key)
-            except PylogError:
-                return False
-            return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
-
+        has_moved = partial(self._has_moved, key, coordinator)
         return await unless_silent(coordinator, coordinator.call(api, request, **bounds), has_moved)
+
+    async def _has_moved(self, key: Key, coordinator: BrokerConnection) -> bool:
+        try:
+            found = (await self._find([key])).get(key)
+        except PylogError:
+            return False
+        return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
 
     async def _coordinator(self, key: Key, backoff: Backoff) -> BrokerConnection | ErrorCode:
         """The connection to the broker that keeps the key, or why it is not known now. Raises: KafkaError."""

@@ -20,6 +20,7 @@ from replication.client.connection import BrokerConnection
 from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition, rows_by_topic, topic_uuid
+from replication.model.times import AskedTime, SpecialTime, to_wire
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
     Aborted,
@@ -30,7 +31,7 @@ from replication.protocol.messages import (
     PartitionFetched,
 )
 
-EARLIEST, LATEST = -2, -1
+EARLIEST, LATEST = SpecialTime.EARLIEST, SpecialTime.LATEST
 FIRST_FETCH_BYTES, FETCH_BYTES = 1024 * 1024, 4 * 1024 * 1024
 FETCH_BYTES_MAX = 1024 * 1024 * 1024  # of one batch; more than any broker takes
 FETCH_WAIT_MS = 500
@@ -67,11 +68,11 @@ class Fetched(NamedTuple):
 
 async def list_offsets(
     cluster: Cluster,
-    wanted: Mapping[TopicPartition, int],
+    wanted: Mapping[TopicPartition, AskedTime],
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, FoundOffset]:
-    """The offset of each partition at EARLIEST, at LATEST, or of the first record at or after a time in ms.
+    """The offset of each partition at EARLIEST, at LATEST, or of the first record at or after a moment.
 
     LATEST is the high watermark; for READ_COMMITTED the last stable offset.
 
@@ -79,7 +80,8 @@ async def list_offsets(
     """
 
     async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
-        rows = rows_by_topic((tp, {"partition_index": tp.partition, "timestamp": time}) for tp, time in share.items())
+        asked = ({"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in share.items())
+        rows = rows_by_topic(zip(share, asked, strict=True))
         request = {
             "replica_id": -1,
             "isolation_level": int(isolation),

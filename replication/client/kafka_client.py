@@ -42,6 +42,7 @@ from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_to
 from replication.client.transactions import BegunProducer, DescribedTransaction, ListedTransaction, Pair, Transaction
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
+from replication.model.times import AskedTime
 from replication.network.loops import new_event_loop
 from replication.protocol.messages import Isolation
 
@@ -159,7 +160,7 @@ class KafkaClient(Closing):
         return self._run(self._extents(topic, isolation, partitions))
 
     def offsets(
-        self, wanted: Mapping[TopicPartition, int], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
+        self, wanted: Mapping[TopicPartition, AskedTime], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[TopicPartition, FoundOffset]:
         """As `fetching.list_offsets`."""
         return self._run(list_offsets(self._cluster, wanted, isolation=isolation))

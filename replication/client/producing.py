@@ -262,6 +262,8 @@ class Sender:
             self._start(self._request(leader, taken))
 
     def _stamp(self, state: _Partition, batch: _Batch) -> None:
+        """Let the batch begin at offset 0, as Kafka demands of all that clients send, and number it."""
+        batches.stamp(batch.data, 0, 0, batches.NO_LEADER_EPOCH)
         if self._producer is None or batch.sequence is not None:
             return
         batch.sequence = state.next_sequence

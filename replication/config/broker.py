@@ -152,6 +152,11 @@ class BrokerConfig(_Given):
         minimum=1,
     )
     delete_topic_enable: bool = setting(True, "May topics be deleted?")
+    produce_base_offset_strict: bool = setting(
+        False,
+        "Refuse a produced batch that does not begin at offset 0, as Kafka does? Older clients of pylog send such; the "
+        "next release always refuses them.",
+    )
 
     # ------------------------------------------------------------ replication
     num_replica_fetchers: int = setting(1, "Connections that fetch from one leader broker.", minimum=1)

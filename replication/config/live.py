@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from logstore.config import LogConfig, format_value, settings_from
 from logstore.errors import InvalidConfigError, did_you_mean
 from replication.config.broker import BrokerConfig
+from replication.config.unsupported import reason
 
 # Where a value is from, as DescribeConfigs has it.
 OF_TOPIC, OF_BROKER, OF_CLUSTER, OF_FILE, DEFAULT = 1, 2, 3, 4, 5
@@ -59,7 +60,9 @@ class LiveSettings:
             if key not in LIVE:
                 known = {f.metadata["key"] for f in fields(BrokerConfig)}
                 if key not in known:
-                    raise InvalidConfigError(f"unknown broker setting {key!r}{did_you_mean(key, LIVE)}", key=key)
+                    why = reason(key)
+                    said = f"unknown broker setting {key!r}"
+                    raise InvalidConfigError(f"{said}: {why}" if why else said + did_you_mean(key, LIVE), key=key)
                 raise NotLiveError(
                     f"Cannot update these configs dynamically: Set({key}); set it in server.properties, and restart",
                     key=key,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from logstore.checkpoint import make_directory
 from logstore.env import Env, StrPath
 from logstore.errors import StorageError
 from replication.coordination import nodes
@@ -161,7 +162,7 @@ class StoreFile:
             raise StorageError(f"{copy} is of cluster {known.cluster_id}; give each cluster a directory of its own")
         if known == facts:
             return
-        files.mkdir(directory)
+        make_directory(self._env, directory)
         temporary = directory / f".{self._path.name}.copying"
         files.unlink(temporary)
         db.execute("VACUUM INTO ?", (str(temporary),))

@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from logstore.checkpoint import make_directory
 from logstore.env import Env
 from logstore.errors import StorageError
 from replication.coordination.leases import Leases
@@ -231,7 +232,7 @@ class SqliteTree(Tree):
     def _open(self) -> None:
         files = self._env.files
         if self._may_create:
-            files.mkdir(self._path.parent)
+            make_directory(self._env, self._path.parent)
         if kind := files.network_file_system(self._path.parent):
             raise CoordinationError(f"it is on {kind}, where SQLite cannot be shared; use a local disk or ZooKeeper")
         lock = files.lock(f"{self._path}.lock")

@@ -20,11 +20,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS = 1000  # to notice changes of leadership of which nothing else tells
 LOADED_AT_ONCE = 100  # names, before other tasks get a turn
-BETWEEN_ROLES_MS = 1000  # a longer gap between two roles of a partition means that another broker may lead it
+# How long after its start, or after it left a partition, a broker says that names are being loaded: see `is_moving`.
+# Members hear of the new coordinator by their next heartbeat, after 3 s unless they are told otherwise.
+MOVING_MS = 6000
 
 
 class Leadership(Protocol):
-    """One leader epoch of this broker for a partition of the topic. Equal only to itself."""
+    """The time in which this broker leads a partition, in however many leader epochs. Equal only to itself."""
 
     @property
     def leader_epoch(self) -> int: ...
@@ -57,8 +59,8 @@ class InternalTopic(Protocol):
     def leadership(self, partition: int) -> Any | None:
         """Return the present Leadership; None if this broker does not lead the partition."""
 
-    def is_between_roles(self, partition: int) -> bool:
-        """Return whether the former role of the partition is over and the next one has not begun."""
+    def may_lead_soon(self, partition: int) -> bool:
+        """Return whether the metadata name this broker as its leader, or a controller tells it something just now."""
 
     def append(
         self,
@@ -86,10 +88,7 @@ Slot = TypeVar("Slot")
 
 
 class Term(Generic[Slot]):
-    """One partition of the topic, as long as no other broker leads it; `slots` are by their names.
-
-    That may be several leader epochs in a row: a controller begins one whenever a follower dies.
-    """
+    """One partition of the topic, as long as this broker leads it; `slots` are by their names."""
 
     def __init__(self, partition: int, leadership: Leadership) -> None:
         self.partition = partition
@@ -97,11 +96,6 @@ class Term(Generic[Slot]):
         self.slots: dict[str, Slot] = {}
         self.loading: asyncio.Task[None] | None = None
         self.missed: list[Callable[[], None]] = []  # what to do once it is loaded
-        self.over_since_ms: int | None = None
-
-    def goes_on_with(self, leadership: Leadership) -> bool:
-        """Return whether no other broker led in between: then what was loaded is still valid."""
-        return self.loading is None and leadership.leader_epoch == self.leadership.leader_epoch + 1
 
 
 class Keeper(Protocol[Slot]):
@@ -129,6 +123,8 @@ class Terms(Generic[Slot]):
         self._keeper = keeper
         self._env = env
         self._terms: dict[int, Term[Slot]] = {}
+        self._left_ms: dict[int, int] = {}  # when partitions were led here last
+        self._begun_ms = 0
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         # A process that was paused for this long may have lost its session without knowing.
         self._pause_ms = pause_ms
@@ -141,7 +137,7 @@ class Terms(Generic[Slot]):
     def begin(self) -> None:
         self._metadata.listen(self._metadata_changed)
         self._mapping.look()
-        self._seen_ms = self._env.clock.monotonic_ms()
+        self._begun_ms = self._seen_ms = self._env.clock.monotonic_ms()
         self.every(min(LOOK_MS, self._pause_ms / 2), self.look)
 
     def end(self) -> None:
@@ -203,6 +199,21 @@ class Terms(Generic[Slot]):
             )
         return self.term_of(name).slots.get(name)
 
+    def is_moving(self, name: str) -> bool:
+        """Return whether this broker kept a name a moment ago, or may keep it in a moment, though it does not now.
+
+        It may have done so in its former life, too, of which it has not been told yet.
+        """
+        now_ms = self._env.clock.monotonic_ms()
+        if now_ms - self._begun_ms < MOVING_MS:
+            return True
+        try:
+            number = self.partition_of(name)
+        except KafkaError:
+            return False
+        left_ms = self._left_ms.get(number)
+        return self._topic.may_lead_soon(number) or (left_ms is not None and now_ms - left_ms < MOVING_MS)
+
     def slots(self) -> list[Slot]:
         """Return everything that is kept here. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
         self.look()
@@ -222,23 +233,12 @@ class Terms(Generic[Slot]):
     def _look_at(self, number: int) -> Term[Slot] | None:
         present, term = self._topic.leadership(number), self._terms.get(number)
         if term is not None and present != term.leadership:
-            if present is not None and term.goes_on_with(present):
-                term.leadership, term.over_since_ms = present, None
-            elif present is not None or not self._is_between_roles(term):
-                self._unload(number)
-                term = None
+            self._unload(number)
+            term = None
         if term is None and present is not None:
             term = self._terms[number] = Term(number, present)
             term.loading = asyncio.get_running_loop().create_task(self._load(term))
         return term
-
-    def _is_between_roles(self, term: Term[Slot]) -> bool:
-        if not self._topic.is_between_roles(term.partition):
-            return False
-        now_ms = self._env.clock.monotonic_ms()
-        if term.over_since_ms is None:
-            term.over_since_ms = now_ms
-        return now_ms - term.over_since_ms < BETWEEN_ROLES_MS
 
     async def _load(self, term: Term[Slot]) -> None:
         began_ms = self._env.clock.monotonic_ms()
@@ -260,6 +260,7 @@ class Terms(Generic[Slot]):
 
     def _unload(self, number: int) -> None:
         term = self._terms.pop(number)
+        self._left_ms[number] = self._env.clock.monotonic_ms()
         if term.loading is not None:
             term.loading.cancel()
         self._keeper.clear(term)

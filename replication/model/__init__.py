@@ -2,5 +2,5 @@
 
 `cluster`: partitions, brokers, leaders and ISRs; `edit`: how a machine changes a frozen state; `state_changes`: the
 lines of state-change.log; `metadata`: the cluster as controllers described it to this broker; `placement`: which
-brokers get replicas.
+brokers get replicas; `times`: what ListOffsets asks for.
 """

@@ -11,8 +11,8 @@ import uuid
 from functools import lru_cache
 from typing import TypeAlias
 
-from replication.errors import ProtocolError
 from replication.protocol.messages import (
+    ISOLATIONS,
     Aborted,
     CurrentLeader,
     FetchPartition,
@@ -43,6 +43,7 @@ from replication.protocol.wire import (
     Tags,
     check_items,
     cut,
+    text,
     uvarint,
 )
 
@@ -175,7 +176,7 @@ def _one_fetch(version: int, buffer: Buffer, at: int) -> FetchRequest | None:
         end = at + (key - 1 if version >= FETCH_FLEXIBLE else key)
         if end < at or key >= 0x80:
             return None
-        name, at = str(buffer[at:end], "utf-8"), end
+        name, at = text(buffer[at:end]), end
     else:
         topic_id = _uuid(key)
     if version >= FETCH_FLEXIBLE:
@@ -230,14 +231,12 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
     tags, at = form.tags(buffer, at)
     if version >= 15 and 1 in tags:
         replica_id, replica_epoch = _INT_LONG.unpack_from(tags[1], 0)
-    if isolation not in (0, 1):
-        raise ProtocolError(f"isolation level {isolation}: 0 or 1")
     return FetchRequest(
         max_wait_ms,
         min_bytes,
         topics,
         max_bytes,
-        _ISOLATIONS[isolation],
+        _ISOLATIONS[isolation] if isolation in ISOLATIONS else None,
         replica_id,
         replica_epoch,
         session_id,

@@ -108,26 +108,26 @@ def fetched_one(
     version: int,
     correlation_id: int,
     topic: tuple[str | None, uuid.UUID | None],
-    row: tuple[int, int, int],
+    row: tuple[int, int, int, int],
     records: Buffer,
     *,
     is_committed: bool,
 ) -> list[Buffer]:
     """The whole FetchResponse of versions 11 to 16, its size in front, to a request for one partition that has records.
 
-    `row`: partition, high watermark, log start offset. `is_committed`: read_committed was asked for, and no transaction
-    was aborted.
+    `row`: partition, high watermark, last stable offset, log start offset. `is_committed`: read_committed was asked
+    for, and no transaction was aborted.
     """
     key, size_bytes = _fetched_topic(version, *topic), len(records)
-    index, high_watermark, log_start = row
+    index, high_watermark, stable_end, log_start = row
     if version >= FETCH_FLEXIBLE:
         size, end = put_uvarint(size_bytes + 1), _FETCHED_END
-        fields = _FETCHED_COMPACT.pack(index, 0, high_watermark, high_watermark, log_start, is_committed, -1)
+        fields = _FETCHED_COMPACT.pack(index, 0, high_watermark, stable_end, log_start, is_committed, -1)
         length = _FETCHED_COMPACT_HEAD.size - 4 + len(key) + len(fields) + len(size) + size_bytes + len(end)
         head = _FETCHED_COMPACT_HEAD.pack(length, correlation_id, 0, 0, 0, 0)
     else:
         size, end = INT32.pack(size_bytes), b""
-        fields = _FETCHED_V11.pack(index, 0, high_watermark, high_watermark, log_start, is_committed - 1, -1)
+        fields = _FETCHED_V11.pack(index, 0, high_watermark, stable_end, log_start, is_committed - 1, -1)
         length = _FETCHED_HEAD.size - 4 + len(key) + len(fields) + len(size) + size_bytes
         head = _FETCHED_HEAD.pack(length, correlation_id, 0, 0, 0)
     if size_bytes <= COPIED_BYTES_MAX:

@@ -22,6 +22,8 @@ class Isolation(enum.IntEnum):
     READ_COMMITTED = 1
 
 
+ISOLATIONS = frozenset(Isolation)
+
 # -------------------------------------------------------------------- Produce
 
 
@@ -135,13 +137,16 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A consumer's request; with `replica_id` >= 0 a follower's, or of EXAMINER. What nobody asks for is not in it."""
+    """A consumer's request; with `replica_id` >= 0 a follower's, or of EXAMINER. What nobody asks for is not in it.
+
+    `isolation` None: it named a level that there is none of.
+    """
 
     max_wait_ms: int
     min_bytes: int
     topics: tuple[FetchTopic, ...]
     max_bytes: int = 2**31 - 1
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    isolation: Isolation | None = Isolation.READ_UNCOMMITTED
     replica_id: int = -1
     replica_epoch: int = -1
     session_id: int = 0

@@ -3,8 +3,8 @@
 A length from a peer is compared with the remaining bytes before anything is allocated for it, so that a message costs
 no more memory than it has bytes. Readers take `(buffer, at)` and return `(value, end)`. Writers return bytes.
 
-`struct.error`, `IndexError` and `UnicodeDecodeError` may escape, for bytes that end too early or are not text: the
-caller of a whole message turns them into ProtocolError (`MALFORMED` lists them).
+`struct.error` and `IndexError` may escape, for bytes that end too early: the caller of a whole message turns them into
+ProtocolError (`MALFORMED` lists them).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ NO_TAGS: Tags = MappingProxyType({})
 # differ per API: `bounds`.
 ITEMS_MAX = 1_000_000
 TAGS_MAX = 100  # of one struct
+REPLACED_BYTES_MAX = 10_000  # a byte may become three, and answers name what was asked for
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
@@ -67,6 +68,16 @@ def cut(buffer: Buffer, at: int, size: int) -> tuple[Buffer, int]:
     if size < 0 or end > len(buffer):
         raise ProtocolError(f"a length of {size} where {len(buffer) - at} bytes are left")
     return buffer[at:end], end
+
+
+def text(data: Buffer) -> str:
+    """Decode a string as Kafka's Java does: what is not UTF-8 becomes U+FFFD. Raises: ProtocolError: in a long one."""
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        if len(data) > REPLACED_BYTES_MAX:
+            raise ProtocolError(f"a string of {len(data)} bytes that is not UTF-8") from None
+        return str(data, "utf-8", "replace")
 
 
 def check_count(buffer: Buffer, at: int, count: int, item_bytes: int) -> None:
@@ -119,8 +130,8 @@ def _legacy_string(buffer: Buffer, at: int) -> tuple[str | None, int]:
     (size,) = INT16.unpack_from(buffer, at)
     if size == -1:
         return None, at + 2
-    text, at = cut(buffer, at + 2, size)
-    return str(text, "utf-8"), at
+    found, at = cut(buffer, at + 2, size)
+    return text(found), at
 
 
 def _legacy_bytes(buffer: Buffer, at: int) -> tuple[Buffer | None, int]:
@@ -162,8 +173,8 @@ def _compact_string(buffer: Buffer, at: int) -> tuple[str | None, int]:
     size, at = uvarint(buffer, at)
     if size == 0:
         return None, at
-    text, at = cut(buffer, at, size - 1)
-    return str(text, "utf-8"), at
+    found, at = cut(buffer, at, size - 1)
+    return text(found), at
 
 
 def _compact_bytes(buffer: Buffer, at: int) -> tuple[Buffer | None, int]:

@@ -204,12 +204,12 @@ class ReplicaManager:
         request: PendingProduce,
         *,
         acks: int,
-        has_keys: bool = False,
+        is_own: bool = False,
     ) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
         `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
-        failed is an error code, never an exception. `has_keys`: every record has one, as compacted topics need.
+        failed is an error code, never an exception. `is_own`: this broker made them.
         """
         for tp, batches in records.items():
             try:
@@ -218,14 +218,14 @@ class ReplicaManager:
                 request.settle(tp, AppendResult(error.code, error_message=str(error)))
             else:
                 data = bytearray(batches) if isinstance(batches, bytes) else batches
-                leader.append(data, acks, request, has_keys=has_keys)
+                leader.append(data, acks, request, is_own=is_own)
 
     def append(
-        self, records: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int, has_keys: bool = False
+        self, records: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int, is_own: bool = False
     ) -> asyncio.Future[dict[TopicPartition, AppendResult]]:
         """`produce` for this broker itself: the results, after `timeout_ms` at the latest if acks is -1."""
         request = PendingProduce(records)
-        self.produce(records, request, acks=acks, has_keys=has_keys)
+        self.produce(records, request, acks=acks, is_own=is_own)
         if not request.is_over:
             return request.wait(dict, timeout_ms if acks == ALL_IN_SYNC else -1)
         answer = asyncio.get_running_loop().create_future()

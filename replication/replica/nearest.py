@@ -59,7 +59,9 @@ async def sent_on(
             if replica is not None and asked.fetch_offset >= role.replica.start:
                 end = role.high_watermark
                 none = () if isolation is Isolation.READ_COMMITTED else None
-                answer = PartitionFetched(tp.partition, 0, end, end, role.replica.start, none)
+                stable_end = role.replica.stable_end_known()
+                stable_end = end if stable_end is None else min(end, stable_end)
+                answer = PartitionFetched(tp.partition, 0, end, stable_end, role.replica.start, none)
                 found[tp] = answer._replace(preferred_read_replica=replica)
     return found
 
@@ -83,10 +85,13 @@ class ShownFollower:
     def readable_end(self, terms: FetchTerms) -> int:
         return self._role.high_watermark
 
+    def judge_epoch(self, asked: int) -> ErrorCode:
+        return isr.judge_epoch(self._role.state.leader_epoch, asked)
+
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """The refusal, if there is one: OFFSET_NOT_AVAILABLE for what is there, or may be, and is not yet known so."""
         role, offset = self._role, asked.fetch_offset
-        if error := isr.judge_epoch(role.state.leader_epoch, asked.current_leader_epoch):
+        if error := self.judge_epoch(asked.current_leader_epoch):
             return self.refused(error)
         if role.is_offline or self.replica.ends_early:
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)

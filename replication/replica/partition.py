@@ -1,7 +1,7 @@
 """Partition: one replica on this broker: its log, and the role that a controller gave it.
 
 Invariant: at most one role. A greater leader epoch begins another role, after all that the former one sent to the log
-is in it. Between two roles nobody is served. Belongs to the event loop.
+is in it; a leader that goes on leading keeps its role. Between two roles nobody is served. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -58,14 +58,25 @@ class Partition:
         self._idle_high_watermark = min(self._idle_high_watermark, self.replica.end)
 
     async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
-        """Begin to lead in this leader epoch, unless the session ends before that."""
+        """Begin to lead in this leader epoch, or lead on in it, unless the session ends before that."""
+        if not isinstance(self.role, Leader):
+            self.leave_role()
         self._note(stored)
-        await self.replica.call(self._check_end)
-        if self.known_leader_epoch == stored.leader_epoch:
+        try:
+            await self.replica.call(self._check_end)
+        except BaseException:
+            self.leave_role()
+            raise
+        if self.known_leader_epoch != stored.leader_epoch:
+            return
+        if isinstance(self.role, Leader):
+            self.role.lead_on(stored, replicas)
+        else:
             self.role = Leader(self.replica, stored, replicas, self._idle_high_watermark)
 
     async def follow(self, stored: LeaderAndIsr) -> None:
         """Begin to follow in this leader epoch, unless there is no leader or the session ends before that."""
+        self.leave_role()
         self._note(stored)
         if stored.leader >= 0:
             log = self.replica.log
@@ -80,7 +91,6 @@ class Partition:
             raise CorruptLogError(log.directory, log.files.view.tail.position, damage)
 
     def _note(self, stored: LeaderAndIsr) -> None:
-        self.leave_role()
         self.known_leader_epoch = stored.leader_epoch
         self.is_loss_decided = is_loss_decided(self._me, stored)
 

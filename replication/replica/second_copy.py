@@ -13,12 +13,12 @@ from uuid import UUID
 from logstore.records.batch import InvalidBatchError, batches, check
 from replication.errors import ErrorCode, ProtocolError
 from replication.model.cluster import BrokerId, TopicPartition
+from replication.model.times import SpecialTime, to_wire
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import EXAMINER, FetchPartition, FetchRequest, FetchTopic, PartitionFetched
 from replication.protocol.wire import Buffer
 
-LATEST = -1
 IDLE_TIMES = 9  # so many times as long as a read took there is a pause: who leads has others to serve
 
 
@@ -66,7 +66,7 @@ async def read(client: Client, me: BrokerId, wanted: Wanted, max_bytes: int) -> 
 
 async def _end(client: Client, me: BrokerId, wanted: Wanted) -> int:
     epoch, tp = wanted.leader_epoch, wanted.tp
-    asked = {"partition_index": tp.partition, "current_leader_epoch": epoch, "timestamp": LATEST}
+    asked = {"partition_index": tp.partition, "current_leader_epoch": epoch, "timestamp": to_wire(SpecialTime.LATEST)}
     topics = [{"name": tp.topic, "partitions": [asked]}]
     answer: Any = await client.call(ApiKey.LIST_OFFSETS, {"replica_id": me, "isolation_level": 0, "topics": topics})
     ((row,),) = (topic.partitions for topic in answer.topics)

@@ -16,6 +16,7 @@ from replication.client.group_admin import (
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
+from replication.model.times import TimeMs
 from replication.tools.offset_resets import Place, Reset, new_offset
 from replication.tools.topics import selected
 
@@ -138,7 +139,7 @@ def planned(
     committed = client.committed(group)
     tps = sorted(given) if given is not None else _scope(client, committed, topics)
     extents = [client.offsets(dict.fromkeys(tps, edge)) if tps else {} for edge in (EARLIEST, LATEST)]
-    at_time = client.offsets(dict.fromkeys(tps, reset.value)) if tps and reset.place is Place.TIME else {}
+    at_time = client.offsets(dict.fromkeys(tps, TimeMs(reset.value))) if tps and reset.place is Place.TIME else {}
     rows = []
     for tp in tps:
         start, end = (found[tp].offset for found in extents)

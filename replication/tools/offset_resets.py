@@ -7,6 +7,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import NamedTuple
 
 from logstore.errors import InvalidRequestError
@@ -77,7 +78,7 @@ def duration_of(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise InvalidRequestError(f"{text!r} is no duration such as P7D or PT1H30M")
-    return round(1000 * sum(unit * float(count or 0) for unit, count in zip(_UNITS_S, match.groups(), strict=True)))
+    return round(1000 * sum(unit * Decimal(count or 0) for unit, count in zip(_UNITS_S, match.groups(), strict=True)))
 
 
 def offsets_of(lines: Iterable[str]) -> dict[TopicPartition, int]:

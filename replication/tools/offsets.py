@@ -11,20 +11,28 @@ from replication.client.fetching import LATEST
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
 from replication.model.cluster import TopicPartition
+from replication.model.times import AskedTime, SpecialTime, TimeMs
 from replication.tools.topics import selected
 
 Row = dict[str, Any]
+_WORDS = {"latest": SpecialTime.LATEST, "earliest": SpecialTime.EARLIEST, "max-timestamp": SpecialTime.MAX_TIMESTAMP}
+_PLACES = _WORDS | {str(place.value): place for place in _WORDS.values()}
+
+
+def asked_time(text: str) -> AskedTime | None:
+    """A place, or milliseconds; None for anything else. Below 0 are the numbers of places, as in Kafka's tool."""
+    return _PLACES.get(text, TimeMs(int(text)) if text.isdecimal() else None)
 
 
 def offsets(
     client: KafkaClient,
     topic: str | None,
     partitions: Collection[int] | None,
-    time: int,
+    time: AskedTime,
     *,
     with_internal: bool = True,
 ) -> list[Row]:
-    """The offset of each partition at a time in ms, EARLIEST or LATEST; None where nobody leads, or nothing is so late.
+    """The offset of each partition at a moment or place; None where nobody leads, or nothing is so late.
 
     Raises: UnknownTopicError, UnknownPartitionError, KafkaError.
     """

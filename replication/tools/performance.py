@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
 from replication.client.kafka_client import KafkaClient
+from replication.model.cluster import TopicPartition
 
 Row = dict[str, Any]
 ROWS = 1000  # of one send
@@ -110,24 +111,30 @@ def consume(
 ) -> Row:
     """Read this many records as a member of a group, or until none came for `timeout_ms`; the rate.
 
-    It counts from the first records on; `join_s` is the time until then. Raises: UnknownTopicError, KafkaError.
+    The time runs from the moment when the member gets its partitions; `join_s` is the time until then. Of the last
+    batch no more is counted than was wanted. Raises: UnknownTopicError, KafkaError.
     """
     client.topic(topic)
     count = size = 0
     start = last = perf_counter()
-    first = None
-    with client.consumer(topic, group, auto_offset_reset=reset) as consumer:
+    assigned = list[float]()
+
+    def on_assign(partitions: frozenset[TopicPartition]) -> None:
+        if partitions:
+            assigned.append(perf_counter())
+
+    with client.consumer(topic, group, auto_offset_reset=reset, on_assign=on_assign) as consumer:
         while count < records and perf_counter() - last < timeout_ms / 1000:
             rows = consumer.poll(_POLL_MS)
             if rows is None:
                 continue
             last = perf_counter()
-            first = first or last
+            rows = rows.slice(0, records - count)
             count += rows.num_rows
             size += sum(pc.sum(pc.binary_length(rows.column(name))).as_py() or 0 for name in ("key", "value"))
-    if first is None:
+    if not count:
         raise InvalidRequestError(f"no record of {topic} came within {timeout_ms} ms")
-    return {**_rate(count, size, last - first), "join_s": round(first - start, 3)}
+    return {**_rate(count, size, last - assigned[0]), "join_s": round(assigned[0] - start, 3)}
 
 
 def _rate(records: int, size_bytes: int, seconds: float) -> Row:

@@ -34,7 +34,7 @@ from logstore.store.transactions.transaction import Prepared
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.repeats import times
 
-ROOT = Path("/store")
+ROOT = Path("/disk/deep/store")  # none of them is there before
 EVERY = times(41, 19, "PYLOG_CRASH_EVERY")
 SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
@@ -400,7 +400,6 @@ def crashed_while_opening(disk: Disk, dice: random.Random, now_ms: int) -> Disk:
 def test_s23_every_crash_point_of_a_store_leaves_what_was_acknowledged(workload, caplog):
     caplog.set_level("CRITICAL")
     disk = Disk(seed=SEED)
-    disk.mkdir(ROOT)
     images: list[tuple[Disk, Said, int]] = []
     user = User(disk)
     disk.watch_every = EVERY
@@ -430,7 +429,6 @@ def test_s23_every_crash_point_of_a_store_leaves_what_was_acknowledged(workload,
 def test_markers_that_the_power_took_are_written_again_though_the_journal_says_that_they_are_there():
     """Else the decision would be forgotten as soon as the log is long enough again, and the batch with it."""
     disk = Disk()
-    disk.mkdir(ROOT)
     user = User(disk)
     user.open()
     user.create("a")

@@ -44,6 +44,8 @@ class SimBroker:
         self.peers: dict[int, SimBroker] = {}
         self.follow = follower.follow
         self.judge_request = leadership.judge_request
+        self.waits_outlive_roles = False
+        self.acked_later = 0
         self.boots = 0
         self.life = 0
         self.is_up = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logstore.log.log import Log
 from replication.controller.machine import events
@@ -23,6 +23,14 @@ FOLLOWER_BACKOFF_MS = 40
 LEADER_LIMITS = isr.IsrSettings(replica_lag_time_max_ms=400)
 
 
+class Wait(NamedTuple):
+    """Records that were appended in this epoch; `reply` is told once all before `end` is committed."""
+
+    end: int
+    leader_epoch: int
+    reply: Callable[[Any], None]
+
+
 class Partition:
     """A replica on this broker: its log, its role, and who waits for it."""
 
@@ -32,7 +40,7 @@ class Partition:
         self.known_epoch: int | None = None
         self.is_loss_decided = False
         self.idle_high_watermark = high_watermark
-        self.waits: list[tuple[int, Callable[[Any], None]]] = []
+        self.waits: list[Wait] = []
         self.parked: list[Callable[[], None]] = []
 
     @property
@@ -54,9 +62,12 @@ class Partition:
         me = Replica(self.tp, self.broker.id)
         if leadership.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch):
             return
-        self.leave_role()
         self.known_epoch = news.state.leader_epoch
         self.is_loss_decided = leadership.is_loss_decided(me, news.state)
+        if news.state.leader == me.broker and isinstance(self.role, isr.Leading):
+            self._lead_on(self.role, news.state, news.replicas)
+            return
+        self.leave_role()
         if news.state.leader == me.broker:
             self._lead(news.state, news.replicas)
         elif news.state.leader >= 0:
@@ -67,9 +78,10 @@ class Partition:
         if self.role is not None:
             self.idle_high_watermark = self.role.high_watermark
         self.role = None
-        waits, self.waits = self.waits, []
-        for _, reply in waits:
-            reply("NOT_LEADER")
+        if not self.broker.waits_outlive_roles:
+            waits, self.waits = self.waits, []
+            for wait in waits:
+                wait.reply("NOT_LEADER")
         self.wake()
 
     def wake(self) -> None:
@@ -88,6 +100,16 @@ class Partition:
         )
         self.broker.watcher.leads(self, stored)
         self._perform(effects)
+
+    def _lead_on(self, role: isr.Leading, stored: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
+        """Who waits for the high watermark waits on."""
+        self.idle_high_watermark = role.high_watermark
+        self.role, effects = isr.lead_on(
+            role, stored, replicas, log_end_offset=self.log.log_end_offset, now_ms=self.broker.world.now_ms
+        )
+        self.broker.watcher.leads(self, stored)
+        self._perform(effects)
+        self.wake()
 
     def follow(self, stored: LeaderAndIsr) -> None:
         self.role, effects = self.broker.follow(
@@ -143,13 +165,15 @@ class Partition:
             self.lead_on(event)
 
     def _complete_waits(self) -> None:
-        assert isinstance(self.role, isr.Leading)
+        role = self.role
+        assert isinstance(role, isr.Leading)
         left = []
-        for end, reply in self.waits:
-            if self.role.high_watermark < end:
-                left.append((end, reply))
+        for wait in self.waits:
+            if role.high_watermark < wait.end:
+                left.append(wait)
             else:
-                reply(isr.has_enough_replicas(self.role, self.broker.min_insync))
+                self.broker.acked_later += role.leader_epoch > wait.leader_epoch
+                wait.reply(isr.has_enough_replicas(role, self.broker.min_insync))
         self.waits = left
 
     def produce(self, batch: bytearray, acks_all: bool, reply: Callable[[Any], None]) -> None:
@@ -162,7 +186,7 @@ class Partition:
         epoch = self.role.leader_epoch
         info = self.log.append_as_leader(batch, leader_epoch=epoch)
         if acks_all:
-            self.waits.append((info.next_offset, lambda ack: reply((ack, info.first_offset, epoch))))
+            self.waits.append(Wait(info.next_offset, epoch, lambda ack: reply((ack, info.first_offset, epoch))))
         self.lead_on(isr.Appended(info.next_offset))
         self.wake()
         if acks_all:

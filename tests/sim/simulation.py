@@ -48,6 +48,7 @@ class Mutant(enum.Enum):
     CUT_UNASKED = "a damaged replica is cut on the word that it is out of the ISR"
     NOT_FILLED = "what is damaged waits for a leader that shows all that is behind it, for ever"
     NO_RECOVERY = "a broker opens its logs after a crash as it does after a clean end"
+    WAITS_OUTLIVE_ROLES = "an append that waits is answered by a later leadership, though its records were cut"
     POWER_CUT_UNNOTICED = "a broker takes a failure of the power for one of its process"
 
 
@@ -59,6 +60,7 @@ class Summary:
     events: int = 0
     appended: int = 0
     acked: int = 0
+    acked_later: int = 0  # in a later leader epoch of the same leadership
     committed: int = 0
     elections: int = 0
     controllers: int = 0
@@ -95,6 +97,7 @@ class Simulation:
         self.laws = Laws(self.tree, self.brokers, unclean=unclean)
         for broker in self.brokers.values():
             broker.peers = self.brokers
+            broker.waits_outlive_roles = mutant is Mutant.WAITS_OUTLIVE_ROLES
             if mutant is Mutant.TRUNCATE_TO_HW:
                 broker.follow = follow_from_hw
             if mutant is Mutant.NO_CONTROLLER_EPOCH_CHECK:
@@ -122,6 +125,7 @@ class Simulation:
         self.laws.check_end()
         self.summary.excused = len(self.laws.excused)
         self.summary.acked = len(self.laws.acked)
+        self.summary.acked_later = sum(broker.acked_later for broker in self.brokers.values())
         self.summary.committed = sum(self.laws.ends.values())
         self.summary.elections = sum(state.leader_epoch for state in self.tree.states.values())
         self.summary.controllers = self.tree.controller_epoch

@@ -319,7 +319,8 @@ class Disk:
         self.moves = [move for move in self.moves if _parent(move[1]) != parent]
         children = {d for d in self.directories if _parent(d) == parent}
         gone = {d for d in self.synced_directories if _parent(d) == parent and d not in self.directories}
-        self.synced_directories = (self.synced_directories | children | {parent}) - gone
+        # Its own name is in its parent, which is synced by itself.
+        self.synced_directories = (self.synced_directories | children) - gone
 
     def rename(self, source, target):
         source, target = str(source), str(target)

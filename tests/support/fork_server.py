@@ -24,8 +24,10 @@ from pathlib import Path
 
 ROOT = str(Path(__file__).parents[2])
 BROKER = "replication.broker.process"
-LOADED = ("uvloop", BROKER, "replication.cli.brokers")  # the last one for `pylog`
+# Also for `pylog`, and the kernels, which a broker loads with its first records.
+LOADED = ("uvloop", BROKER, "replication.cli.brokers", "logstore.records.kernels")
 WAIT_S = 30
+STARTS_WITHIN_S = 240  # kernels whose sources are new are compiled first
 _SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _quick = {("-m", BROKER)}
 
@@ -88,15 +90,17 @@ class _Server:
 
     def _start(self):
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(WAIT_S)
+        self._socket.settimeout(STARTS_WITHIN_S)
         with its:
             command = [sys.executable, "-m", __name__, str(its.fileno())]
             path = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(
-                command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
-            )
+                command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},  # numpy's: it would begin threads
+            )  # fmt: skip
         atexit.register(self._end)
         assert self._socket.recv(100) == b"ready"
+        self._socket.settimeout(WAIT_S)
 
     def _end(self):
         self._socket.close()

@@ -40,6 +40,7 @@ def brokers_in_process(directory, numbers=(1, 2, 3), env=SYSTEM, **properties):
                     "listeners": "PLAINTEXT://127.0.0.1:0",
                     "coordination": f"sqlite:{directory / 'tree.db'}",
                     "num.io.threads": 2,
+                    "produce.base.offset.strict": "true",
                     "auto.leader.rebalance.enable": "false",
                     "controlled.shutdown.enable": "false",  # all of them stop
                     **{key.replace("_", "."): value for key, value in properties.items()},

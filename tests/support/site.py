@@ -29,6 +29,7 @@ QUICK = {
     "replica.fetch.wait.max.ms": 200,
     "replica.fetch.backoff.ms": 50,
     "num.io.threads": 2,
+    "produce.base.offset.strict": "true",  # as Kafka: no test leans on what is forgiven
 }
 
 

@@ -103,6 +103,23 @@ class ProducerTracker:
         opened = self.ask(view, ProducerStates.open_transactions)
         return Undecided(view.end, opened, has_transactions=True)
 
+    def stable_end_known(self, view: DirectoryView) -> int | None:
+        """The first offset of the oldest open transaction, or the end of the view; None: only the disk tells it now.
+
+        Waits for nobody.
+        """
+        if not view.transactional:
+            return view.end
+        if not self._mutex.acquire(blocking=False):
+            return None
+        try:
+            states, place = self._states, self._place
+            if states is None or states.end != view.end or place.active is None or place.active != view.active:
+                return None
+            return states.last_stable_offset if place.base == view.bases[-1] else None
+        finally:
+            self._mutex.release()
+
     def check(self, view: DirectoryView, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
         """As `ProducerStates.check`, at the end of this view."""
 

@@ -308,10 +308,10 @@ class PartitionDirectory:
             if active == now.active:
                 return now._replace(tail=known.tail)
             if active.size < now.active.size:
-                tail = segment.tail(now.active.size, known.tail, may_have_gaps=self.may_have_gaps)
+                tail = segment.tail(now.active.size, known.tail)
                 if tail.damage:  # perhaps it was cut and has grown again
                     tail = None
-        tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
+        tail = tail or segment.tail(now.active.size)
         return now._replace(tail=tail)
 
     def _list(self, known: DirectoryView = NOTHING) -> tuple[tuple[str, ...], DirectoryView]:

@@ -14,8 +14,8 @@ from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.segments.closed import Table
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.segment import LOG_SUFFIX, Segment, Slice
-from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, header_at
+from logstore.log.segments.segment import LOG_SUFFIX, Segment
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader
 
 # Offsets in a segment reach so far, whatever the size of the batch behind a gap.
 WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
@@ -67,14 +67,6 @@ def end_of(view: DirectoryView, number: int) -> int:
     if view.is_swapping:
         return view.end
     return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
-
-
-def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
-    """Raise CorruptLogError unless `found`, read from `offset` on, begins there. `path` should hold the offset."""
-    base_offset = header_at(found.data).base_offset if found and found.data else None
-    if base_offset is None or base_offset > offset:
-        until = "the end" if base_offset is None else base_offset
-        raise CorruptLogError(path, found.position if found else 0, f"offsets {offset} to {until} are missing")
 
 
 def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
@@ -139,7 +131,16 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
     return end
 
 
-def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def newest(files: PartitionDirectory, view: DirectoryView) -> OffsetAndTimestamp | None:
+    """Return the first record or marker that has the largest timestamp of the log."""
+    closed, count = closed_in(files, view)
+    newest_ms = max((view.tail.max_timestamp_ms, *(closed[number].newest_ms for number in range(count))))
+    return first_since(files, view, newest_ms, or_marker=True)
+
+
+def first_since(
+    files: PartitionDirectory, view: DirectoryView, timestamp_ms: int, *, or_marker: bool = False
+) -> OffsetAndTimestamp | None:
     closed, count = closed_in(files, view)
     for number in range(max(closed.first_reaching(timestamp_ms, count), number_of(view, view.start)), len(view.bases)):
         if number < count:
@@ -149,7 +150,7 @@ def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: in
             newest_ms, size_bytes, limit = view.tail.max_timestamp_ms, view.tail.position, view.end
         if newest_ms >= timestamp_ms:
             segment = files.segment(view.bases[number])
-            if found := segment.first_since(timestamp_ms, size_bytes, limit, start=view.start):
+            if found := segment.first_since(timestamp_ms, size_bytes, limit, start=view.start, or_marker=or_marker):
                 return OffsetAndTimestamp(*found)
     return None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from logstore.config import INT32_MAX
 from logstore.env import Env, FileStat
 from logstore.errors import CorruptLogError
 from logstore.log.segments.end import NO_TIME, SegmentEnd, step
@@ -200,20 +201,17 @@ class Segment:
             position += header.size_bytes
             next_offset = header.next_offset
 
-    def tail(self, size_bytes: int, known: SegmentEnd | None = None, *, may_have_gaps: bool = True) -> SegmentEnd:
-        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
-
-        Without gaps each batch must begin where the one before it ended: only that shows a wrong last base offset.
-        """
+    def tail(self, size_bytes: int, known: SegmentEnd | None = None) -> SegmentEnd:
+        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed."""
         # Another writer of the batches behind the known end may have added to the indexes.
         tail = known._replace(damage=None, timed_entries=-1) if known else self._indexed_tail(size_bytes)
         try:
             for position, batch in self.headers(tail.position, size_bytes):
                 if batch.base_offset < tail.next_offset:
                     raise CorruptLogError(self.path, position, f"offset {batch.base_offset} appears twice")
-                if batch.base_offset > tail.next_offset and not may_have_gaps:
-                    missing = f"offsets {tail.next_offset} to {batch.base_offset} are missing"
-                    raise CorruptLogError(self.path, position, missing)
+                if batch.last_offset - self.base_offset > INT32_MAX:
+                    too_far = f"offset {batch.last_offset} is too far from where the segment begins"
+                    raise CorruptLogError(self.path, position, too_far)
                 tail = tail.behind(batch, position)
         except CorruptLogError as error:
             return tail._replace(damage=error.reason)
@@ -313,10 +311,12 @@ class Segment:
             offset = batch.next_offset
         return offset
 
-    def first_since(self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0) -> tuple[int, int] | None:
+    def first_since(
+        self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0, or_marker: bool = False
+    ) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record from `start` on, not older than `timestamp_ms`, if any.
 
-        `limit` is where the next segment begins, or the log ends.
+        `limit` is where the next segment begins, or the log ends. `or_marker`: a transaction's marker counts, too.
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
@@ -324,7 +324,9 @@ class Segment:
         entry = self.time_index.floor(timestamp_ms) if size_bytes > WINDOW_BYTES else None
         first = self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         for position, batch in self.headers(first, size_bytes):
-            if batch.max_timestamp < timestamp_ms or batch.last_offset < start or batch.is_control:
+            if batch.max_timestamp < timestamp_ms or batch.last_offset < start:
+                continue
+            if batch.is_control and not or_marker:
                 continue
             try:
                 for record in records(self._env.files.read(self.path, position, batch.size_bytes)):

@@ -5,13 +5,14 @@ microsecond, and the GIL is free while they run. Python callers keep the memory 
 anything: every length is checked against the end of its section before it is used.
 
 From the ground up: `native` (how they are compiled, loads and stores), `varints`, `crc`, `hashing`,
-`headers`, `decoding`, `encoding`, `contents` (a sum over rows in any order), `offset_map` (keys to their last
-offset), `compacting`.
+`headers`, `decoding`, `checking` (records against their header), `encoding`, `contents` (a sum over rows in any order),
+`offset_map` (keys to their last offset), `compacting`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """
 
 from logstore.records.compiled_code import note_done
+from logstore.records.kernels.checking import BAD_TIME, NO_KEY, OTHER_MAX, ROW_SHIFT, check_records, max_timestamp
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
@@ -21,18 +22,24 @@ from logstore.records.kernels.headers import HeaderColumns, decode_headers
 from logstore.records.kernels.native import CACHE_DIR, TURN
 
 __all__ = [
+    "BAD_TIME",
+    "NO_KEY",
+    "OTHER_MAX",
     "REASONS",
+    "ROW_SHIFT",
     "Columns",
     "Decoded",
     "Encoded",
     "HeaderColumns",
     "Rows",
     "Source",
+    "check_records",
     "crc32c",
     "decode",
     "decode_headers",
     "digest",
     "encode",
+    "max_timestamp",
     "partitions_of",
     "scan",
     "walk",

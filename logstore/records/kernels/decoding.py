@@ -43,7 +43,7 @@ REASONS = (
     "bytes follow the last record",
 )
 _PARTIAL, _SHORT_LENGTH, _BAD_MAGIC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CODEC, BAD_CRC = range(1, 8)
-_BACKWARDS, LONG_RECORD, BAD_DELTA, LONG_FIELD, _BAD_HEADERS, _BAD_END, LEFT_OVER = range(8, 15)
+_BACKWARDS, LONG_RECORD, BAD_DELTA, LONG_FIELD, BAD_HEADERS, BAD_END, LEFT_OVER = range(8, 15)
 
 
 class Source(NamedTuple):
@@ -217,9 +217,9 @@ def _record(at: int, limit: int) -> _Record:
     at, count, key_bytes, value_bytes = headers_at(spot, end)
     error = 0
     if at != end:
-        error = _BAD_END
+        error = BAD_END
     if count == BAD:
-        error = _BAD_HEADERS
+        error = BAD_HEADERS
     if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
         error = LONG_FIELD
     return _Record(error, end, delta, timestamp, key, key_size, value, value_size, spot, count, key_bytes, value_bytes)

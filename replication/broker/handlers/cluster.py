@@ -24,6 +24,7 @@ from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 Response: TypeAlias = Mapping[str, Any]
 Question: TypeAlias = tuple[int, tuple[Any, ...] | None]
 
+IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
 NOT_ASKED = -2_147_483_648  # authorized operations
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
 CREATE_WAIT_S = 5.0  # a client that is answered earlier would only ask again
@@ -74,11 +75,12 @@ class ClusterHandlers:
         refused: Mapping[str, ErrorCode] = {}
         if body.allow_auto_topic_creation and self._config.auto_create_topics_enable:
             context.park()
-            missing = [name for name, _ in wanted if name is not None and self._metadata.topic(name) is None]
+            named = [name for name, topic_id in wanted if name is not None and topic_id is None]
+            missing = [name for name in named if self._metadata.topic(name) is None]
             refused = dict(zip(missing, await all_of(self._make, missing), strict=True))
         if not is_short:
-            return self._response(Rows(len(wanted), (self._named(*topic, refused) for topic in wanted)))
-        rows = [self._named(*topic, refused) for topic in wanted]
+            return self._response(Rows(len(wanted), (self._named(context, topic, refused) for topic in wanted)))
+        rows = [self._named(context, topic, refused) for topic in wanted]
         answer = await self._encoded(context, rows)
         if changes == self._changes and not any(row["error_code"] for row in rows):
             self._keep(question, answer)
@@ -132,9 +134,15 @@ class ClusterHandlers:
             return code_of(error)
         return ErrorCode.LEADER_NOT_AVAILABLE if made is None else ErrorCode.NONE
 
-    def _named(self, name: str | None, topic_id: Any, refused: Mapping[str, ErrorCode]) -> Response:
-        """Return the row of a topic named by its name or id; `refused`: why it was not created."""
-        if name is None:
+    def _named(self, context: Work, asked: MetadataTopic, refused: Mapping[str, ErrorCode]) -> Response:
+        """Return the row of a topic named by its id, or else by its name; `refused`: why it was not created.
+
+        A name beside an id says nothing: Java's clients send an empty one.
+        """
+        name, topic_id = asked
+        if context.version < IDS_NAME_FROM and (name is None or topic_id is not None):
+            return _failure(name or "", ErrorCode.INVALID_REQUEST, topic_id)  # these answers have no null for a name
+        if topic_id is not None or name is None:
             name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
             if name is None:
                 return _failure(None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id)

@@ -22,6 +22,7 @@ from replication.replica.manager import ReplicaManager
 
 SEVERAL_GROUPS_FROM = 8  # OffsetFetch
 TXN_COMMIT_ADDS = 5  # TxnOffsetCommit: it adds the partition of the group to the transaction
+MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 NOTHING = Committed(-1)
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
@@ -120,6 +121,8 @@ class CommitHandlers:
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
             wanted.update((TopicPartition(name, row.partition_index), None) for name, row in chunk)
         try:
+            if not body.group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
             if self._groups.group(body.group_id) is None:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
             codes = await self._change(body.group_id, wanted, events.DeleteOffsets, raises=True)
@@ -202,7 +205,12 @@ class CommitHandlers:
         try:
             group = self._groups.group(asked.group_id)
         except KafkaError as error:
-            return {"error_code": error.code, "topics": []}
+            code = error.code
+            if code in MOVED and self._groups.terms.is_moving(asked.group_id):
+                # librdkafka asks again then, where the coordinator is by then. After another code it reads nothing
+                # more of these partitions, until it is assigned others.
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return {"error_code": code, "topics": []}
         return {
             "error_code": ErrorCode.NONE,
             "topics": await _fetched(group, asked.topics, is_stable=is_stable),

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import Field, fields
 from typing import Any
 
-from logstore.config import INT32_MAX, LogConfig, format_value
+from logstore.config import INT32_MAX, Listed, LogConfig, format_value
 from logstore.errors import PylogError
+from logstore.store.catalog import check_topic_name
 from replication.config.broker import BrokerConfig
 from replication.config.live import DEFAULT, LIVE, OF_CLUSTER, Given, LiveSettings, NotLiveError, Source
 from replication.coordination import nodes, topics
@@ -89,6 +90,7 @@ class ConfigHandlers:
     ) -> list[dict[str, Any]]:
         if kind == TOPIC:
             if name not in overrides:
+                check_topic_name(name)
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
             return topic_settings(self._live, overrides[name])
         if kind == BROKER and name == str(self._config.broker_id):
@@ -121,7 +123,9 @@ class ConfigHandlers:
 
     async def alter(self, context: Work, body: Any) -> Mapping[str, Any]:
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
-            return {row.name: row.value for row in resource.configs if row.value is not None}
+            for row in resource.configs:
+                _check_given(row)
+            return {row.name: row.value for row in resource.configs}
 
         return await self._alter(body, wanted)
 
@@ -228,18 +232,25 @@ def _type(setting: Field[Any]) -> int:
 def _apply(found: dict[str, str], row: Any, setting: Field[Any] | None, value: Any) -> None:
     match row.config_operation:
         case 0:  # SET
-            found[row.name] = row.value or ""
+            found[row.name] = _check_given(row)
         case 1:  # DELETE
             found.pop(row.name, None)
         case 2 | 3:  # APPEND, SUBTRACT
             if setting is None or not isinstance(setting.default, frozenset):
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name} is no list")
-            values = {part.strip() for part in (row.value or "").split(",") if part.strip()}
-            known = found.get(row.name, format_value(value))
-            old = {part for part in known.split(",") if part}
-            found[row.name] = ",".join(sorted(old | values if row.config_operation == APPEND else old - values))
+            values = Listed(_check_given(row).replace(" ", "").split(","))
+            known = found.get(row.name, format_value(value)).replace(" ", "").split(",")
+            old = [part for part in known if part and part not in values]
+            found[row.name] = ",".join([*old, *values.order] if row.config_operation == APPEND else old)
         case _:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")
+
+
+def _check_given(row: Any) -> str:
+    """Return the value. Raises: KafkaError: it is null."""
+    if row.value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{row.name}: a value is needed, and null is none")
+    return str(row.value)
 
 
 def _answer(resource: Any, error: PylogError | None) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class CoordinatorHandlers:
         return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
 
     async def find_coordinator(self, context: Work, body: Any) -> Response:
-        keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
+        keys = body.coordinator_keys if context.version >= 4 else (body.key,)
         kind = getattr(body, "key_type", GROUP)
         failed: KafkaError | None = None
         try:

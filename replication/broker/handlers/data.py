@@ -7,12 +7,12 @@ that wants one is answered without, and goes on to name all partitions in every 
 
 from __future__ import annotations
 
-import struct
+import logging
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
+from logstore.records.batch import batches, is_transactional
 from logstore.records.compression import Codec
 from replication.broker.handlers.followed import FollowedHandler, all_failed
 from replication.broker.handlers.strangers import Strangers
@@ -46,16 +46,15 @@ from replication.protocol.messages import (
 )
 from replication.protocol.wire import Buffer
 from replication.replica.leader.fetches import fetch_one
+from replication.replica.leader.guard import Accepts, Refusal, base_offset_of, refuse_header
 from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
 
-# Of a batch: its length behind that field, its format, its attributes.
-_HEAD = struct.Struct(">8xi4xb4xh")
-_SEQUENCE = struct.Struct(">53xi")
-MAGIC = 2
+logger = logging.getLogger(__name__)
+
 APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
-PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
+FETCH_ZSTD = 10  # the first version whose clients know zstd
 PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
 FETCH_ONE = 11  # the first version that is answered at once
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
@@ -63,14 +62,7 @@ ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class _Takes(NamedTuple):
-    """What a request may bring: by its version, and with a transactional id also batches of that transaction."""
-
-    version: int
-    transactional: bool
-
-
-_PLAIN = tuple(_Takes(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
+_ACCEPTS = tuple(Accepts(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
 
 Answer: TypeAlias = Encoded | ProduceResponse | None
 
@@ -108,11 +100,11 @@ class DataHandlers:
             return self._produce_many(context, request)
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong, takes = _refuse_all(request), _PLAIN[context.version]
+        all_wrong, accepts = _refuse_all(request), _ACCEPTS[context.version]
         for name, partitions in topics:
             reason = all_wrong or _refuse_topic(name)
             for row in partitions:
-                _sort(takes, TopicPartition(name, row[0]), row, reason, refused, records)
+                self._sort(accepts, TopicPartition(name, row[0]), row, reason, refused, records)
         for tp in refused:
             records.pop(tp, None)
         pending = PendingProduce(records)
@@ -133,11 +125,11 @@ class DataHandlers:
     async def _produce_many(self, context: Work, request: ProduceRequest) -> ProduceResponse | None:
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong, takes = _refuse_all(request), _Takes(context.version, request.transactional_id is not None)
+        all_wrong, accepts = _refuse_all(request), Accepts(context.version, request.transactional_id is not None)
         async for chunk in in_steps((topic.name, row) for topic in request.topics for row in topic.partitions):
             for name, row in chunk:
                 reason = all_wrong or _refuse_topic(name)
-                _sort(takes, TopicPartition(name, row.partition), row, reason, refused, records)
+                self._sort(accepts, TopicPartition(name, row.partition), row, reason, refused, records)
         async for some in in_steps(refused):
             for tp in some:
                 records.pop(tp, None)
@@ -157,6 +149,44 @@ class DataHandlers:
             return None
         return await self._produced_many(context.version, request, refused)
 
+    def _sort(
+        self,
+        accepts: Accepts,
+        tp: TopicPartition,
+        partition: ProducePartition,
+        reason: AppendResult | None,
+        refused: dict[TopicPartition, AppendResult],
+        records: dict[TopicPartition, bytearray | memoryview],
+    ) -> None:
+        """Add the batch to `refused` or to `records`. A partition named twice is added to both, and refused."""
+        batch = partition.records or b""
+        if reason is None:
+            wrong = refuse_header(accepts, batch) or self._refuse_base_offset(batch)
+            if tp in records:
+                wrong = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
+            if wrong is None:
+                records[tp] = bytearray(batch) if isinstance(batch, bytes) else batch  # stamped in place
+                return
+            reason = AppendResult(wrong[0], error_message=wrong[1])
+        refused[tp] = reason
+
+    def _refuse_base_offset(self, batch: Buffer) -> Refusal | None:
+        """Older clients of pylog send batches that do not begin at 0: for one more release brokers take them."""
+        base_offset = base_offset_of(batch)
+        if base_offset == 0:
+            return None
+        if self._config.produce_base_offset_strict:
+            return ErrorCode.INVALID_RECORD, f"base offset {base_offset}: a batch that is produced begins at 0"
+        counters = self._replicas.counters
+        if not counters.nonzero_base_offsets:
+            logger.warning(
+                "A producer sends a batch with base offset %d, which Kafka refuses, as the next release of pylog will: "
+                "update the client (pylog_nonzero_base_offsets_total counts such batches)",
+                base_offset,
+            )
+        counters.nonzero_base_offsets += 1
+        return None
+
     def _append_some(
         self,
         context: Work,
@@ -172,7 +202,7 @@ class DataHandlers:
             except KafkaError as error:
                 pending.settle(tp, AppendResult(error.code, error_message=message_of(error)))
                 continue
-            if request.transactional_id is not None and _HEAD.unpack_from(batch)[2] & TRANSACTIONAL:
+            if request.transactional_id is not None and is_transactional(batch):
                 transaction = request.transactional_id, adds
                 self._verification.append(leader, batch, request.acks, pending, transaction)
             else:
@@ -236,6 +266,8 @@ class DataHandlers:
 
     def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | Encoded | FetchResponse:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
+        if request.isolation is None:
+            return self._fetch_of_no_level(request)
         if request.replica_id >= 0 and context.version >= TOPIC_IDS:
             return self._followed.fetch(context, request)
         return self._fetch_one(context, request) or begin(self._fetch(context, request))
@@ -243,6 +275,7 @@ class DataHandlers:
     def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
         """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
         _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack, _ = request
+        assert isolation is not None, "else it is refused before"
         if replica_id != -1 or len(topics) != 1 or session_epoch not in FULL_SESSIONS:
             return None
         version, (name, topic_id, partitions) = context.version, topics[0]
@@ -258,10 +291,15 @@ class DataHandlers:
         found = fetch_one(leader, asked, isolation, room_bytes, min(min_bytes, max_bytes))
         if found is None:
             return None
-        high_watermark, start, records = found
-        row, is_committed = (asked[0], high_watermark, start), isolation is Isolation.READ_COMMITTED
+        high_watermark, stable_end, start, records = found
+        row, is_committed = (asked[0], high_watermark, stable_end, start), isolation is Isolation.READ_COMMITTED
         correlation_id, topic = context.correlation_id, (name, topic_id)
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
+
+    def _fetch_of_no_level(self, request: FetchRequest) -> FetchResponse:
+        code = ErrorCode.INVALID_REQUEST
+        self._errors["FetchConsumer", code] += 1
+        return FetchResponse([all_failed(topic, code) for topic in request.topics], error_code=code)
 
     async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions. Unknown topics fail at once, others wait no more then."""
@@ -286,6 +324,7 @@ class DataHandlers:
                 if count % STEP_ITEMS == 0:
                     await step()
         max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
+        assert request.isolation is not None, "else it is refused before"
         found = await self._replicas.fetch(
             wanted,
             replica_id=request.replica_id,
@@ -370,56 +409,6 @@ def _refuse_topic(name: str) -> AppendResult | None:
     return AppendResult(
         ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=f"{name} is internal: only brokers write to it"
     )
-
-
-def _sort(
-    takes: _Takes,
-    tp: TopicPartition,
-    partition: ProducePartition,
-    reason: AppendResult | None,
-    refused: dict[TopicPartition, AppendResult],
-    records: dict[TopicPartition, bytearray | memoryview],
-) -> None:
-    """Put it with what is refused, or with what is to be appended. What is named twice is in both."""
-    batches = partition.records or b""
-    if reason is None:
-        wrong = _wrong(takes, batches)
-        if tp in records:
-            wrong = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
-        if wrong is None:
-            records[tp] = bytearray(batches) if isinstance(batches, bytes) else batches  # stamped in place
-            return
-        reason = AppendResult(wrong[0], error_message=wrong[1])
-    refused[tp] = reason
-
-
-def _wrong(takes: _Takes, records: Buffer) -> tuple[ErrorCode, str] | None:
-    """Why these records cannot be appended, as far as the header of the batch tells. The log checks the CRC."""
-    if len(records) < _HEAD.size:
-        return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
-    length, magic, attributes = _HEAD.unpack_from(records)
-    if magic < MAGIC:
-        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic}; only {MAGIC} is taken"
-    if magic > MAGIC or length + LENGTH_END > len(records) or length + LENGTH_END < HEADER_BYTES:
-        return ErrorCode.CORRUPT_MESSAGE, f"a batch of {length + LENGTH_END} bytes in {len(records)}"
-    if length + LENGTH_END < len(records):
-        return ErrorCode.INVALID_RECORD, "exactly one batch per partition is taken, and there are more"
-    if attributes & (TRANSACTIONAL | CONTROL) and not (takes.transactional and _is_transactional(records)):
-        return (
-            ErrorCode.INVALID_TXN_STATE,
-            "a marker, or a batch of a transaction that the request does not name",
-        )
-    codec = attributes & CODEC_MASK
-    if codec > Codec.ZSTD or (codec == Codec.ZSTD and takes.version < PRODUCE_ZSTD):
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in Produce version {takes.version}"
-    return None
-
-
-def _is_transactional(records: Buffer) -> bool:
-    """Has the batch what a client's has: no marker, and sequence numbers?"""
-    *_, attributes = _HEAD.unpack_from(records)
-    (sequence,) = _SEQUENCE.unpack_from(records)
-    return not attributes & CONTROL and sequence >= 0
 
 
 def _without_zstd(fetched: PartitionFetched) -> PartitionFetched:

@@ -84,6 +84,7 @@ class FollowedHandler:
             for partition in gone.partitions
         ]
         max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
+        assert request.isolation is not None, "else it is refused before"
         terms = FetchTerms(
             *who,
             0 if failed else max(0, request.max_wait_ms),

@@ -18,6 +18,7 @@ from replication.protocol.small_messages import heartbeat_response
 
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 INSTANCES_FROM = 3  # Heartbeat
+PROTOCOLS_NAMED_FROM = 5  # SyncGroup
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
@@ -89,6 +90,8 @@ class GroupHandlers:
     async def sync(self, context: Work, body: Any) -> Response:
         """SyncGroup: answered when the leader has assigned partitions."""
         try:
+            if context.version >= PROTOCOLS_NAMED_FROM and None in (body.protocol_type, body.protocol_name):
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol is to be named")
             answer = await self._ask(
                 body.group_id,
                 events.Synced,
@@ -144,27 +147,25 @@ class GroupHandlers:
         if context.version < LEAVES_TOGETHER_FROM:
             leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
         else:
-            leaving = list(dict.fromkeys([(each.member_id, each.group_instance_id) for each in body.members]))
-            if not leaving:  # an error of the group is answered even so
-                await self._ask(body.group_id, events.Left, lambda n: events.Leave(n, ()))
+            leaving = [(each.member_id, each.group_instance_id) for each in body.members]
         members: list[Response] = []
-        async for chunk in in_steps(leaving, LEAVING_AT_ONCE):
-            few = tuple(chunk)
-
-            def leave(request: int, few: tuple[tuple[str, str | None], ...] = few) -> events.Event:
-                return events.Leave(request, few)
-
-            try:
-                answer = await self._ask(body.group_id, events.Left, leave)
-            except KafkaError as error:
-                return {"error_code": error.code, "members": []}
-            members += [
-                {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
-                for (member_id, instance_id), code in zip(few, answer.errors, strict=True)
-            ]
+        try:
+            if not leaving:  # an error of the group is answered even so
+                await self._leave(body.group_id, ())
+            async for few in in_steps(leaving, LEAVING_AT_ONCE):
+                members += await self._leave(body.group_id, tuple(few))
+        except KafkaError as error:
+            return {"error_code": error.code, "members": []}
         if context.version < LEAVES_TOGETHER_FROM:
             return {"error_code": members[0]["error_code"]}
         return {"error_code": ErrorCode.NONE, "members": members}
+
+    async def _leave(self, group_id: str, few: tuple[tuple[str, str | None], ...]) -> list[Response]:
+        answer = await self._ask(group_id, events.Left, lambda request: events.Leave(request, few))
+        return [
+            {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+            for (member_id, instance_id), code in zip(few, answer.errors, strict=True)
+        ]
 
     # ----------------------------------------------------------- administration
 
@@ -202,7 +203,10 @@ class GroupHandlers:
 
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
-            return (await self._ask(group_id, events.Done, events.DeleteGroup)).error
+            # Administrators may have committed for a group without a name.
+            answer = await self._groups.ask(group_id, events.DeleteGroup)
+            assert isinstance(answer, events.Done), "every event has its kind of answer"
+            return answer.error
         except KafkaError as error:
             return error.code
 

@@ -12,20 +12,19 @@ from typing import Any, TypeAlias
 
 from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
+from replication.model.times import AskedTime, SpecialTime, from_wire
 from replication.network.steps import all_of, in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.messages import Isolation
-from replication.replica.leader.offsets import Special
+from replication.protocol.messages import ISOLATIONS, Isolation
 from replication.replica.leader.results import DeletedRecords, FoundOffset
 from replication.replica.manager import ReplicaManager
 
-# The first version of ListOffsets with each special time.
-_KNOWN_SINCE = {Special.LATEST: 1, Special.EARLIEST: 1, Special.MAX_TIMESTAMP: 7, Special.EARLIEST_LOCAL: 8}
-_NEVER = 2**15
+# The first version of ListOffsets with these; with the other places all have begun.
+_KNOWN_SINCE: Mapping[AskedTime, int] = {SpecialTime.MAX_TIMESTAMP: 7, SpecialTime.EARLIEST_LOCAL: 8}
 
-_TWICE, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
+_INVALID, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
 
 Response: TypeAlias = Mapping[str, Any]
 
@@ -42,22 +41,23 @@ class PositionHandlers:
         }
 
     async def list_offsets(self, context: Work, body: Any) -> Mapping[str, Any]:
-        isolation = Isolation(1 if getattr(body, "isolation_level", 0) == 1 else 0)
+        level = getattr(body, "isolation_level", Isolation.READ_UNCOMMITTED)
+        isolation = Isolation(level) if level in ISOLATIONS else None
         named: Counter[tuple[str, int]] = Counter()
         async for chunk in in_steps(_asked(body.topics)):
             named.update((name, asked.partition_index) for name, asked in chunk)
         done: list[FoundOffset] = []
         async for chunk in in_steps(_asked(body.topics)):
             for name, asked in chunk:
-                tp = name, asked.partition_index
-                if named[tp] > 1:
-                    found = _TWICE
-                elif asked.timestamp < 0 and _KNOWN_SINCE.get(asked.timestamp, _NEVER) > context.version:
+                tp, time = (name, asked.partition_index), from_wire(asked.timestamp)
+                if named[tp] > 1 or isolation is None:
+                    found = _INVALID
+                elif time is None or _KNOWN_SINCE.get(time, 0) > context.version:
                     found = _TOO_OLD
                 else:
                     found = await self._replicas.offset_for_time(
                         tp,
-                        asked.timestamp,
+                        time,
                         replica_id=body.replica_id,
                         leader_epoch=getattr(asked, "current_leader_epoch", -1),
                         isolation=isolation,

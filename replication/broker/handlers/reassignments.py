@@ -46,11 +46,16 @@ class ReassignmentHandlers:
         wanted: dict[TopicPartition, Assignment | None] = {}
         failed: dict[TopicPartition, KafkaError] = {}
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
-            wanted.update((TopicPartition(name, row.partition_index), row.replicas) for name, row in chunk)
+            for name, row in chunk:
+                tp = TopicPartition(name, row.partition_index)
+                if tp in wanted:
+                    failed[tp] = KafkaError(ErrorCode.INVALID_REQUEST, f"{tp} is asked for twice")
+                wanted[tp] = row.replicas
         try:
             tree = self._controllers_tree()
             async for tps in in_steps(wanted):
-                failed.update([(tp, error) for tp in tps if (error := await self._fault(tree, tp, wanted[tp]))])
+                sound = [tp for tp in tps if tp not in failed]
+                failed.update([(tp, error) for tp in sound if (error := await self._fault(tree, tp, wanted[tp]))])
             idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": message_of(error), "responses": ()}

@@ -15,7 +15,7 @@ from logstore.log.writer import Plain
 from logstore.records.batch import CODEC_MASK
 from logstore.records.compression import Codec
 from logstore.records.plain import PlainHeader, plain_header
-from replication.broker.handlers.data import PRODUCE_ZSTD, DataHandlers
+from replication.broker.handlers.data import DataHandlers
 from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
 from replication.network.turn import Gathered, TurnHandler
@@ -24,6 +24,7 @@ from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.encoding import produced_one
 from replication.protocol.framing import Frame
+from replication.replica.leader.guard import PRODUCE_ZSTD
 from replication.replica.leader.leader import NOT_LEADER, Append, Leader
 from replication.replica.leader.purgatory import PendingAppend
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
@@ -69,7 +70,7 @@ class SmallProduceHandler:
         if leader is None or acks not in (ALL_IN_SYNC, LEADER_ONLY) or topic in INTERNAL_TOPICS:
             return None
         header = plain_header(records)
-        if header is None or (version < PRODUCE_ZSTD and header[5] & CODEC_MASK == Codec.ZSTD):
+        if header is None or header[0] or (version < PRODUCE_ZSTD and header[5] & CODEC_MASK == Codec.ZSTD):
             return None
         if acks == ALL_IN_SYNC and not leader.has_enough_replicas():
             return None

@@ -79,6 +79,10 @@ class TopicHandlers:
             config={row.name: row.value for row in asked.configs if row.value is not None},
         )
         try:
+            if len(assignment) < len(asked.assignments):
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+            if any(row.value is None for row in asked.configs):
+                raise KafkaError(ErrorCode.INVALID_CONFIG, "a setting is given as null: leave it out")
             if len(asked.configs) > SETTINGS_MAX:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, "no topic has so many settings")
             plan = self._admin.plan(new)
@@ -127,23 +131,30 @@ class TopicHandlers:
     # ------------------------------------------------------------------ delete
 
     async def delete_topics(self, context: Work, body: Any) -> Response:
-        """Delete topics by name or id, and wait until they are gone."""
+        """Delete topics by name or id, and wait until they are gone. One that is asked for twice stays."""
         context.park()
         timeout_s = body.timeout.total_seconds()
-        wanted: dict[tuple[str | None, Any], None] = {}
-        if hasattr(body, "topic_names"):
-            wanted.update(dict.fromkeys(zip(body.topic_names, itertools.repeat(None))))
-        else:
-            async for chunk in in_steps(body.topics):
-                wanted.update(((topic.name, topic.topic_id), None) for topic in chunk)
+        wanted: dict[str | Any, tuple[str | None, Any]] = {}  # by names, where these are known
+        times: Counter[str | Any] = Counter()
+        rows = zip(body.topic_names, itertools.repeat(None)) if hasattr(body, "topic_names") else _ids(body.topics)
+        async for chunk in in_steps(rows):
+            for named, topic_id in chunk:
+                known = named if topic_id is None else self._metadata.name_of(topic_id_of(topic_id))
+                key = topic_id if known is None else known
+                wanted.setdefault(key, (named, topic_id))
+                times[key] += 1
 
-        async def delete(asked: tuple[str | None, Any]) -> Response:
-            name, topic_id = asked
-            if name is None:
-                name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
-                if name is None:
-                    unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
-                    return {**_failed(None, unknown), "topic_id": topic_id}
+        async def delete(name: str | Any) -> Response:
+            named, topic_id = wanted[name]
+            try:
+                if (named is None) == (topic_id is None):
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "give the name of a topic, or its id, and not both")
+                if times[name] > 1:
+                    raise _twice(str(name))
+                if name is topic_id:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
+            except KafkaError as error:
+                return {**_failed(named, error), "topic_id": topic_id}
             known = self._metadata.topic(name)
             found = await _outcome(name, self._admin.delete(name, timeout_s=timeout_s))
             return {**found, "topic_id": topic_uuid(known.id if known is not None else None)}
@@ -157,7 +168,7 @@ class TopicHandlers:
         context.park()
         kind = getattr(body, "election_type", PREFERRED)
         if kind not in NOT_ELECTED:
-            return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": ()}
+            return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": _of_no_type(body)}
         is_unclean = kind == UNCLEAN
         tps: dict[TopicPartition, None] = {}
         needed: set[TopicPartition] = set()
@@ -192,6 +203,10 @@ class TopicHandlers:
         return (TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions)
 
 
+def _ids(topics: Iterable[Any]) -> Iterable[tuple[str | None, Any]]:
+    return ((topic.name, topic.topic_id) for topic in topics)
+
+
 async def _named(topics: Iterable[Any]) -> Counter[str]:
     names: Counter[str] = Counter()
     async for chunk in in_steps(topics):
@@ -211,6 +226,17 @@ def _unique(topics: Iterable[Any], names: Mapping[str, int]) -> Iterable[Any]:
 
 def _twice(name: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is asked for twice")
+
+
+def _of_no_type(body: Any) -> Rows[Response]:
+    asked = body.topic_partitions or ()
+    code = ErrorCode.INVALID_REQUEST
+
+    def row(topic: Any) -> Response:
+        rows = ({"partition_id": number, "error_code": code, "error_message": None} for number in topic.partitions)
+        return {"topic": topic.topic, "partition_result": Rows(len(topic.partitions), rows)}
+
+    return Rows(len(asked), map(row, asked))
 
 
 async def _outcome(name: str | None, work: Awaitable[None]) -> Response:

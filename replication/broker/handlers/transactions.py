@@ -228,12 +228,12 @@ class TransactionHandlers:
     # ----------------------------------------------------------- administration
 
     async def describe_producers(self, context: Work, body: Any) -> Response:
-        """DescribeProducers: what the logs of these partitions know of those who write to them."""
+        """DescribeProducers: what these logs know of those who write. Followers answer, too, as in Kafka."""
 
         async def row(asked: tuple[str, int]) -> Response:
             found = {"partition_index": asked[1], "error_code": ErrorCode.NONE, "error_message": None}
             try:
-                replica = self._replicas.leader(TopicPartition(*asked)).replica
+                replica = self._replicas.partition(*asked).replica
                 states = await replica.host.disk.read(replica.log.producers.states)
             except (PylogError, OSError) as error:
                 return {

@@ -28,8 +28,11 @@ class Bystander:
     def readable_end(self, terms: FetchTerms) -> int:
         return self.replica.end
 
+    def judge_epoch(self, asked: int) -> ErrorCode:
+        return ErrorCode.NONE if asked in (NO_EPOCH, self._leader_epoch) else ErrorCode.UNKNOWN_LEADER_EPOCH
+
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
-        if asked.current_leader_epoch not in (NO_EPOCH, self._leader_epoch):
+        if self.judge_epoch(asked.current_leader_epoch):
             return self.refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
         if not self.replica.start <= asked.fetch_offset <= self.replica.end:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -19,7 +19,7 @@ from logstore.log import soundness
 from logstore.log.reader import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
-from replication.network.steps import STEP_ITEMS, step
+from replication.network.steps import STEP_ITEMS, in_steps, step
 from replication.protocol.messages import EXAMINER, Aborted, FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader.leader import Leader
@@ -46,6 +46,7 @@ class Readable(Protocol):
     def readable_end(self, terms: FetchTerms) -> int: ...
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None: ...
     def refused(self, code: ErrorCode) -> PartitionFetched: ...
+    def judge_epoch(self, asked: int) -> ErrorCode: ...
 
 
 class Reading:
@@ -105,12 +106,18 @@ class Reading:
     def has_more(self, terms: FetchTerms) -> bool:
         return self.must_answer(terms) or self.leader.readable_end(terms) > self.upper
 
+    def refusal(self) -> ErrorCode:
+        """Return why this replica may not be read any more since it was admitted; NONE if it may."""
+        if self.leader.is_over:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self.leader.judge_epoch(self.asked.current_leader_epoch)
+
     def must_answer(self, terms: FetchTerms) -> bool:
         leader = self.leader
         is_behind = terms.is_follower and (
             leader.replica.start > self.start or (isinstance(leader, Leader) and leader.has_news(terms.replica_id))
         )
-        return self.error is not None or leader.is_over or is_behind
+        return self.error is not None or is_behind or self.refusal() is not ErrorCode.NONE
 
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
         """In a reader thread: read, and look at transactions if they matter.
@@ -135,10 +142,25 @@ class Reading:
             self.result, self.error = None, error
             replica.suspect(error)
 
+    def look_at_stable_end(self) -> None:
+        """In a reader thread: have it known."""
+        try:
+            self.stable_end = self.leader.replica.stable_end()
+        except (PylogError, OSError) as error:
+            self.leader.replica.suspect(error)
+
+    def _stable_end(self, terms: FetchTerms, high_watermark: int) -> int:
+        """What the answer tells: where a transaction is open, whatever the isolation. A follower makes no use of it."""
+        known = self.stable_end if terms.isolation is Isolation.READ_COMMITTED and self.result is not None else -1
+        if known < 0 and (now := self.leader.replica.stable_end_known()) is not None:
+            known = now
+        known = self.stable_end if known < 0 else known
+        return high_watermark if known < 0 else min(known, high_watermark)
+
     def answer(self, terms: FetchTerms) -> PartitionFetched:
         leader = self.leader
-        if leader.is_over:
-            return PartitionFetched(self.tp.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if refusal := self.refusal():
+            return PartitionFetched(self.tp.partition, refusal)
         if self.error is not None:
             return leader.refused(code_of(self.error))
         counters = leader.replica.host.counters
@@ -156,7 +178,7 @@ class Reading:
             self.tp.partition,
             ErrorCode.NONE,
             high_watermark,
-            self.stable_end if self.stable_end >= 0 else high_watermark,
+            self._stable_end(terms, high_watermark),
             leader.replica.start,
             self.aborted if terms.isolation is Isolation.READ_COMMITTED else None,
             self.result.data if self.result is not None else b"",
@@ -191,6 +213,7 @@ async def fetch(
         if must_answer or await is_enough(readings, terms):
             break
         must_answer = not await _woken(readings, terms, deadline_s)
+    await _look_at_stable_ends(readings, terms)
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
@@ -198,12 +221,28 @@ async def fetch(
     return found
 
 
+async def _look_at_stable_ends(readings: Sequence[Reading], terms: FetchTerms) -> None:
+    """Have consumers told where a transaction is open, though nothing was read of it."""
+    if terms.is_follower:
+        return
+    unknown = []
+    async for some in in_steps(readings):
+        unknown += [each for each in some if each.stable_end < 0 and each.leader.replica.stable_end_known() is None]
+    if unknown:
+        await unknown[0].leader.replica.host.disk.read(partial(_look_at, unknown))
+
+
+def _look_at(readings: Sequence[Reading]) -> None:
+    for reading in readings:
+        reading.look_at_stable_end()
+
+
 def fetch_one(
     leader: Leader, asked: FetchPartition, isolation: Isolation, room_bytes: int, min_bytes: int
-) -> tuple[int, int, Buffer] | None:
+) -> tuple[int, int, int, Buffer] | None:
     """What a consumer gets of its only partition, if it waits for nothing; None: `fetch` it, nothing was done.
 
-    Returns high watermark, log start offset and records; no aborted transaction is among them.
+    Returns high watermark, last stable offset, log start offset and records; no aborted transaction is among them.
     """
     replica, state, offset = leader.replica, leader.state, asked.fetch_offset
     start, high_watermark, limit = replica.start, state.high_watermark, min(asked.max_bytes, room_bytes)
@@ -213,8 +252,12 @@ def fetch_one(
         or asked.current_leader_epoch not in (-1, state.leader_epoch)
     ):
         return None
-    if isolation is Isolation.READ_COMMITTED and replica.log.files.view.transactional:
-        return None
+    stable_end = high_watermark
+    if replica.log.files.view.transactional:
+        known = None if isolation is Isolation.READ_COMMITTED else replica.stable_end_known()
+        if known is None:
+            return None
+        stable_end = min(known, high_watermark)
     recent = leader.recent.read(offset, upper=high_watermark, max_bytes=max(0, limit))
     if recent is not None:
         records: Buffer = recent[0]
@@ -229,7 +272,7 @@ def fetch_one(
     if room_bytes <= 0 or size_bytes < min_bytes:
         return None
     replica.host.counters.bytes_out += size_bytes
-    return high_watermark, start, records
+    return high_watermark, stable_end, start, records
 
 
 async def ready(readings: Sequence[Reading], terms: FetchTerms) -> Sequence[Reading]:

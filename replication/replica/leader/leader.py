@@ -1,4 +1,7 @@
-"""Leader: the role of a replica that leads, for one leader epoch. It drives `isr`, takes records, and serves fetches.
+"""Leader: the role of a replica that leads. It drives `isr`, takes records, and serves fetches.
+
+The role lasts until another broker leads, or the session ends: a controller may begin any number of leader epochs with
+it meanwhile (`lead_on`), and no append is refused for that. Followers ask anew in each epoch.
 
 Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop. Appends that wait for
 the log's queue go to it together.
@@ -9,20 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from logstore.config import names_replica
-from logstore.errors import DiskFullError, InvalidRecordError
+from logstore.errors import DiskFullError
 from logstore.log.validation import AppendInfo
 from logstore.log.writer import Plain
-from logstore.records.batch import InvalidBatchError, batches, keyless_rows
 from logstore.records.marker import Marker
-from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
+from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
+from replication.replica.leader import guard
+from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.leader.standing import StandingFollowers
@@ -33,9 +36,6 @@ from replication.replica.storage.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-# What the records of a batch for a compacted topic may expand to, beside four times their size: they are looked into.
-EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 
 # What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
 PROMPT_BYTES_MAX = 32 * 1024
@@ -49,7 +49,7 @@ class Append(NamedTuple):
     acks: int
     request: PendingProduce | PendingAppend
     marker: Marker | None = None
-    has_keys: bool = False  # all of them, as is known
+    is_own: bool = False  # made by this broker, which nobody needs to look into
 
 
 class _AppendGroup:
@@ -84,14 +84,14 @@ class _AppendGroup:
 def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
     records = append.records
     try:
-        needs_look = replica.config.is_compacted and not append.has_keys
-        if not needs_look and replica.host.is_sound():
+        if not append.is_own:
+            guard.check(records, replica.config, replica.host.clock.now_ms())
+        if replica.host.is_sound():
             # Nobody else changes the files of a broker: to lock them and look costs as much as the append.
             done = replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
             if done is not None:
                 return done
-        guard = partial(_check_keys, records) if needs_look else None
-        return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
+        return replica.log.append_as_leader(records, leader_epoch=leader_epoch)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
         return error
 
@@ -104,31 +104,16 @@ def _append_markers(replica: ReplicaLog, markers: Sequence[Marker], leader_epoch
         return [error] * len(markers)
 
 
-def _check_keys(data: Buffer) -> None:
-    """Looks into the records, which nothing else does here: some 3 µs each. Raises: KeylessRecordsError.
-
-    InvalidRecordError: they are damaged, or expand beyond all reason.
-    """
-    limit_bytes = EXPANDED_BYTES_MAX + 4 * len(data)
-    try:
-        rows = [row for at, _ in batches(data) for row in keyless_rows(data, at, limit_bytes=limit_bytes)]
-    except InvalidBatchError as error:
-        raise InvalidRecordError(f"nothing was appended: {error}") from error
-    if rows:
-        raise KeylessRecordsError(tuple(rows))
-
-
 class Leader:
     def __init__(self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int) -> None:
         self.replica = replica
         self.recent = BatchCache()
-        self.starts: dict[int, int] = {}  # follower -> its log start
+        self.starts = LogStarts()  # of the followers
         self.standing = StandingFollowers()
         # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
         self.writing: dict[int, int] = {}
         self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
         self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
-        self._start_waits: list[asyncio.Future[None]] = []
         self._waits = PendingProduces()
         self._group: _AppendGroup | None = None
         self._is_advancing = False  # will, at the end of this turn
@@ -156,7 +141,23 @@ class Leader:
             wait.request.settle(self.replica.tp, NOT_LEADER)
         self.replica.wake_followers()
         self.replica.wake_consumers()
-        self._tell_start()
+        self.starts.tell()
+
+    def lead_on(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
+        """Begin another leader epoch. What waits to be committed waits on, for the followers of this one.
+
+        Fetches in the former epoch are answered now: see `Reading.refusal`.
+        """
+        host = self.replica.host
+        self.standing.clear()
+        self.starts.clear()
+        self.state, effects = isr.lead_on(
+            self.state, stored, replicas, log_end_offset=self.replica.end, now_ms=host.clock.monotonic_ms()
+        )
+        self._perform(effects)
+        self.replica.wake_followers()
+        self.replica.wake_consumers()
+        self.starts.tell()  # who has left is not waited for
 
     # ----------------------------------------------------------------- machine
 
@@ -198,40 +199,41 @@ class Leader:
         host.counters.isr_shrinks += not set(before) <= set(after)
         host.counters.isr_expands += not set(after) <= set(before)
         host.isr.changed(tp)
-        self._tell_start()  # who has left is not waited for
+        self.starts.tell()  # who has left is not waited for
 
     # ----------------------------------------------------------------- produce
 
     def append(
-        self, records: bytearray | memoryview, acks: int, request: PendingProduce, *, has_keys: bool = False
+        self, records: bytearray | memoryview, acks: int, request: PendingProduce, *, is_own: bool = False
     ) -> None:
         """Append the records behind all that came before, stamped in place; settle `request` with what became of them.
 
-        The event loop writes them where that takes less than to have a thread do it. `has_keys`: so they are known to
-        be, which a compacted log looks for.
+        The event loop writes them where that takes less than to have a thread do it. `is_own`: this broker made them,
+        and the guard passes them unseen.
         """
         replica = self.replica
         if acks == ALL_IN_SYNC and not self.has_enough_replicas():
             refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(replica.tp, refused)
             return
-        outcome = self._write(records, has_keys=has_keys)
+        outcome = self._write(records, is_own=is_own)
         if outcome is None:  # it may take longer
-            self.append_later(Append(records, acks, request, has_keys=has_keys))
+            self.append_later(Append(records, acks, request, is_own=is_own))
         elif self.is_over:
             request.settle(replica.tp, NOT_LEADER)
         else:
             self._settle(records, acks, request, outcome, is_committed=self.commits_by_append())
 
-    def append_each(self, batches: Sequence[Plain], *, has_keys: bool = False) -> Sequence[AppendInfo | AppendResult]:
+    def append_each(self, batches: Sequence[Plain], *, is_own: bool = False) -> Sequence[AppendInfo | AppendResult]:
         """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
 
         The caller looks (see `Host.look`) before it acknowledges them. With acks=all they wait for the high watermark:
-        `wait_for_commit`. `has_keys` is as in `append`.
+        `wait_for_commit`. `is_own` is as in `append`.
         """
         replica, disk = self.replica, self.replica.host.disk
-        is_plain = self._group is None and (has_keys or not replica.log.config.is_compacted)
-        if not is_plain or not replica.host.is_sound() or not disk.begin_write(replica.queue):
+        if not is_own:
+            batches = self._that_pass(batches)
+        if self._group or not batches or not replica.host.is_sound() or not disk.begin_write(replica.queue):
             return ()
         try:
             outcomes = replica.log.try_append_each(batches, leader_epoch=self.state.leader_epoch)
@@ -252,6 +254,17 @@ class Leader:
                 found.append(self._result(records, outcome))
         return found
 
+    def _that_pass(self, batches: Sequence[Plain]) -> Sequence[Plain]:
+        """Return the first ones that the guard passes at once."""
+        terms = self._terms()
+        for count, (records, _) in enumerate(batches):
+            if not guard.passes(records, terms):
+                return batches[:count]
+        return batches
+
+    def _terms(self) -> guard.Terms:
+        return guard.terms_of(self.replica.config, self.replica.host.clock.now_ms())
+
     def has_enough_replicas(self) -> bool:
         return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
 
@@ -264,15 +277,14 @@ class Leader:
         """Is what is appended now committed by that, since no other replica is in sync, and nothing waits before it?"""
         return self.state.is_alone and not self._waits
 
-    def _write(self, records: bytearray | memoryview, *, has_keys: bool = False) -> Outcome | None:
+    def _write(self, records: bytearray | memoryview, *, is_own: bool = False) -> Outcome | None:
         """Write them in the event loop. None: that may take longer, or is not its turn, and nothing was done."""
-        replica = self.replica
-        host, config = replica.host, replica.log.config
+        replica, host = self.replica, self.replica.host
         outcome: Outcome | None = None
         if (
             self._group is None
             and len(records) <= PROMPT_BYTES_MAX
-            and (has_keys or not config.is_compacted)
+            and (is_own or guard.passes(records, self._terms()))
             and host.is_sound()
             and host.disk.begin_write(replica.queue)
         ):
@@ -386,7 +398,7 @@ class Leader:
             self.replica.host.disk_full()  # says so once
         elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
             logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
-        rows = outcome.rows if isinstance(outcome, KeylessRecordsError) else ()
+        rows = outcome.rows if isinstance(outcome, InvalidRecordsError) else ()
         return AppendResult(code, error_message=str(outcome), wrong_rows=rows)
 
     def _committed(self, high_watermark: int) -> None:
@@ -435,7 +447,7 @@ class Leader:
         if not self.replica.start <= asked.fetch_offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:
-            self._note_start(terms.replica_id, asked.log_start_offset)
+            self.starts.note(terms.replica_id, asked.log_start_offset)
             now_ms = self.replica.host.clock.monotonic_ms()
             self.step(isr.Fetched(terms.replica_id, asked.fetch_offset, now_ms, terms.replica_epoch))
         return None
@@ -464,27 +476,8 @@ class Leader:
     def judge_epoch(self, asked: int) -> ErrorCode:
         return isr.judge_epoch(self.state.leader_epoch, asked)
 
-    # --------------------------------------------------------------- log start
-
     @property
     def low_watermark(self) -> int:
         """Nothing below is at any replica in sync."""
-        followers = [self.starts.get(broker, -1) for broker in self.state.isr if broker != self.state.broker]
-        return min([self.replica.start, *followers])
-
-    def next_start(self) -> asyncio.Future[None]:
-        """Done when a follower has told another log start, or the role is over."""
-        told: asyncio.Future[None] = self.replica.host.disk.loop.create_future()
-        self._start_waits.append(told)
-        return told
-
-    def _note_start(self, replica: int, offset: int) -> None:
-        if self.starts.get(replica) != offset:
-            self.starts[replica] = offset
-            self._tell_start()
-
-    def _tell_start(self) -> None:
-        waits, self._start_waits = self._start_waits, []
-        for wait in waits:
-            if not wait.done():
-                wait.set_result(None)
+        followers = [broker for broker in self.state.isr if broker != self.state.broker]
+        return self.starts.low_watermark(self.replica.start, followers)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import enum
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,17 +15,10 @@ from logstore.errors import InvalidRequestError, PylogError
 from logstore.maintenance import retention
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
+from replication.model.times import AskedTime, SpecialTime
 from replication.protocol.messages import Isolation
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import DeletedRecords, EpochEnd, FoundOffset
-
-
-class Special(enum.IntEnum):
-    LATEST = -1
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
-    EARLIEST_LOCAL = -4
-
 
 Find: TypeAlias = Callable[[TopicPartition], Leader]  # Raises: KafkaError: this broker does not lead it
 
@@ -34,13 +26,13 @@ Find: TypeAlias = Callable[[TopicPartition], Leader]  # Raises: KafkaError: this
 async def for_time(
     find: Find,
     tp: tuple[str, int],
-    timestamp_ms: int,
+    time: AskedTime,
     *,
     replica_id: int = -1,
     leader_epoch: int = -1,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> FoundOffset:
-    """The first record that is not older, or the place that a special time stands for; ListOffsets.
+    """The first record that is not older, or the place that is asked for; ListOffsets.
 
     OFFSET_NOT_AVAILABLE while the true high watermark of this leader epoch is not known.
     """
@@ -51,35 +43,30 @@ async def for_time(
     error = leader.judge_epoch(leader_epoch)
     if error is not ErrorCode.NONE:
         return FoundOffset(error)
-    if timestamp_ms in (Special.EARLIEST, Special.EARLIEST_LOCAL):
+    if time in (SpecialTime.EARLIEST, SpecialTime.EARLIEST_LOCAL):
         return _found(leader, leader.replica.start)
     if leader.replica.ends_early:
         return FoundOffset(ErrorCode.KAFKA_STORAGE_ERROR)
     if replica_id < 0 and not leader.state.is_settled:
         return FoundOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
     end = leader.state.log_end_offset if replica_id >= 0 else leader.high_watermark
-    if timestamp_ms == Special.LATEST and not (
-        isolation is Isolation.READ_COMMITTED and leader.replica.has_transactions
-    ):
+    if time is SpecialTime.LATEST and not (isolation is Isolation.READ_COMMITTED and leader.replica.has_transactions):
         return FoundOffset(ErrorCode.NONE, -1, end, leader.state.leader_epoch)
     try:
-        return await leader.replica.host.disk.read(partial(_look_up, leader, timestamp_ms, end, isolation))
+        return await leader.replica.host.disk.read(partial(_look_up, leader, time, end, isolation))
     except (PylogError, OSError) as failure:
         leader.replica.suspect(failure)
         return FoundOffset(code_of(failure))
 
 
-def _look_up(leader: Leader, timestamp_ms: int, end: int, isolation: Isolation) -> FoundOffset:
+def _look_up(leader: Leader, time: AskedTime, end: int, isolation: Isolation) -> FoundOffset:
     log = leader.replica.log
     if isolation is Isolation.READ_COMMITTED:
         end = min(end, leader.replica.stable_end())
-    if timestamp_ms == Special.LATEST:
+    if time is SpecialTime.LATEST:
         return FoundOffset(ErrorCode.NONE, -1, end, leader.state.leader_epoch)
-    if timestamp_ms == Special.MAX_TIMESTAMP:
-        timestamp_ms = max((segment.max_timestamp_ms for segment in log.segments()), default=-1)
-    if timestamp_ms < 0:
-        return FoundOffset(ErrorCode.NONE)
-    found = log.reader.offset_for_time(timestamp_ms)
+    # For MAX_TIMESTAMP that of a transaction's marker counts, as in Kafka.
+    found = log.reader.newest() if isinstance(time, SpecialTime) else log.reader.offset_for_time(time)
     if found is None or found.offset >= end:
         return FoundOffset(ErrorCode.NONE)
     return _found(leader, found.offset, found.timestamp_ms)
@@ -97,7 +84,8 @@ def end_of_epoch(
 ) -> EpochEnd:
     """The largest epoch that is not above `epoch`, and where it ends; OffsetForLeaderEpoch.
 
-    If all are newer, a follower is told where the log begins.
+    If all are newer, a follower is told where the log begins. Of an epoch that is yet to come a client learns nothing;
+    a follower, which may be ahead, where the log ends.
     """
     try:
         leader = find(TopicPartition(*tp))
@@ -108,6 +96,9 @@ def end_of_epoch(
         return EpochEnd(error)
     if leader.replica.ends_early:
         return EpochEnd(ErrorCode.KAFKA_STORAGE_ERROR)
+    if replica_id < 0 and epoch >= leader.state.leader_epoch:
+        own = leader.state.leader_epoch, leader.state.log_end_offset
+        return EpochEnd(ErrorCode.NONE, *own) if epoch == own[0] else EpochEnd(ErrorCode.NONE)
     found = leader.replica.log.epochs.end_offset(epoch, leader.state.log_end_offset)
     if found is None:
         return EpochEnd(ErrorCode.NONE, -1, leader.replica.start if replica_id >= 0 else -1)
@@ -139,7 +130,7 @@ async def delete_records(find: Find, tp: tuple[str, int], offset: int, *, timeou
     deadline_s = replica.host.disk.loop.time() + timeout_ms / 1000
     while leader.low_watermark < offset and not leader.is_over:
         left_s = deadline_s - replica.host.disk.loop.time()
-        told = leader.next_start()
+        told = leader.starts.next()
         try:
             await asyncio.wait_for(told, left_s)
         except TimeoutError:

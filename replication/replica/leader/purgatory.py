@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from replication.errors import ErrorCode
@@ -96,8 +98,14 @@ class CommitWait(NamedTuple):
     request: PendingProduce | PendingAppend
 
 
+END_OFFSET = attrgetter("end_offset")
+
+
 class PendingProduces:
-    """The waits of one partition, in the order of their offsets."""
+    """The waits of one partition. Invariant: their end offsets ascend, whatever the order in which they came.
+
+    A batch that is sent again ends where it stands in the log, before others that wait.
+    """
 
     __slots__ = ("_waits",)
 
@@ -108,15 +116,15 @@ class PendingProduces:
         return len(self._waits)
 
     def add(self, wait: CommitWait) -> None:
-        self._waits.append(wait)
+        waits = self._waits
+        if not waits or waits[-1].end_offset <= wait.end_offset:
+            waits.append(wait)
+        else:
+            bisect.insort(waits, wait, key=END_OFFSET)
 
     def reached(self, offset: int) -> list[CommitWait]:
         """Take out, in order, those that wait for nothing above `offset`."""
-        count = 0
-        for wait in self._waits:
-            if wait.end_offset > offset:
-                break
-            count += 1
+        count = bisect.bisect_right(self._waits, offset, key=END_OFFSET)
         done = self._waits[:count]
         del self._waits[:count]
         return done

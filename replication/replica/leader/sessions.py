@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from logstore.env import Clock
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import BrokerId, TopicPartition
+from replication.model.cluster import NO_EPOCH, BrokerId, TopicPartition
 from replication.network import steps
 from replication.network.steps import STEP_ITEMS, step
 from replication.protocol.messages import (
@@ -46,6 +46,8 @@ class _Row(Reading):
     leader: Leader
 
     def __init__(self, tp: TopicPartition, asked: FetchPartition, leader: Leader, session: FetchSession) -> None:
+        if asked.current_leader_epoch == NO_EPOCH:  # then it asks in this one: in the next its followers are unknown
+            asked = asked._replace(current_leader_epoch=leader.state.leader_epoch)
         super().__init__(tp, asked, leader)
         self.session = session
 

@@ -8,7 +8,9 @@
 - An ISR change counts when its conditional write was accepted; at most one is in flight. A refused write means that
   another broker decided: the leader changes nothing more until it has read the stored state.
 - A follower joins by a fetch in this leader epoch, from an offset that has reached the HW *and* the start of this
-  epoch; the write names the joining life, and is valid only while that lives.
+  leadership; the write names the joining life, and is valid only while that lives.
+- A leadership may last for several leader epochs. With each of them all followers are unknown again, and the HW stays:
+  nobody else has committed anything, since each epoch was led by this broker, or counted on it in vain.
 - A follower leaves when no fetch has reached the leader's log end for `replica.lag.time.max.ms`, or when it came back
   with less than the HW.
 
@@ -47,14 +49,14 @@ class FollowerProgress(NamedTuple):
 
 
 class Leading(NamedTuple):
-    """One leader epoch of a partition, seen by its leader.
+    """One leader epoch of a partition, seen by its leader. The leadership began when it was not a leader before.
 
     Invariant: high_watermark <= log_end_offset; broker in isr; isr and proposed are within replicas.
     """
 
     broker: BrokerId
     leader_epoch: int
-    epoch_start_offset: int
+    leadership_start_offset: int
     replicas: Assignment
     isr: tuple[BrokerId, ...]
     version: int
@@ -79,8 +81,8 @@ class Leading(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the HW has reached this epoch: it is the true one, and may be told as the log's end."""
-        return self.high_watermark >= self.epoch_start_offset
+        """Return whether the HW has reached this leadership: it is the true one, and may be told as the log's end."""
+        return self.high_watermark >= self.leadership_start_offset
 
 
 # -------------------------------------------------------------------- events
@@ -195,7 +197,7 @@ def lead(
     state = Leading(
         broker=broker,
         leader_epoch=stored.leader_epoch,
-        epoch_start_offset=log_end_offset,
+        leadership_start_offset=log_end_offset,
         replicas=replicas,
         isr=stored.isr,
         version=stored.version,
@@ -204,6 +206,20 @@ def lead(
         high_watermark=min(high_watermark, log_end_offset),
     )
     return _advance(state)
+
+
+def lead_on(state: Leading, stored: LeaderAndIsr, replicas: Assignment, *, log_end_offset: int, now_ms: int) -> Step:
+    """Begin another leader epoch in the same leadership: this replica has not followed since `state`."""
+    after, moved = lead(
+        state.broker,
+        stored,
+        replicas,
+        log_end_offset=max(log_end_offset, state.log_end_offset),
+        high_watermark=state.high_watermark,
+        now_ms=now_ms,
+    )
+    start = state.leadership_start_offset
+    return after._replace(leadership_start_offset=start, is_suspended=state.is_suspended), moved
 
 
 def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
@@ -304,7 +320,7 @@ def _observe(state: Leading, event: Fetched, known: FollowerProgress) -> Followe
 
 def _maybe_expand(state: Leading, replica: BrokerId) -> Step:
     offset = state.followers[replica].log_end_offset
-    if not _may_change(state) or offset < max(state.high_watermark, state.epoch_start_offset):
+    if not _may_change(state) or offset < max(state.high_watermark, state.leadership_start_offset):
         return state, ()
     return _propose(state, (*state.isr, replica))
 

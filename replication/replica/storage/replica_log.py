@@ -56,6 +56,7 @@ class ReplicaCounters:
     throttled_bytes_in: int = 0  # of those: of replicas that a quota holds back
     throttled_bytes_out: int = 0
     messages_in: int = 0
+    nonzero_base_offsets: int = 0
     answered_errors: Counter[tuple[str, int]] = field(default_factory=Counter)  # by the kind of request, and the code
 
 
@@ -143,6 +144,10 @@ class ReplicaLog:
     def stable_end(self) -> int:
         """The first offset of the oldest open transaction, or the log's end. Looks at the disk if there are any."""
         return self.log.producers.last_stable_offset if self.has_transactions else self.log.files.view.end
+
+    def stable_end_known(self) -> int | None:
+        """The same without a look at the disk; None: it takes one."""
+        return self.log.producers.stable_end_known(self.log.files.view)
 
     def aborted(self, start: int, end: int) -> tuple[Aborted, ...]:
         """The aborted transactions with records in [start, end). Looks at the disk if there are any."""

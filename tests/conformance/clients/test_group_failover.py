@@ -9,6 +9,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from replication.client.admin import elect_leaders, reassign
+from replication.client.kafka_client import KafkaClient
 from replication.coordinators.binary import partition_of
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.cluster import TopicPartition as Partition
@@ -142,6 +144,39 @@ def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
         thread.join(30)
     assert [asker.wrong for asker in askers] == [[], []]
     assert all(asker.answers > 20 for asker in askers)
+
+
+def test_a_member_whose_coordinator_moves_just_when_it_asks_for_its_offsets_reads_on(cluster, topic):
+    """librdkafka asks once: told that the coordinator is another one, it would read nothing more of its partitions."""
+    until(lambda: whole(cluster), "all replicas in sync", within_s=60)
+    group, moved, errors, found = "moved", [], [], []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for partition in range(PARTITIONS):
+        producer.produce(topic, b"%d" % partition, partition=partition)
+    assert producer.flush(30) == 0
+
+    def move(consumer, partitions):
+        """Between the answer that assigns them and the question for their offsets."""
+        tp = Partition(OFFSETS_TOPIC, partition_of(group, 3))
+        former = coordinator_of(cluster, group)
+        others = [broker for broker in cluster.live if broker != former]
+        with KafkaClient(cluster.bootstrap) as client:
+            client.run(lambda asked: reassign(asked, {tp: (*others, former)}))
+            client.run(lambda asked: elect_leaders(asked, [tp]))
+        until(lambda: coordinator_of(cluster, group) == others[0], "it moves")
+        moved.append(former)
+
+    consumer = Consumer({**options(cluster.bootstrap, group), "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic], on_assign=move)
+    try:
+        deadline = time.monotonic() + 60
+        while len(found) < PARTITIONS and not errors and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None:
+                (errors if message.error() else found).append(message.error() or message.value())
+    finally:
+        consumer.close()
+    assert (len(moved), errors, sorted(found)) == (1, [], [b"%d" % number for number in range(PARTITIONS)])
 
 
 def test_members_of_all_clients_outlive_their_coordinator(cluster, topic):

@@ -3,8 +3,10 @@
 import asyncio
 
 from replication.errors import ErrorCode
-from replication.replica.leader.offsets import Special, for_time
+from replication.model.times import SpecialTime
+from replication.replica.leader.offsets import for_time
 from replication.replica.leader.results import Isolation
+from tests.integration.broker.test_followed_fetches import with_silent_follower
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three
 
 
@@ -88,7 +90,7 @@ async def test_the_end_is_not_told_before_the_true_high_watermark_is_known(tmp_p
 
         async def end():
             asked = {"replica_id": -1, "leader_epoch": -1, "isolation": Isolation.READ_UNCOMMITTED}
-            found = await for_time(lambda tp: two.role, T0, Special.LATEST, **asked)
+            found = await for_time(lambda tp: two.role, T0, SpecialTime.LATEST, **asked)
             return found.error_code, found.offset
 
         assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
@@ -125,3 +127,17 @@ async def test_the_same_leader_in_a_new_epoch_is_reconciled_with_too(tmp_path):
         await site.elect(1)
         await one.produce(b"b")
         await until(lambda: three.stored() == two.stored() == [b"a", b"b"])
+
+
+@on_loop
+async def test_a_repeated_batch_waits_for_its_own_records_only(tmp_path):
+    """T1: what others have appended behind it is not committed yet."""
+    async with Site(tmp_path) as site:
+        one, three = await with_silent_follower(site, "120000")
+        sent = [one.produce(b"a", producer=(7, 0, 0)), one.produce(b"x"), one.produce(b"a", producer=(7, 0, 0))]
+        first, other, again = [asyncio.ensure_future(each) for each in sent]
+        await until(lambda: one.end == 2)
+        await three.ask({T0: 1})
+        assert (await again) == (await first)
+        assert (await one.produce(b"a", producer=(7, 0, 0))).base_offset == 0, "and so does one that comes later"
+        assert not other.done()

@@ -6,6 +6,7 @@ from logstore.errors import CorruptLogError
 from logstore.log import soundness
 from logstore.records.batch import Record, build
 from replication.errors import ErrorCode
+from replication.model.times import SpecialTime
 from replication.protocol.messages import EXAMINER, FetchPartition
 from tests.integration.broker.test_offline import brokers, is_led
 from tests.support.site import T0, Site, batch, on_loop, until, values_of
@@ -45,7 +46,7 @@ async def test_a_log_whose_end_is_damaged_serves_what_is_below_and_lets_nobody_c
         assert (await one.consume(2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await one.consume(3)).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # not: out of range
         assert (await one.produce(b"d")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (await one.replicas.offset_for_time(T0, -1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await one.replicas.offset_for_time(T0, SpecialTime.LATEST)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         asked = two.replicas.counters.failed_fetches
         await until(lambda: two.replicas.counters.failed_fetches > asked + 1)
         assert two.stored() == [b"a", b"b", b"c"]

@@ -157,9 +157,9 @@ BROKEN = {
     "two batches": (batch(b"a") + batch(b"b"), ErrorCode.INVALID_RECORD),
     "no batch": (b"", ErrorCode.INVALID_RECORD),
     "null": (None, ErrorCode.INVALID_RECORD),
-    "half a batch": (batch(b"abc")[:-1], ErrorCode.CORRUPT_MESSAGE),
+    "half a batch": (batch(b"abc")[:-1], ErrorCode.INVALID_RECORD),
     "bytes behind the batch": (batch(b"abc") + b"x", ErrorCode.INVALID_RECORD),
-    "old format": (_with_magic(batch(b"a"), 1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    "old format": (_with_magic(batch(b"a"), 1), ErrorCode.INVALID_RECORD),
     "newer format": (_with_magic(batch(b"a"), 3), ErrorCode.CORRUPT_MESSAGE),
     "wrong checksum": (_with_crc_wrong(batch(b"a")), ErrorCode.CORRUPT_MESSAGE),
     "transactional": (
@@ -182,6 +182,23 @@ async def test_what_cannot_be_stored_is_refused_with_its_code_and_other_partitio
             assert bad.error_message
             assert (good.error_code, good.base_offset) == (0, number)
         assert (await client.fetch(0)).high_watermark == 0
+
+
+@pytest.mark.parametrize("size", [1, 400_000])
+@on_loop
+async def test_a_base_offset_other_than_0_is_counted_and_taken_or_with_the_setting_refused(tmp_path, caplog, size):
+    """Both ways of a Produce, and in a request of many partitions: a real Kafka refuses it."""
+    records = bytes(build([Record(5, 1_000, None, bytes(size))]))
+    for strict in ("true", "false"):
+        async with client_of(tmp_path / strict, produce_base_offset_strict=strict) as client:
+            alone = await client.produce(records)
+            first, second = (await client.produce_many({T0: records, T1: records})).topics
+            codes = [answer.error_code for answer in (alone, first.partitions[0], second.partitions[0])]
+            assert codes == [ErrorCode.INVALID_RECORD if strict == "true" else 0] * 3
+            counted = client.site.brokers[1].replicas.counters.nonzero_base_offsets
+            assert counted == (0 if strict == "true" else 3)
+            assert (await client.fetch(0)).high_watermark == (0 if strict == "true" else 2)
+    assert sum("with base offset 5" in line for line in caplog.messages) == 1
 
 
 @on_loop
@@ -247,9 +264,10 @@ async def test_unknown_partitions_wrong_acks_and_transactions(tmp_path):
         records = bytes(build([Record(0, 0, None, b"")], attributes=TRANSACTIONAL, producer=(1, 0, 0)))
         assert (await client.produce(records)).error_code == ErrorCode.INVALID_TXN_STATE
         marker = bytes(end_marker((1, 0), commit=True, coordinator_epoch=0, now_ms=1))
-        for refused in (marker, records[:53] + b"\xff" * 4 + records[57:]):
+        unnumbered = records[:53] + b"\xff" * 4 + records[57:]
+        for refused, code in ((marker, ErrorCode.INVALID_RECORD), (unnumbered, ErrorCode.INVALID_TXN_STATE)):
             answer = await client.produce(refused, transactional_id="t")
-            assert answer.error_code == ErrorCode.INVALID_TXN_STATE
+            assert answer.error_code == code
 
 
 @on_loop
@@ -436,6 +454,41 @@ async def test_who_reads_committed_data_is_told_what_was_aborted(tmp_path):
         everything = await client.fetch(0)
         assert everything.aborted is None
         assert b"open" in values_of(everything.records)
+
+
+@on_loop
+async def test_every_fetch_tells_where_a_transaction_is_open(tmp_path):
+    """Whatever the isolation, and at the log's end, too, where nothing is read; at once, waiting, after a restart."""
+    async with client_of(tmp_path) as client:
+        (one,) = client.site.brokers.values()
+        log = one.replicas.partition(*T0).replica.log
+        await client.produce(bytes(batch(b"plain", b"plain")))
+        log.append_as_leader(build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+        await client.produce(bytes(batch(b"plain")))
+        for is_looked_up in (False, True):
+            if is_looked_up:  # nobody has asked for the producers since the log was opened
+                log._tracker.forget()
+            for version, isolation, offset, wait_ms in itertools.product((10, 12, 16), Isolation, (0, 3, 4), (0, 10)):
+                found = await client.fetch(offset, version=version, isolation=isolation, max_wait_ms=wait_ms)
+                assert (found.last_stable_offset, found.high_watermark) == (2, 4)
+        log.append_marker(4, 0, commit=True)
+        await client.produce(bytes(batch(b"plain")))
+        for isolation, offset in itertools.product(Isolation, (0, 6)):
+            assert (await client.fetch(offset, isolation=isolation)).last_stable_offset == 6
+
+
+@on_loop
+async def test_the_largest_time_is_that_of_a_marker_where_nothing_is_newer(tmp_path):
+    """As in Kafka. A lookup by time finds records only."""
+    async with client_of(tmp_path) as client:
+        log = client.site.brokers[1].replicas.partition(*T0).replica.log
+        log.append_as_leader(build([Record(0, 5, None, b"a")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+        log.append_marker(4, 0, commit=True)
+        await client.produce(bytes(batch(b"old")))  # at 1000
+        newest = log.segments()[-1].max_timestamp_ms
+        assert newest > 1000
+        assert await client.list_offset(-3) == (0, 1, newest)
+        assert await client.list_offset(1001) == (0, -1, -1)
 
 
 @on_loop

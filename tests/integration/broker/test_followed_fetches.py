@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from logstore.records.batch import TRANSACTIONAL, Record, build
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FIRST_REQUEST, ONE_REQUEST, FetchPartition
@@ -63,6 +64,19 @@ async def test_it_says_what_any_other_fetch_says(tmp_path):
                     found = await whole(followed(one, offsets, terms(max_bytes=limit)))
                     expected = await fetch(one.replicas.leader, wanted(one, offsets), terms(max_bytes=limit))
                     assert plain(found) == plain(expected)
+
+
+@on_loop
+async def test_it_tells_where_a_transaction_is_open(tmp_path):
+    async with Site(tmp_path) as site:
+        one = await led(site)
+        await one.produce(b"plain", acks=1)
+        opens = build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0))
+        one.replicas.leader(T0).replica.log.append_as_leader(opens, leader_epoch=one.role.state.leader_epoch)
+        await one.produce(b"plain", acks=1)
+        for offset in (0, 3):
+            (row,) = (await whole(followed(one, {T0: offset}, terms()))).values()
+            assert (row.last_stable_offset, row.high_watermark) == (1, 3)
 
 
 @on_loop

@@ -292,10 +292,11 @@ async def test_who_asks_the_wrong_broker_is_told_so_in_every_version(tmp_path, n
         assert await client.leave(joined) == [expected]
         assert await client.commit(1) == expected
         error, rows = await client.committed({"orders": [0]})
+        moving = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it has only begun, and may be told to lead in a moment
         if client.version(ApiKey.OFFSET_FETCH) >= 2:
-            assert (error, rows) == (expected, {})
+            assert (error, rows) == (moving, {})
         else:
-            assert rows == {("orders", 0): (-1, "", expected)}
+            assert rows == {("orders", 0): (-1, "", moving)}
         assert await client.remove("orders") == (expected, [])
         (group,) = await client.describe("g")
         assert (group.error_code.value, group.group_state) == (expected, "Dead")

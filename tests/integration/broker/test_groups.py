@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from logstore.records.batch import Record, build
+from replication.coordinators import terms
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import offset_key, offset_value
 from replication.coordinators.groups.machine.state import Committed, Phase
@@ -184,7 +185,7 @@ async def test_members_and_offsets_are_there_in_the_next_term(tmp_path):
         parked = asyncio.create_task(all_.join(1, "b"))
         await until(lambda: all_.groups[1].group("g").phase is Phase.PREPARING)
         await all_.elect(-1)
-        assert code_of(lambda: all_.groups[1].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert code_of(lambda: all_.groups[1].group("g")) is ErrorCode.NOT_COORDINATOR
         await all_.elect(1)
         group = await all_.loaded(1)
         assert (await parked).error is ErrorCode.NOT_COORDINATOR
@@ -217,6 +218,27 @@ async def test_members_and_offsets_move_to_another_broker_and_back(tmp_path):
         assert (await all_.commit(2, 6, **member)).error is ErrorCode.NONE
         await all_.elect(1)
         assert (await all_.loaded(1)).offsets[T0].offset == 6
+
+
+@on_loop
+async def test_a_broker_knows_for_a_while_that_names_are_moving(tmp_path, monkeypatch):
+    """Who asks it for offsets then is told to ask again: see OffsetFetch."""
+    monkeypatch.setattr(terms, "MOVING_MS", 400)
+    async with coordinators(tmp_path, 1, 2) as all_:
+        one, two = all_.groups[1].terms, all_.groups[2].terms
+        assert two.is_moving("g"), "it has only begun, and has been told nothing"
+        await all_.create([1, 2])
+        await all_.loaded(1)
+        await until(lambda: not two.is_moving("g"))
+        async with all_.site.brokers[2].replicas.requests.changing:
+            assert two.is_moving("g"), "a controller tells it something"
+        await all_.elect(2)
+        assert one.is_moving("g")
+        await all_.loaded(2)
+        await until(lambda: not one.is_moving("g"))
+        await all_.site.elect(1, OFFSETS)
+        await until(lambda: code_of(lambda: all_.groups[2].group("g")) is ErrorCode.NOT_COORDINATOR)
+        assert two.is_moving("g"), "the metadata say that it leads"
 
 
 @on_loop

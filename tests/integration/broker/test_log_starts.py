@@ -45,13 +45,13 @@ async def test_a_follower_that_has_moved_its_start_says_so_when_it_asks_next(tmp
         one, _ = await site.start(1, 2)
         await site.create(replicas=(1, 2))
         await one.produce(*[b"a"] * 4)
-        said, note = [], one.role._note_start
+        said, note = [], one.role.starts.note
 
         def noted(replica, offset):
             said.append(offset)
             note(replica, offset)
 
-        one.role._note_start = noted
+        one.role.starts.note = noted
         late = 0
         for offset in (1, 2, 3):
             said.clear()

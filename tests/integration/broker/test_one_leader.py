@@ -4,6 +4,7 @@ import asyncio
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
+from replication.model.times import SpecialTime
 from tests.support.site import T0, Site, on_loop, until, values_of
 
 
@@ -108,14 +109,19 @@ async def test_offsets_by_time_and_by_epoch_and_records_deleted(tmp_path):
         await site.elect(1)
         await one.produce(b"c")  # at 1000, in epoch 1
         look = one.replicas.offset_for_time
-        assert (await look(T0, -1))[2:] == (3, 1)
-        assert (await look(T0, -2))[2:] == (0, 0)
+        assert (await look(T0, SpecialTime.LATEST))[2:] == (3, 1)
+        assert (await look(T0, SpecialTime.EARLIEST))[2:] == (0, 0)
         assert await look(T0, 1001) == (ErrorCode.NONE, 1001, 1, 0)
-        assert (await look(T0, -3))[:3] == (ErrorCode.NONE, 1001, 1)
+        assert (await look(T0, SpecialTime.MAX_TIMESTAMP))[:3] == (ErrorCode.NONE, 1001, 1)
         assert (await look(T0, 5000)).offset == -1
-        assert (await look(T0, -1, leader_epoch=7)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (await look(T0, SpecialTime.LATEST, leader_epoch=7)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert one.replicas.end_offset_for_epoch(T0, 0)[1:] == (0, 2)
+        assert one.replicas.end_offset_for_epoch(T0, 1)[1:] == (1, 3)
+        await site.elect(1)
+        assert one.replicas.end_offset_for_epoch(T0, 2)[1:] == (2, 3)  # it has no record yet
+        assert one.replicas.end_offset_for_epoch(T0, 3)[1:] == (-1, -1)
+        assert one.replicas.end_offset_for_epoch(T0, 3, replica_id=2)[1:] == (1, 3)  # a follower may be ahead
         assert one.replicas.end_offset_for_epoch(T0, 0, leader_epoch=0)[0] == ErrorCode.FENCED_LEADER_EPOCH
         assert await one.replicas.delete_records(T0, 1, timeout_ms=100) == (ErrorCode.NONE, 1)
         assert (await one.consume(0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert (await look(T0, -2)).offset == 1
+        assert (await look(T0, SpecialTime.EARLIEST)).offset == 1

@@ -130,7 +130,7 @@ def test_settings_are_described_changed_and_given_back(cluster, ask):
     assert change(row("cleanup.policy", 2, "compact"), row("retention.ms", 1)) == ErrorCode.NONE
     assert described("retention.ms", "cleanup.policy") == {
         "retention.ms": ("604800000", 5),
-        "cleanup.policy": ("compact,delete", 1),
+        "cleanup.policy": ("delete,compact", 1),
     }
     assert change(row("cleanup.policy", 3, "delete")) == ErrorCode.NONE
     assert described("cleanup.policy") == {"cleanup.policy": ("compact", 1)}

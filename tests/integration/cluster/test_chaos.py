@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.integration.cluster.conftest import running
 from tests.support.repeats import times
@@ -83,11 +83,7 @@ def disturb(cluster, chance, until):
 
 
 class Member:
-    """A member of a consumer group. `found`: (key, number) by partition and offset, however often they came.
-
-    Its client reads nothing more of partitions whose committed offsets it asked of a coordinator that had just moved:
-    it tells the application, and does not ask again. Who subscribes again reads on.
-    """
+    """A member of a consumer group. `found`: (key, number) by partition and offset, however often they came."""
 
     def __init__(self, bootstrap, topic, found):
         self._is_over = threading.Event()
@@ -99,7 +95,6 @@ class Member:
                 "log_level": 0,
             }
         )
-        self._topic = topic
         self._consumer.subscribe([topic])
         self._found = found
         self.changed = []
@@ -109,11 +104,7 @@ class Member:
     def _run(self):
         while not self._is_over.is_set():
             message = self._consumer.poll(0.2)
-            if message is not None and message.error() is not None:
-                if message.error().code() == KafkaError.NOT_COORDINATOR:
-                    self._consumer.unsubscribe()
-                    self._consumer.subscribe([self._topic])
-            elif message is not None:
+            if message is not None and message.error() is None:
                 place = message.partition(), message.offset()
                 record = int(message.key()), int(message.value())
                 if self._found.setdefault(place, record) != record:

@@ -2,24 +2,27 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from pyspark.sql.datasource import GreaterThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datasource.connector.options import read_options
-from datasource.connector.reader import StreamReader
+from datasource.connector.reader import PushingBatchReader, StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.errors import DataLossError
+from datasource.schema import COLUMNS, spark_schema
 from datasource.topics.cluster import ClusterTopics
 from logstore import OffsetRange
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
 from replication.client import consumer as consumers
 from replication.client import kafka_client, local_replicas
-from replication.client.fetching import TruncatedError
+from replication.client.fetching import EARLIEST, LATEST, TruncatedError
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.local_replicas import local_replica
@@ -27,6 +30,8 @@ from replication.coordinators.binary import partition_of
 from replication.errors import KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.protocol.messages import Isolation
+from replication.tools.groups import planned
+from replication.tools.offset_resets import Place, Reset
 from tests.integration.cluster.conftest import running
 
 
@@ -95,9 +100,23 @@ def test_offsets_are_found_by_time_and_at_both_ends(cluster, client):
     times = [1700000000000 + 1000 * n for n in range(10)]
     client.append(topic, rows(0, 10).append_column("timestamp", pa.array(times)))
     tp = TopicPartition(topic, 0)
-    assert [client.offsets({tp: at})[tp].offset for at in (-2, -1, times[3], times[3] + 1, times[9] + 1)] == [
+    assert [client.offsets({tp: at})[tp].offset for at in (EARLIEST, LATEST, times[3], times[3] + 1, 10**30)] == [
         0, 10, 3, 4, -1,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ms", [-1, -2, -3, -4, -(10**30)])
+def test_a_moment_before_1970_is_no_code_of_list_offsets(cluster, client, ms):
+    topic = cluster.create((1, 2, 3))
+    undated = pa.array([-1, 0, 1_700_000_000_000], pa.int64())
+    client.append(topic, rows(0, 3).append_column("timestamp", undated))
+    assert client.offsets({TopicPartition(topic, 0): ms})[topic, 0].offset == 0
+    assert [row["new_offset"] for row in planned(client, "g", Reset(Place.TIME, ms), [topic])] == [0]
+    options = {"kafka.bootstrap.servers": cluster.running.bootstrap, "subscribe": topic}
+    reader = PushingBatchReader(read_options(options, streaming=False), spark_schema(COLUMNS))
+    moment = datetime.fromtimestamp(max(ms, -(10**9)) / 1000, UTC)
+    list(reader.pushFilters([GreaterThanOrEqual(("timestamp",), moment)]))
+    assert [(r.start, r.end) for task in reader.partitions() for r in task.ranges] == [(0, 3)]
 
 
 def test_records_that_were_deleted_are_an_error_and_not_a_gap(cluster, client):

@@ -37,6 +37,10 @@ def test_what_perf_produces_it_consumes_and_the_rate_is_kept(pylog, cluster):
     assert 0 < sum(map(int, told)) <= 100, "each is told of once"
     (read,) = pylog("perf", "consume", "--topic", topic, "--messages", 2600, "--output", "json").ok().json
     assert (read["records"], read["bytes"]) == (2600, 130_000)
+    (part,) = pylog("perf", "consume", "--topic", topic, "--messages", 100, "--output", "json").ok().json
+    assert (part["records"], part["bytes"]) == (100, 5_000), "of a fetch that brings all of them"
+    assert part["seconds"] > 0, "the first fetch takes time"
+    assert part["records_per_s"] <= 2 * 100 / part["seconds"]
     few = pylog("perf", "consume", "--topic", topic, "--messages", 9999, "--timeout", 2000)
     assert (few.code, few.lines[1].split()[0]) == (1, "2600")
     assert "2600 records of 9999" in few.err

@@ -244,11 +244,12 @@ def test_a_reader_that_has_enough_ends_it_quietly(pylog, path):
     assert consumer.returncode == 0
 
 
-def test_ctrl_c_ends_a_follower_cleanly(pylog, path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_follower_cleanly(pylog, path, end):
     pylog("produce", "orders", input="a\n").ok()
     with process("consume", "orders", "--follow", "--from-beginning", path=path) as consumer:
         assert consumer.stdout.readline() == b"a\n"
-        consumer.send_signal(signal.SIGINT)
+        consumer.send_signal(end)
         assert consumer.stderr.read() == b"1 record\n"
     assert consumer.returncode == 0
 
@@ -264,12 +265,13 @@ def test_a_line_is_there_as_soon_as_it_was_typed(pylog, path):
     assert values(pylog("consume", "orders")) == ["first", "second, without an end"]
 
 
-def test_ctrl_c_ends_produce_and_what_was_read_is_written(pylog, path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_produce_and_what_was_read_is_written(pylog, path, end):
     with process("produce", "orders", path=path, stdin=subprocess.PIPE) as producer:
         producer.stdin.write(b"first\nbegun")
         producer.stdin.flush()
         pylog("consume", "orders", "--from-beginning", "--max-messages", 1, "--timeout-ms", 20_000).ok()
-        producer.send_signal(signal.SIGINT)
+        producer.send_signal(end)
         assert producer.stderr.read() == b"2 records to orders\n"
     assert producer.returncode == 0
     assert values(pylog("consume", "orders")) == ["begun", "first"]

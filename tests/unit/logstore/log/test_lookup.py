@@ -6,8 +6,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
-from logstore.log.segments.lookup import WIDE_GAP, check_ends, check_no_gap, discontinuity
-from logstore.log.segments.segment import NOTHING, Slice
+from logstore.log.segments.lookup import WIDE_GAP, check_ends, discontinuity
 from tests.support.partition import batch, make
 
 DENSE, COMPACTED = LogConfig(), LogConfig(cleanup_policy=frozenset({"compact"}))
@@ -31,13 +30,6 @@ def test_a_segment_where_nothing_is_found_ends_in_a_wide_gap_or_is_damaged(root,
     for following, may_have_gaps in ((WIDE_GAP + 2, False), (WIDE_GAP + 1, True), (WIDE_GAP, True)):
         with pytest.raises(CorruptLogError, match="missing"):
             check_ends(segment, following, may_have_gaps=may_have_gaps)
-
-
-def test_a_log_that_was_never_compacted_has_no_gap_where_it_is_read():
-    check_no_gap("a", 5, Slice(memoryview(batch(b"one", b"two", first=4)), 0, 6))
-    for found in (None, Slice(NOTHING, 0, 9), Slice(memoryview(batch(b"one", first=6)), 0, 7)):
-        with pytest.raises(CorruptLogError, match="missing"):
-            check_no_gap("a", 5, found)
 
 
 def test_bytes_between_offsets_add_up_and_there_are_none_at_the_end(root, env):

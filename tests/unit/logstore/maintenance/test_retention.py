@@ -69,7 +69,8 @@ def test_what_lies_below_the_log_start_goes_whatever_the_policy():
         (0, "log start"),
         (10, "log start"),
     ]
-    assert gone(segments, cleanup_policy=frozenset({"compact"}), retention_ms=0) == []
+    for policy in (frozenset({"compact"}), frozenset()):
+        assert gone(segments, cleanup_policy=policy, retention_ms=0, retention_bytes=0) == []
 
 
 def test_a_segment_that_ends_where_the_log_starts_goes():

@@ -14,7 +14,7 @@ from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, Record, bui
 from logstore.records.marker import end_marker
 from replication.client.addresses import addresses_of
 from replication.client.connection import UnreachableError
-from replication.client.fetching import committed
+from replication.client.fetching import LATEST, committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import PartitionLeader, TopicMetadata, newer
 from replication.errors import KafkaError
@@ -100,7 +100,7 @@ def test_an_offset_that_is_not_there_is_an_error(mock, client):
 def test_a_topic_that_is_not_there_is_told_at_once(client):
     begin = time.monotonic()
     with pytest.raises((UnknownTopicError, KafkaError)):
-        client.offsets({TopicPartition("nowhere", 0): -1})
+        client.offsets({TopicPartition("nowhere", 0): LATEST})
     assert time.monotonic() - begin < 15
 
 

@@ -170,6 +170,32 @@ def test_a_coordinator_that_hangs_is_given_up_when_another_one_keeps_the_group()
     assert next_one.offsets == {0: 7}
 
 
+def test_offsets_that_have_moved_are_asked_for_where_they_are_though_the_former_place_says_that_they_load():
+    former, next_one = Coordinator(0), Coordinator(0)
+
+    async def loading(context, body):
+        former.ports.append(next_one.ports[0])
+        return {"groups": [{"group_id": "g", "topics": [], "error_code": LOADING}]}
+
+    async def loaded(context, body):
+        row = {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0}
+        topics = [{"name": "t", "partitions": [row | {"committed_leader_epoch": -1}]}]
+        return {"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}
+
+    async def main():
+        handlers = former.handlers() | {ApiKey.OFFSET_FETCH: loading}
+        others = next_one.handlers() | {ApiKey.OFFSET_FETCH: loaded}
+        async with serving(handlers) as (_, first), serving(others) as (_, second):
+            former.ports.append(first)
+            next_one.ports.append(second)
+            cluster = Cluster(f"127.0.0.1:{first}")
+            found = await committed(cluster, "g", [T0])
+            cluster.close()
+            return found[T0].offset
+
+    assert run(main()) == 7
+
+
 def test_calls_of_a_group_share_its_connection():
     coordinator = Coordinator(0)
 

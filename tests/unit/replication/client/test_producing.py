@@ -16,6 +16,7 @@ from logstore.records.rows import Rows
 from replication.client import producing
 from replication.client.metadata import PartitionLeader
 from replication.client.producing import Sender
+from replication.client.transactions import Pair, Transaction
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from tests.support.partition import contents, make
@@ -187,3 +188,45 @@ def test_a_partition_turns_to_a_new_leader_when_the_old_one_has_answered_all():
     state.sent.clear()
     assert producing._turn_to(state, 2)
     assert (state.leader, state.is_known) == (2, False)
+
+
+@pytest.mark.parametrize("how", ["idempotent", "acks=1", "transaction", "too large"])
+def test_each_batch_that_leaves_for_a_broker_begins_at_offset_0(how):
+    """Also those that an encoder numbered on, and the halves of one that was too large: a real Kafka refuses others."""
+    sent, outcomes = [], []
+    codes = [ErrorCode.MESSAGE_TOO_LARGE] if how == "too large" else []
+
+    async def call_leader(leader, topics, key, request, **bounds):
+        ((_, (row,)),) = request.topics
+        sent.append(header_at(row.records))
+        code = codes.pop() if codes else 0
+        found = SimpleNamespace(partition=0, error_code=code, base_offset=0, error_message="")
+        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+
+    async def leader(tp):
+        return PartitionLeader(1)
+
+    async def main():
+        cluster = SimpleNamespace(call_leader=call_leader, leader=leader, forget=lambda topics: None)
+        made = {"transaction": Transaction("id", Pair(7, 0))} if how == "transaction" else {}
+        sender = Sender(
+            cluster,
+            None if how == "acks=1" else Pair(7, 0),
+            acks=1 if how == "acks=1" else -1,
+            timeout_ms=20_000,
+            transaction=made.get("transaction"),
+        )
+        sender._added = frozenset({T0})
+        rows, first = Rows(pa.table({"value": [b"v" * 400] * 10}), now_ms=1), 0
+        for data in encode(rows, batch_bytes=1500, batch_bytes_max=1500):
+            for part, count in producing.split(data):
+                sender.send(T0, part, first, count, lambda first, count, outcome: outcomes.append(outcome))
+                first += count
+        assert first == 10
+        await sender.room(0)
+        await sender.close()
+
+    asyncio.run(main())
+    assert len(sent) > 3
+    assert [header.base_offset for header in sent] == [0] * len(sent)
+    assert all(isinstance(outcome, int) for outcome in outcomes)

@@ -125,7 +125,7 @@ def test_a_fetch_of_one_partition_is_read_as_any_other(version, name):
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_the_response_of_one_partition_is_written_as_any_other(version, size, is_committed):
     topic = "té", uuid.UUID(int=1 << 100)
-    row = PartitionFetched(7, 0, 1 << 40, 1 << 40, 12, () if is_committed else None, bytes(size))
+    row = PartitionFetched(7, 0, 1 << 40, 99, 12, () if is_committed else None, bytes(size))
     whole = apis.encode_response(apis.ApiKey.FETCH, version, 99, FetchResponse([TopicFetched(*topic, [row])]))
-    one = encoding.fetched_one(version, 99, topic, (7, 1 << 40, 12), bytes(size), is_committed=is_committed)
+    one = encoding.fetched_one(version, 99, topic, (7, 1 << 40, 99, 12), bytes(size), is_committed=is_committed)
     assert b"".join(one) == b"".join(whole)

@@ -24,6 +24,7 @@ from replication.replica.machine.isr import (
     judge_epoch,
     judge_fetch,
     lead,
+    lead_on,
     step,
 )
 
@@ -42,6 +43,10 @@ class Leader:
         for event in events:
             self.state, self.effects = step(self.state, event, self.limits)
         return self.effects
+
+    def on_epoch(self, epoch, *isr, log_end=0):
+        stored = LeaderAndIsr(1, epoch, isr, 1, 30)
+        self.state, self.effects = lead_on(self.state, stored, (1, 2, 3), log_end_offset=log_end, now_ms=50)
 
     @property
     def hw(self):
@@ -68,6 +73,44 @@ def test_nothing_is_known_of_followers_at_the_start_of_an_epoch_and_the_hw_stays
     assert (leader.hw, leader.state.is_settled) == (9, False)
     leader.on(Fetched(2, 10, 1))
     assert leader.state.is_settled  # the end may be told now (R13)
+
+
+def test_a_leader_that_leads_on_keeps_its_hw_and_hears_its_followers_anew():
+    leader = Leader(1, 2, log_end=10)
+    leader.on(Fetched(2, 10, 1), Fetched(3, 9, 1), Appended(20), Suspended())
+    leader.on_epoch(7, 1, 2)
+    state = leader.state
+    assert (leader.effects, leader.hw, state.log_end_offset, state.leader_epoch) == ((), 10, 20, 7)
+    assert (state.is_settled, state.is_suspended, state.proposed, state.version) == (True, True, None, 30)
+    assert {follower.log_end_offset for follower in state.followers.values()} == {-1}
+    assert leader.on(Fetched(2, 20, 51)) == (HighWatermarkMoved(20),)
+
+
+def test_a_leader_that_leads_on_alone_commits_what_it_has():
+    leader = Leader(1, 2, log_end=10)
+    leader.on_epoch(6, 1, log_end=12)
+    assert (leader.effects, leader.state.is_settled) == ((HighWatermarkMoved(12),), True)
+
+
+def test_a_leader_that_leads_on_before_it_knew_the_true_hw_still_has_to_learn_it():
+    """(R13) What was committed before it led ends where its log ended then."""
+    leader = Leader(1, 2, log_end=10, hw=4)
+    leader.on(Appended(20))
+    leader.on_epoch(6, 1, 2)
+    leader.on(Fetched(2, 9, 51))
+    assert (leader.hw, leader.state.is_settled) == (9, False)
+    assert leader.on(Fetched(3, 9, 52)) == (), "it may lack what is committed"
+    leader.on(Fetched(2, 10, 53))
+    assert leader.state.is_settled
+    assert leader.on(Fetched(3, 10, 54)) == (WriteIsr((1, 2, 3), 30, ((3, -1),)),)
+
+
+def test_an_isr_that_was_written_in_the_former_epoch_says_nothing_in_the_next():
+    leader = Leader(1, 2, log_end=10)
+    leader.on(Ticked(200))
+    leader.on_epoch(6, 1, 2)
+    assert leader.on(IsrWritten(5, 21), IsrRefused(5)) == ()
+    assert (leader.state.isr, leader.state.version, leader.state.is_stale) == ((1, 2), 30, False)
 
 
 def test_the_hw_waits_for_who_is_being_dropped_until_that_is_written():

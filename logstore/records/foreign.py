@@ -1,0 +1,66 @@
+"""Foreign formats: whole messages that pylog does not read, told from bytes that nobody wrote.
+
+Kafka before 0.11 wrote messages of format 0 and 1, big-endian::
+
+    at  type   field                                at  type   field
+     0  int64  offset                               16  int8   magic: 0 or 1
+     8  int32  length of what follows               17  int8   attributes: bits 0-2 codec
+    12  uint32 CRC-32 of everything from 16 on      18         format 1: int64 timestamp; then key and value
+
+A batch of format 2 and later has its CRC-32C at 17, of everything from 21 on.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from logstore.records.batch import ATTRIBUTES_AT, HEADER_BYTES, LENGTH_END, MAGIC, InvalidBatchError, header_at
+from logstore.records.compression import Buffer
+
+_HEAD, _UINT32 = struct.Struct(">8xi4xb"), struct.Struct(">I")
+_CRC_AT, _MAGIC_AT, _BATCH_CRC_AT = 12, 16, 17
+OLD_BYTES_MIN: Final = 26  # of format 0, without key and value
+
+
+class MessageHead(NamedTuple):
+    """What all formats begin with."""
+
+    size_bytes: int
+    magic: int
+
+    @property
+    def is_old(self) -> bool:
+        return 0 <= self.magic < MAGIC
+
+    @property
+    def is_possible(self) -> bool:
+        return self.size_bytes >= (OLD_BYTES_MIN if self.is_old else HEADER_BYTES)
+
+
+def message_head(data: Buffer) -> MessageHead | None:
+    """The first bytes of a message of any format; None: there are too few."""
+    if len(data) < OLD_BYTES_MIN:
+        return None
+    length, magic = _HEAD.unpack_from(data)
+    return MessageHead(length + LENGTH_END, magic)
+
+
+def foreign_format(message: Buffer) -> str | None:
+    """Why this whole message, of a right CRC, is none that pylog reads; None: it is one, or its CRC is wrong."""
+    view, head = memoryview(message).cast("B"), message_head(message)
+    if head is None or not head.is_possible or head.size_bytes != len(view):
+        return None
+    if head.is_old:
+        is_right = zlib.crc32(view[_MAGIC_AT:]) == _UINT32.unpack_from(view, _CRC_AT)[0]
+        return f"message format {head.magic}, of a Kafka before 0.11, where 2 is known" if is_right else None
+    if crc32c(view[ATTRIBUTES_AT:]) != _UINT32.unpack_from(view, _BATCH_CRC_AT)[0]:
+        return None
+    try:
+        header_at(view)
+    except InvalidBatchError as error:
+        return f"{error.reason}, and the CRC is right"
+    return None

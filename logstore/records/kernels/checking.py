@@ -1,0 +1,70 @@
+"""Whether the records of a batch are what its header says, as a writer must send them. Nothing is copied."""
+
+from __future__ import annotations
+
+from logstore.records.batch import NO_TIMESTAMP, RECORD_BYTES_MIN
+from logstore.records.kernels.decoding import BAD_DELTA, BAD_END, BAD_HEADERS, LEFT_OVER, LONG_FIELD, LONG_RECORD
+from logstore.records.kernels.headers import headers_at
+from logstore.records.kernels.native import I64, be32, be64, inner, kernel
+from logstore.records.kernels.varints import BAD, field, varint, varlong
+
+# Further reasons, behind those of `decoding.REASONS`.
+NO_KEY, BAD_TIME, OTHER_MAX = 32, 33, 34
+ROW_SHIFT = 8
+
+
+@inner
+def _found(reason: int, row: int) -> int:
+    return reason | row << ROW_SHIFT
+
+
+@kernel(I64(I64, I64, I64, I64, I64, I64))
+def check_records(header: int, at: int, size: int, needs_keys: int, oldest_ms: int, newest_ms: int) -> int:
+    """Check the `size` bytes of uncompressed records at `at` against the batch header at `header`.
+
+    Every offset has its record, records and fields end where they say, headers have keys, nothing is left over, and the
+    largest timestamp is the header's. Each timestamp is -1 or in [oldest_ms, newest_ms]; with `needs_keys` each record
+    has a key. Returns 0, or the reason in the low eight bits and the number of the record above them.
+    """
+    end = at + size
+    count, base_ms, max_ms = be32(header + 57), be64(header + 27), NO_TIMESTAMP
+    for row in range(count):
+        length, at = varint(at, end)
+        if length < RECORD_BYTES_MIN - 1 or length > end - at:
+            return _found(LONG_RECORD, row)
+        record_end = at + length
+        delta_ms, at = varlong(at + 1, record_end)
+        delta, at = varint(at, record_end)
+        key_size, at = field(at, record_end)
+        value_size, at = field(at + max(key_size, 0), record_end)
+        at, headers, _, _ = headers_at(at + max(value_size, 0), record_end)
+        time_ms = base_ms + delta_ms
+        reason = BAD_DELTA if delta != row else 0
+        if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
+            reason = LONG_FIELD
+        elif headers == BAD:
+            reason = BAD_HEADERS
+        elif at != record_end:
+            reason = BAD_END
+        elif needs_keys and key_size < 0:
+            reason = NO_KEY
+        elif time_ms != NO_TIMESTAMP and (time_ms < oldest_ms or time_ms > newest_ms):
+            reason = BAD_TIME
+        if reason:
+            return _found(reason, row)
+        max_ms = max(max_ms, time_ms)
+    if at != end:
+        return _found(LEFT_OVER, count - 1)
+    return 0 if max_ms == be64(header + 35) else OTHER_MAX
+
+
+@kernel(I64(I64, I64, I64))
+def max_timestamp(header: int, at: int, size: int) -> int:
+    """Return the largest timestamp of records that `check_records` has taken."""
+    end, base_ms, max_ms = at + size, be64(header + 27), NO_TIMESTAMP
+    while at < end:
+        length, at = varint(at, end)
+        delta_ms, _ = varlong(at + 1, end)
+        max_ms = max(max_ms, base_ms + delta_ms)
+        at += length
+    return max_ms

@@ -1,0 +1,235 @@
+"""Guard: what a client's batch must be before a leader appends it, as Kafka's LogValidator has it.
+
+Consumers, compaction and followers read whatever a leader has acknowledged: a batch whose header and CRC are right and
+whose records are not would stop all of them. So the header is judged first, then the records behind it. Batches that a
+broker made itself, and those that followers copy from a leader, are not looked into again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from logstore.config import INT64_MAX, LogConfig
+from logstore.errors import InvalidRecordError
+from logstore.log.validation import valid_batches
+from logstore.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    InvalidBatchError,
+    WrongChecksumError,
+    header_at,
+    keyless_rows,
+    stamp_max_timestamp,
+)
+from logstore.records.batch import records as records_of
+from logstore.records.compression import Codec, CompressionError, decompress
+from replication.errors import ErrorCode, InvalidRecordsError
+from replication.protocol.wire import Buffer
+
+PRODUCE_ZSTD = 7  # the first version of Produce whose clients know zstd
+
+# The records of a batch may take this much when they are decompressed, beside four times their size on the wire.
+EXPANDED_BYTES_MAX = 64 * 1024 * 1024
+
+_HEAD = struct.Struct(">qi4xb4xh")  # of a batch: base offset, length behind that field, format, attributes
+_SEQUENCE = struct.Struct(">53xi")
+_CODEC_AT = 22  # the low byte of the attributes
+_REASON_MASK = 0xFF
+_KERNELS = "logstore.records.kernels"
+_address_of, _Byte = ctypes.addressof, ctypes.c_char
+
+Refusal = tuple[ErrorCode, str]
+Kernel = Callable[[int, int, int, int, int, int], int]
+
+
+class Accepts(NamedTuple):
+    """What a Produce request may bring, by its version; `transactional`: batches of the transaction that it names."""
+
+    version: int
+    transactional: bool
+
+
+def refuse_header(accepts: Accepts, records: Buffer) -> Refusal | None:
+    """Why these bytes cannot be appended, as far as the header of the batch tells. The log checks the CRC."""
+    if len(records) < _HEAD.size:
+        return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
+    _, length, magic, attributes = _HEAD.unpack_from(records)
+    size_bytes = length + LENGTH_END
+    if magic != MAGIC:
+        code = ErrorCode.INVALID_RECORD if 0 <= magic < MAGIC else ErrorCode.CORRUPT_MESSAGE
+        return code, f"message format {magic}; only {MAGIC} is taken"
+    if size_bytes != len(records) or size_bytes < HEADER_BYTES:
+        more = HEADER_BYTES <= size_bytes < len(records)
+        said = "exactly one batch per partition is taken, and there are more"
+        return ErrorCode.INVALID_RECORD, said if more else f"a batch of {size_bytes} bytes in {len(records)}"
+    return _refuse_attributes(accepts, attributes, records)
+
+
+def _refuse_attributes(accepts: Accepts, attributes: int, records: Buffer) -> Refusal | None:
+    codec = attributes & CODEC_MASK
+    if attributes & CONTROL:
+        return ErrorCode.INVALID_RECORD, "a control batch: only coordinators write markers"
+    if attributes & LOG_APPEND_TIME:
+        return ErrorCode.INVALID_TIMESTAMP, "LogAppendTime: only the broker gives records the time of their append"
+    if attributes & DELETE_HORIZON:
+        return ErrorCode.INVALID_RECORD, "a delete horizon: only compaction sets it"
+    if attributes & TRANSACTIONAL and not (accepts.transactional and _SEQUENCE.unpack_from(records)[0] >= 0):
+        return ErrorCode.INVALID_TXN_STATE, "a batch of a transaction that the request does not name"
+    if codec > Codec.ZSTD or (codec == Codec.ZSTD and accepts.version < PRODUCE_ZSTD):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in Produce version {accepts.version}"
+    return None
+
+
+def base_offset_of(records: Buffer) -> int:
+    """Return the offset that a batch claims; clients send 0."""
+    return int(_HEAD.unpack_from(records)[0])
+
+
+class _Loaded:
+    """The compiled check, once it is loaded: that takes a second, and memory that an idle broker does without.
+
+    Where the kernels are not compiled yet, it takes half a minute: meanwhile records are looked into without them.
+    """
+
+    check: Kernel | None = None
+    thread: threading.Thread | None = None
+
+
+def load() -> None:
+    """Load the compiled check; from any thread."""
+    from logstore.records.kernels import check_records
+
+    _Loaded.check = check_records
+
+
+def _kernel() -> Kernel | None:
+    """Return the compiled check; None: it is being loaded."""
+    if _Loaded.check is None and hasattr(sys.modules.get(_KERNELS), "check_records"):
+        load()
+    elif _Loaded.check is None and _Loaded.thread is None:
+        _Loaded.thread = threading.Thread(target=load, name="kernels", daemon=True)
+        _Loaded.thread.start()
+    return _Loaded.check
+
+
+class Terms(NamedTuple):
+    """What a topic asks of each record now: a key (1) or not (0), and a timestamp that is -1 or in [oldest, newest]."""
+
+    needs_keys: int
+    oldest_ms: int
+    newest_ms: int
+
+
+def terms_of(config: LogConfig, now_ms: int) -> Terms:
+    allowed = config.timestamps_at(now_ms)
+    if allowed is None:
+        return Terms(config.is_compacted, -INT64_MAX, INT64_MAX)
+    return Terms(config.is_compacted, max(allowed.start, -INT64_MAX), min(allowed.stop - 1, INT64_MAX))
+
+
+def passes(records: bytearray | memoryview, terms: Terms) -> bool:
+    """Return whether the records are known to be good at once, some microseconds; False: `check` is to say.
+
+    Compressed batches never are: those are decompressed in a thread. CRC and header are checked by the log.
+    """
+    kernel, size = _Loaded.check, len(records) - HEADER_BYTES
+    if kernel is None or size < 0 or records[_CODEC_AT] & CODEC_MASK:
+        return False
+    header = _address_of(_Byte.from_buffer(records))
+    return not kernel(header, header + HEADER_BYTES, size, *terms)
+
+
+def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> None:
+    """Look into the records of a client's one batch; correct the largest timestamp in its header, as Kafka does.
+
+    Raises: InvalidRecordsError, InvalidRecordError: they are not what the header says, expand beyond all reason, or are
+    of no use to the topic; as `valid_batches`.
+    """
+    terms, kernel = terms_of(config, now_ms), _kernel()
+    try:
+        found = look_slowly(records, terms) if kernel is None else _look(kernel, records, terms)
+    except (InvalidBatchError, CompressionError) as error:
+        valid_batches(records, config, dense=True)  # damage on the way here is another error
+        raise InvalidRecordError(f"nothing was appended: {error}") from error
+    if found is not None:
+        valid_batches(records, config, dense=True)
+        _settle(records, found)
+
+
+class Finding(NamedTuple):
+    """What is wrong with a record of a batch; OTHER_MAX: with the header, whose largest timestamp is `max_ms`."""
+
+    reason: str
+    row: int
+    max_ms: int = NO_TIMESTAMP
+
+
+NO_KEY = "no key, and cleanup.policy=compact needs keys"
+BAD_TIME = "a timestamp further from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+OTHER_MAX = "another largest timestamp"
+
+
+def _look(kernel: Kernel, records: Buffer, terms: Terms) -> Finding | None:
+    from logstore.records import kernels
+
+    header = header_at(records)
+    stored = memoryview(records)[HEADER_BYTES : header.size_bytes]
+    expanded = decompress(header.codec, stored, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(stored))
+    where = _address(records), _address(expanded), len(expanded)
+    found = kernel(*where, *terms)
+    reason, row = found & _REASON_MASK, found >> kernels.ROW_SHIFT
+    if reason == kernels.OTHER_MAX:
+        return Finding(OTHER_MAX, 0, kernels.max_timestamp(*where))
+    said = {kernels.NO_KEY: NO_KEY, kernels.BAD_TIME: BAD_TIME}
+    return Finding(said.get(reason) or kernels.REASONS[reason], row) if reason else None
+
+
+def look_slowly(records: Buffer, terms: Terms) -> Finding | None:
+    """Return what `_look` returns, without the kernel: some microseconds a record."""
+    header, max_ms, row = header_at(records), NO_TIMESTAMP, -1
+    try:
+        for row, record in enumerate(records_of(records, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(records))):
+            if record.offset != header.base_offset + row:
+                return Finding(f"offset {record.offset - header.base_offset} of the batch", row)
+            if terms.needs_keys and record.key is None:
+                return Finding(NO_KEY, row)
+            if record.timestamp != NO_TIMESTAMP and not terms.oldest_ms <= record.timestamp <= terms.newest_ms:
+                return Finding(BAD_TIME, row)
+            max_ms = max(max_ms, record.timestamp)
+    except WrongChecksumError:
+        raise
+    except InvalidBatchError as error:
+        return Finding(error.reason, row + 1)
+    return None if max_ms == header.max_timestamp else Finding(OTHER_MAX, 0, max_ms)
+
+
+def _settle(records: bytearray | memoryview, found: Finding) -> None:
+    """Correct or refuse what was found."""
+    if found.reason == OTHER_MAX:
+        stamp_max_timestamp(records, 0, found.max_ms)
+    elif found.reason == NO_KEY:
+        rows = keyless_rows(records, 0, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(records))
+        said = f"{len(rows)} records have {NO_KEY}"
+        raise InvalidRecordsError(ErrorCode.INVALID_RECORD, rows, said)
+    else:
+        code = ErrorCode.INVALID_TIMESTAMP if found.reason == BAD_TIME else ErrorCode.INVALID_RECORD
+        raise InvalidRecordsError(code, (found.row,), f"record {found.row} of the batch: {found.reason}")
+
+
+def _address(data: Buffer) -> int:
+    """Return where the bytes are; the caller keeps them."""
+    import numpy as np
+
+    return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0

@@ -1,0 +1,75 @@
+"""Batches beside a real Kafka 4.4: what our client and tools send is taken there."""
+
+import os
+import time
+
+import pyarrow as pa
+import pytest
+
+from replication.client.kafka_client import KafkaClient
+from replication.local_cluster import LocalCluster
+from replication.tools.mirror import mirror
+from tests.support.commands import run_pylog
+from tests.support.kafka4 import Kafka4
+from tests.support.repeats import only_long
+
+pytestmark = [pytest.mark.slow, only_long("starts a Kafka")]
+ROWS, SIZE = 4000, 1000  # several batches
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory):
+    with Kafka4(tmp_path_factory.mktemp("kafka4")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(kafka):
+    with KafkaClient(kafka.bootstrap) as made:
+        yield made
+
+
+def table():
+    return pa.table({"value": [os.urandom(SIZE) for _ in range(ROWS)]})
+
+
+def until(holds, within_s=60):
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def counted(client, topic):
+    return sum(batch.num_rows for batch in client.read(topic, 0, 0, ROWS))
+
+
+def test_a_kafka_takes_several_batches_of_our_producers(client):
+    """Each begins at offset 0, or the Kafka refuses it: with each kind of acks, compressed, and in a transaction."""
+    for number, settings in enumerate(({}, {"acks": 1}, {"acks": 0}, {"compression_type": "lz4"})):
+        topic = f"sent-{number}"
+        client.create_topic(topic, partitions=1)
+        with client.producer(**settings) as producer:
+            producer.send(topic, table()).result(60)
+        if settings.get("acks") == 0:  # nobody tells when they are there
+            until(lambda topic=topic: counted(client, topic) == ROWS)
+        assert counted(client, topic) == ROWS
+    client.create_topic("appended", partitions=1)
+    assert client.append("appended", table())[0][:2] == (0, ROWS)
+    client.create_topic("in-transaction", partitions=1)
+    with client.transaction("id") as transaction:
+        transaction.append("in-transaction", table())
+    assert counted(client, "in-transaction") == ROWS
+
+
+def test_a_kafka_takes_what_mirror_and_perf_bring(kafka, client):
+    with LocalCluster(brokers=1) as source:
+        with KafkaClient(source.bootstrap) as origin:
+            origin.create_topic("mirrored", partitions=1)
+            origin.append("mirrored", table())
+        assert sum(copied.records for copied in mirror(source.bootstrap, kafka.bootstrap, topics=["mirrored"])) == ROWS
+    assert counted(client, "mirrored") == ROWS
+    client.create_topic("measured", partitions=1)
+    address = ("--bootstrap-server", kafka.bootstrap, "--topic", "measured")
+    run_pylog("perf", "produce", *address, "--num-records", str(ROWS), "--record-size", str(SIZE))
+    assert counted(client, "measured") == ROWS

@@ -1,0 +1,74 @@
+"""SIGTERM and Ctrl-C end every long command of a cluster within seconds: nothing is lost, and nobody waits for it."""
+
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from replication.client.group_admin import describe_group
+from replication.client.kafka_client import KafkaClient
+from replication.model.cluster import TopicPartition
+from tests.support.fork_server import quick
+from tests.support.repeats import times
+
+pytestmark = pytest.mark.slow
+ENDS_WITHIN_S = 30
+PYLOG = quick("from logstore.cli import main; main()")
+
+
+def started(*words):
+    command = [sys.executable, "-c", PYLOG, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process, number):
+    """The exit code and what it said, once it was told to end."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=ENDS_WITHIN_S)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_member_of_a_group_commits_what_it_printed_and_leaves(cluster, number):
+    topic = cluster.create((1, 2))
+    group = f"g-{topic}"
+    assert cluster.produce(topic, [f"v{n}" for n in range(2000)]) == []
+    where = ("--bootstrap-server", cluster.running.bootstrap)
+    with started("consume", topic, "--group", group, "--from-beginning", *where) as process:
+        first = [process.stdout.readline() for _ in range(2000)]
+        code, rest, _ = ended(process, number)
+    assert (code, len(first), rest) == (0, 2000, "")
+    with KafkaClient(cluster.running.bootstrap) as client:
+        tp = TopicPartition(topic, 0)
+        assert client.committed(group, [tp])[tp].offset == 2000
+        found = client.run(partial(describe_group, group=group))
+        assert (found.state, len(found.members)) == ("Empty", 0)
+
+
+LONG = {
+    "consume": ("consume", "{topic}", "--from-beginning", "--follow"),
+    "verifiable-consumer": ("verifiable-consumer", "--topic", "{topic}", "--group-id", "v-{topic}"),
+    "verifiable-producer": ("verifiable-producer", "--topic", "{topic}", "--throughput", "20"),
+    "perf": ("perf", "produce", "--topic", "{topic}", "--num-records", "100000", "--throughput", "100",
+             "--reporting-interval", "200"),
+    "status": ("cluster", "status", "--watch"),
+    "verify-replicas": ("verify-replicas", "--topics-include", "{topic}", "--report-interval", "100"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: times(1, 2)])
+@pytest.mark.parametrize("name", [*LONG][: times(4, len(LONG))])
+def test_a_long_command_ends(cluster, name, number):
+    topic = cluster.create((1, 2))
+    assert cluster.produce(topic, ["v"]) == []
+    words = [word.format(topic=topic) for word in LONG[name]]
+    with started(*words, "--bootstrap-server", cluster.running.bootstrap) as process:
+        said = process.stderr if name in ("perf", "verify-replicas") else process.stdout
+        assert said.readline(), "it has begun"
+        code, _, err = ended(process, number)
+    good = 143 if number == signal.SIGTERM else 130
+    assert code in (0, good), err
+    assert len(err.splitlines()) <= 100

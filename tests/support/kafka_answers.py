@@ -1,0 +1,563 @@
+"""Single requests, and what a broker says to them: ours, and a real Kafka 4.4 where that is something else.
+
+The cases that differ are the rows of a table in docs/protocol.md, under the same names. Each case has a topic `t` of
+one partition with three records, and names of its own.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from logstore.records.batch import Record, build
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import FetchPartition, ProducePartition, ProduceRequest, ProduceTopic
+from tests.support.asker import CLOSED, SILENT, Asker, fetch_request, until
+
+SAME = object()
+NO_ID, AN_ID = uuid.UUID(int=0), uuid.UUID(int=9)
+BATCH = 70  # the bytes of a batch of `t`
+EVERYTHING = 1 << 20
+_CASES: list["Case"] = []
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    ask: Callable[[Asker], Any]
+    ours: Any
+    kafkas: Any  # the same, or something else
+
+    @property
+    def differs(self):
+        return self.ours != self.kafkas
+
+
+def case(name, ours, kafkas=SAME):
+    def add(ask):
+        _CASES.append(Case(name, ask, ours, ours if kafkas is SAME else kafkas))
+        return ask
+
+    return add
+
+
+def cases():
+    return list(_CASES)
+
+
+def prepare(asker):
+    """Make the topic `t`, and a coordinator for groups and transactions."""
+    keep = {"name": "retention.ms", "value": "-1"}  # the records are of 1970
+    create(asker, asker.named("t"), configs=[keep])
+    for kind in (0, 1):
+        body = {"key_type": kind, "coordinator_keys": [asker.named("g")]}
+        until(lambda body=body: code(asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators[0]) == 0)
+    for value in (b"v0", b"v1", b"v2"):
+        batch = build([Record(0, 1_000, None, value)])
+        rows = (ProduceTopic(asker.named("t"), (ProducePartition(0, bytes(batch)),)),)
+        request = ProduceRequest(-1, 5000, rows)
+        until(lambda request=request: code(asker.ask(ApiKey.PRODUCE, 9, request).topics[0].partitions[0]) == 0)
+    until(lambda: code(join(asker, asker.named("first"))) == 0)  # its partition was to be loaded
+
+
+def code(row):
+    return row.error_code.value if hasattr(row.error_code, "value") else row.error_code
+
+
+def codes(rows):
+    return [code(row) for row in rows]
+
+
+# ------------------------------------------------------------------- topics
+
+
+def create(asker, *names, version=7, **topic):
+    new = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": (), **topic}
+    body = {"topics": [{**new, "name": name} for name in names], "timeout": 15_000, "validate_only": False}
+    return codes(asker.ask(ApiKey.CREATE_TOPICS, version, body).topics)
+
+
+def create_with(asker, **settings):
+    configs = [{"name": key.replace("_", "."), "value": value} for key, value in settings.items()]
+    name = asker.named(f"with{uuid.uuid4().hex[:8]}")
+    found = create(asker, name, configs=configs)
+    return name, found
+
+
+def described(asker, topic, key):
+    body = {
+        "resources": [{"resource_type": 2, "resource_name": topic, "configuration_keys": [key]}],
+        "include_synonyms": False,
+        "include_documentation": False,
+    }
+    rows = until(lambda: asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results[0].configs)  # the topic may be news
+    return rows[0].value
+
+
+def topic_id(asker, name):
+    (topic,) = metadata(asker, 12, (name, None))
+    return topic.topic_id
+
+
+def metadata(asker, version, *topics):
+    body = {
+        "topics": [{"name": name, "topic_id": number} for name, number in topics],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    }
+    return asker.ask(ApiKey.METADATA, version, body).topics
+
+
+@case("Metadata by id, beside an empty name", [(0, True)])
+@case("Metadata by id, beside the name of no topic", [(0, True)])
+def by_id(asker, name=""):
+    number = topic_id(asker, asker.named("t"))
+    return [(code(row), row.name == asker.named("t")) for row in metadata(asker, 12, (name, number))]
+
+
+_CASES[-2] = replace(_CASES[-2], ask=lambda asker: by_id(asker, "other"))
+
+
+@case("Metadata by an unknown id, beside a name", [(100, None, AN_ID)])
+def by_unknown_id(asker):
+    return [(code(row), row.name, row.topic_id) for row in metadata(asker, 12, ("", AN_ID), ("other", AN_ID))][:1]
+
+
+@case("Metadata by id before version 12", [42, 42])
+def by_id_too_early(asker):
+    number = topic_id(asker, asker.named("t"))
+    return [code(row) for version in (10, 11) for row in metadata(asker, version, (asker.named("t"), number))]
+
+
+@case("Metadata without a name or an id", [100], [-1])
+def by_nothing(asker):
+    return codes(metadata(asker, 12, (None, None)))
+
+
+def delete(asker, *topics):
+    body = {"topics": [{"name": name, "topic_id": number} for name, number in topics], "timeout": 5000}
+    return codes(asker.ask(ApiKey.DELETE_TOPICS, 6, body).responses)
+
+
+@case("DeleteTopics: names that nobody has", [3, 3, 3])
+def delete_unknown(asker):
+    return delete(asker, ("", None), ("nope", None), ("a/b", None))
+
+
+@case("DeleteTopics: a name twice", ([42], 0))
+def delete_twice(asker):
+    create(asker, asker.named("twice"))
+    found = delete(asker, (asker.named("twice"), None), (asker.named("twice"), None))
+    return found, code(metadata(asker, 12, (asker.named("twice"), None))[0])
+
+
+@case("DeleteTopics: a name, and its id", ([42], 0))
+def delete_by_both(asker):
+    create(asker, asker.named("both"))
+    number = topic_id(asker, asker.named("both"))
+    found = delete(asker, (asker.named("both"), None), (None, number))
+    return found, code(metadata(asker, 12, (asker.named("both"), None))[0])
+
+
+@case("DeleteTopics: name and id in one; neither; an unknown id, once and twice", ([42], [42], [100], [42]))
+def delete_oddly(asker):
+    two = (None, AN_ID), (None, AN_ID)
+    return (
+        delete(asker, (asker.named("t"), AN_ID)),
+        delete(asker, (None, None)),
+        delete(asker, two[0]),
+        delete(asker, *two),
+    )
+
+
+@case("CreateTopics: a partition twice in the assignment", [39])
+def assigned_twice(asker):
+    rows = [{"partition_index": 0, "broker_ids": (1,)}] * 2
+    return create(asker, asker.named("assigned"), num_partitions=-1, replication_factor=-1, assignments=rows)
+
+
+@case("CreateTopics: a setting that is null", [40])
+def created_with_null(asker):
+    return create_with(asker, retention_ms=None)[1]
+
+
+@case("CreateTopics: a setting twice, of which the last counts", ([0], "2000000"))
+def created_with_two(asker):
+    name = asker.named("settings")
+    found = create(asker, name, configs=[{"name": "retention.ms", "value": f"{each}000000"} for each in (1, 2)])
+    return found, described(asker, name, "retention.ms")
+
+
+@case("CreateTopics: an empty cleanup.policy", ([0], ""))
+def created_without_policy(asker):
+    name, found = create_with(asker, cleanup_policy="")
+    return found, described(asker, name, "cleanup.policy")
+
+
+@case(
+    "CreateTopics: the order of cleanup.policy",
+    ["delete,compact", "compact,delete", "compact", "delete,compact"],
+)
+def order_of_policies(asker):
+    values = "delete,compact", "compact,delete", "compact,compact", " delete , compact "
+    return [described(asker, create_with(asker, cleanup_policy=value)[0], "cleanup.policy") for value in values]
+
+
+@case("CreateTopics: remote.storage.enable", [0], [40])
+def created_remote(asker):
+    return create_with(asker, remote_storage_enable="true")[1]
+
+
+@case("CreateTopics: a setting that is not here, local.retention.ms", [40], [0])
+def created_local(asker):
+    return create_with(asker, local_retention_ms="5")[1]
+
+
+@case("CreateTopics: a setting that is not here, preallocate", [40], [0])
+def created_preallocated(asker):
+    return create_with(asker, preallocate="true")[1]
+
+
+@case("CreatePartitions of an internal topic", [17], [0])
+def grow_internal(asker):
+    topic = {"name": "__consumer_offsets", "count": 99, "assignments": None}
+    body = {"topics": [topic], "timeout": 5000, "validate_only": True}
+    return codes(asker.ask(ApiKey.CREATE_PARTITIONS, 2, body).results)
+
+
+@case("ElectLeaders of an unknown type", (42, [42, 42]))
+def elect(asker):
+    body = {
+        "election_type": 9,
+        "topic_partitions": [{"topic": asker.named("t"), "partitions": (0, 1)}],
+        "timeout": 5000,
+    }
+    found = asker.ask(ApiKey.ELECT_LEADERS, 2, body)
+    return code(found), codes(row for topic in found.replica_election_results for row in topic.partition_result)
+
+
+@case("AlterPartitionReassignments: a partition twice", [42], [0, 85])
+def reassign_twice(asker):
+    rows = [{"partition_index": 0, "replicas": replicas} for replicas in ((1,), None)]
+    body = {"timeout": 5000, "topics": [{"name": asker.named("t"), "partitions": rows}]}
+    found = asker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, body)
+    return codes(row for topic in found.responses for row in topic.partitions)
+
+
+@case("DescribeProducers: a partition twice", [0], [0, 0])
+def describe_producers_twice(asker):
+    body = {"topics": [{"name": asker.named("t"), "partition_indexes": (0, 0)}]}
+    return codes(asker.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics[0].partitions)
+
+
+@case("DescribeTransactions: an id twice", [105], [105, 105])
+def describe_transactions_twice(asker):
+    body = {"transactional_ids": ("nobody", "nobody")}
+    return codes(asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states)
+
+
+# ------------------------------------------------------------------ settings
+
+
+def alter(asker, kind, name, *changes, validate_only=False, times=1):
+    rows = [{"name": key, "config_operation": how, "value": value} for key, how, value in changes]
+    resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+    body = {"resources": [resource] * times, "validate_only": validate_only}
+    return codes(asker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses)
+
+
+def alter_all(asker, kind, name, key, value):
+    resource = {"resource_type": kind, "resource_name": name, "configs": [{"name": key, "value": value}]}
+    return codes(asker.ask(ApiKey.ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": True}).responses)
+
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@case("IncrementalAlterConfigs: a value that is null", [42, 42, 42, 0])
+def altered_to_null(asker):
+    changes = ("retention.ms", SET, None), ("cleanup.policy", APPEND, None), ("cleanup.policy", SUBTRACT, None)
+    rest = ("retention.ms", DELETE, None)
+    return [found for change in (*changes, rest) for found in alter(asker, 2, asker.named("t"), change)]
+
+
+@case("IncrementalAlterConfigs: an unknown operation", [42], [-1])
+def altered_unknown(asker):
+    return alter(asker, 2, asker.named("t"), ("retention.ms", 9, "1"))
+
+
+@case("IncrementalAlterConfigs: all of cleanup.policy, and back", ["", "delete", "delete,compact"])
+def policies_taken_away(asker):
+    name, _ = create_with(asker)
+    found = []
+    for how, policy, then in (
+        (SUBTRACT, "delete", ""),
+        (APPEND, "delete", "delete"),
+        (APPEND, "compact", "delete,compact"),
+    ):
+        assert alter(asker, 2, name, ("cleanup.policy", how, policy)) == [0]
+        until(lambda then=then: described(asker, name, "cleanup.policy") == then)  # a broker may hear of it later
+        found.append(then)
+    return found
+
+
+@case("IncrementalAlterConfigs: an unknown name, of a broker and of all brokers", [40, 40], [0, 0])
+def broker_unknown_name(asker):
+    change = "nonsense", SET, "1"
+    return alter(asker, 4, "1", change, validate_only=True) + alter(asker, 4, "", change, validate_only=True)
+
+
+@case("IncrementalAlterConfigs: log.cleaner.threads", [40, 40], [0, 42])
+def broker_cleaner_threads(asker):
+    return [
+        found
+        for value in ("1", "x")
+        for found in alter(asker, 4, "1", ("log.cleaner.threads", SET, value), validate_only=True)
+    ]
+
+
+@case("IncrementalAlterConfigs of a group", [42], [0])
+def altered_group(asker):
+    return alter(asker, 32, "g", ("consumer.session.timeout.ms", SET, "50000"), validate_only=True)
+
+
+@case("IncrementalAlterConfigs: a topic twice in one request", [42], [42, 42])
+def altered_twice(asker):
+    return alter(asker, 2, asker.named("t"), ("retention.ms", SET, "1000"), times=2)
+
+
+@case("AlterConfigs: a value that is null; an empty cleanup.policy", [42, 0])
+def all_altered(asker):
+    topic = asker.named("t")
+    return alter_all(asker, 2, topic, "retention.ms", None) + alter_all(asker, 2, topic, "cleanup.policy", "")
+
+
+@case("AlterConfigs: an unknown name, of a broker", [40], [0])
+def all_of_a_broker_altered(asker):
+    return alter_all(asker, 4, "1", "nonsense", "1")
+
+
+def describe(asker, *resources):
+    rows = [{"resource_type": kind, "resource_name": name, "configuration_keys": None} for kind, name in resources]
+    body = {"resources": rows, "include_synonyms": False, "include_documentation": False}
+    return codes(asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results)
+
+
+@case("DescribeConfigs of a topic that cannot be", [17, 17, 3])
+def describe_illegal(asker):
+    return describe(asker, (2, "")) + describe(asker, (2, "a/b")) + describe(asker, (2, "nope"))
+
+
+@case("DescribeConfigs of a broker's loggers, of client metrics, of a group", [42, 42, 42], [0, 0, 0])
+def describe_others(asker):
+    return describe(asker, (8, "1")) + describe(asker, (16, "x")) + describe(asker, (32, "g"))
+
+
+@case("DescribeConfigs of all brokers, where nothing was set", [], ["min.insync.replicas"])
+def describe_all_brokers(asker):
+    row = {"resource_type": 4, "resource_name": "", "configuration_keys": None}
+    body = {"resources": [row], "include_synonyms": False, "include_documentation": False}
+    return [each.name for each in asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results[0].configs]
+
+
+@case("DescribeConfigs: a topic twice in one request", [0], [0, 0])
+def describe_twice(asker):
+    return describe(asker, (2, asker.named("t")), (2, asker.named("t")))
+
+
+# -------------------------------------------------------------------- groups
+
+
+def join(asker, group, *, member_id="", protocols=(("range", b"\0"),), instead=(b"", b"")):
+    body = {
+        "group_id": group,
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
+    }
+    found = asker.ask(ApiKey.JOIN_GROUP, 5, body, instead=instead)
+    if found not in (CLOSED, SILENT) and code(found) == 79 and not member_id and not instead[0]:
+        return join(asker, group, member_id=found.member_id, protocols=protocols)
+    return found
+
+
+def sync(asker, group, joined, *, version=3, **fields):
+    body = {
+        "group_id": group,
+        "generation_id": joined.generation_id,
+        "member_id": joined.member_id,
+        "group_instance_id": None,
+        "protocol_type": None,
+        "protocol_name": None,
+        "assignments": [{"member_id": joined.member_id, "assignment": b"abc"}],
+        **fields,
+    }
+    return code(asker.ask(ApiKey.SYNC_GROUP, version, body))
+
+
+def member(asker, group):
+    joined = join(asker, group)
+    assert sync(asker, group, joined) == 0
+    return joined
+
+
+@case("JoinGroup: a group id that is not UTF-8", 79)
+def join_not_utf8(asker):
+    found = join(asker, "no-utf-8-here", instead=(b"no-utf-8-here", b"\xff\xfe" + b"no-utf-8-he"))
+    return found if found is CLOSED else code(found)
+
+
+@case("SyncGroup of another protocol, of none, and of this one", [23, 23, 23, 0])
+def sync_other(asker):
+    group = asker.named("sync")
+    joined = member(asker, group)
+    named = [("connect", "range"), ("consumer", "other"), (None, None), ("consumer", "range")]
+    return [sync(asker, group, joined, version=5, protocol_type=a, protocol_name=b) for a, b in named]
+
+
+@case("LeaveGroup: a member twice", [25, 0, 25])
+def leave_twice(asker):
+    group = asker.named("leave")
+    joined = member(asker, group)
+    names = "stranger", joined.member_id, joined.member_id
+    rows = [{"member_id": name, "group_instance_id": None} for name in names]
+    return codes(asker.ask(ApiKey.LEAVE_GROUP, 3, {"group_id": group, "members": rows}).members)
+
+
+@case("LeaveGroup: no members", 0)
+def leave_nobody(asker):
+    return code(asker.ask(ApiKey.LEAVE_GROUP, 3, {"group_id": asker.named("leave"), "members": ()}))
+
+
+def commit(asker, group, topic):
+    row = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+    body = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": topic, "partitions": [row]}],
+    }
+    return codes(asker.ask(ApiKey.OFFSET_COMMIT, 7, body).topics[0].partitions)
+
+
+@case("DeleteGroups: an empty name, with offsets and without; a name twice", [[0], [0], [69], [69]])
+def delete_groups(asker):
+    def delete(*names):
+        return codes(asker.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": names}).results)
+
+    return [commit(asker, "", asker.named("t")), delete(""), delete(""), delete("nope", "nope")]
+
+
+def delete_offset(asker, group, topic):
+    body = {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": 0}]}]}
+    found = asker.ask(ApiKey.OFFSET_DELETE, 0, body)
+    return code(found), codes(row for each in found.topics for row in each.partitions)
+
+
+@case("OffsetDelete: an empty name; a topic that is none; an offset", [(24, []), (0, [3]), (0, [0])])
+def delete_offsets(asker):
+    group, topic = asker.named("offsets"), asker.named("t")
+    commit(asker, group, topic)
+    return [delete_offset(asker, *each) for each in (("", topic), (group, "nope"), (group, topic))]
+
+
+@case("OffsetDelete: the last offset of a group without members, again", [(0, [0]), (69, [])], [(0, [0]), (0, [0])])
+def delete_last_offset(asker):
+    group, topic = asker.named("last"), asker.named("t")
+    commit(asker, group, topic)
+    return [delete_offset(asker, group, topic) for _ in range(2)]
+
+
+@case("FindCoordinator: a key twice", ["a", "a", "b"])
+def find_twice(asker):
+    body = {"key_type": 0, "coordinator_keys": ("a", "a", "b")}
+    return [row.key for row in asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators]
+
+
+@case("OffsetFetch: a group twice", 1, 2)
+def fetch_offsets_twice(asker):
+    groups = [{"group_id": "never", "member_id": None, "member_epoch": -1, "topics": None}] * 2
+    return len(asker.ask(ApiKey.OFFSET_FETCH, 8, {"groups": groups, "require_stable": False}).groups)
+
+
+@case("DescribeGroups: a group twice", 1, 2)
+def describe_group_twice(asker):
+    body = {"groups": ("never", "never"), "include_authorized_operations": False}
+    return len(asker.ask(ApiKey.DESCRIBE_GROUPS, 5, body).groups)
+
+
+# ------------------------------------------------------------------- records
+
+
+def list_offsets(asker, *times, isolation=0, version=7):
+    rows = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": time} for time in times]
+    topics = [{"name": asker.named("t"), "partitions": rows}]
+    body = {"replica_id": -1, "isolation_level": isolation, "topics": topics}
+    return [(code(row), row.offset) for row in asker.ask(ApiKey.LIST_OFFSETS, version, body).topics[0].partitions]
+
+
+@case("ListOffsets: a partition twice", [(42, -1), (42, -1)], [(42, -1)])
+def list_twice(asker):
+    return list_offsets(asker, -1, -2)
+
+
+@case("ListOffsets: an unknown isolation level", [(42, -1)], [(-1, -1)])
+def list_isolated(asker):
+    return list_offsets(asker, -1, isolation=7)
+
+
+def fetch(asker, offset=0, each_bytes=EVERYTHING, *, version=11, **options):
+    """(error, error of the partition, high watermark, bytes of records)."""
+    request = fetch_request(asker.named("t"), FetchPartition(0, offset, each_bytes), max_wait_ms=100, **options)
+    found = asker.ask(ApiKey.FETCH, version, request)
+    if found is CLOSED:
+        return found
+    (row,) = found.topics[0].partitions
+    return found.error_code, row.error_code, row.high_watermark, len(row.records)
+
+
+@case("Fetch: max_bytes that end within a batch", (0, 0, 3, BATCH), (0, 0, 3, 100))
+def fetch_half(asker):
+    return fetch(asker, max_bytes=100, min_bytes=1 << 24)
+
+
+@case("Fetch: max_bytes and partition_max_bytes below 0", [(0, 0, 3, BATCH)] * 2, [(0, -1, -1, 0)] * 2)
+def fetch_negative(asker):
+    return [fetch(asker, max_bytes=-1, min_bytes=-1), fetch(asker, each_bytes=-1)]
+
+
+@case("Fetch: outside of the log", [(0, 1, 3, 0)] * 2, [(0, 1, -1, 0)] * 2)
+def fetch_outside(asker):
+    return [fetch(asker, 4), fetch(asker, -5)]
+
+
+@case("Fetch: an unknown isolation level", [(0, 42, -1, 0), (42, 42, -1, 0)], [(0, -1, -1, 0), (-1, -1, -1, 0)])
+def fetch_isolated(asker):
+    return [fetch(asker, version=version, isolation=7) for version in (6, 11)]
+
+
+@case("Fetch as a follower that is none", (0, 77, -1, 0), (0, 6, -1, 0))
+def fetch_as_a_follower(asker):
+    return fetch(asker, replica_id=77)
+
+
+@case("OffsetForLeaderEpoch: no epoch, the first, one that is yet to come", [(0, -1, -1), (0, 0, 3), (0, -1, -1)])
+def ends_of_epochs(asker):
+    found = []
+    for epoch in (-1, 0, 99):
+        asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
+        body = {"replica_id": -1, "topics": [{"topic": asker.named("t"), "partitions": [asked]}]}
+        (row,) = asker.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, body).topics[0].partitions
+        found.append((code(row), row.leader_epoch, row.end_offset))
+    return found
+
+
+@case("JoinGroup: a protocol twice", 0, SILENT)
+def join_twice(asker):
+    found = join(asker, asker.named("twice"), protocols=(("range", b"1"), ("range", b"2")))
+    return found if found is SILENT else code(found)

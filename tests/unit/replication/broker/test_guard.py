@@ -1,0 +1,92 @@
+"""The guard of a leader looks into the records of a batch, in bounded memory."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logstore.config import LogConfig
+from logstore.errors import InvalidRecordError
+from logstore.records.batch import HEADER_BYTES, Record, build, seal
+from logstore.records.compression import Codec
+from replication.errors import InvalidRecordsError
+from replication.replica.leader import guard
+
+MIB = 1024 * 1024
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels():
+    """What is measured here is not the memory of loading them."""
+    guard.load()
+
+
+def check(data):
+    guard.check(bytearray(data), COMPACTED, 1_000)
+
+
+def batch(*rows, codec=Codec.NONE):
+    return bytes(
+        build(
+            [Record(n, 1_000, key, value, headers) for n, (key, value, headers) in enumerate(rows)],
+            codec=codec,
+        )
+    )
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_records_without_a_key_are_named_whatever_stands_around_them(codec):
+    rows = [(b"k", b"v", ()), (None, b"v", (("h", b"x"), ("g", None))), (b"", None, ()), (None, None, ())]
+    with pytest.raises(InvalidRecordsError) as found:
+        check(batch(*rows, codec=codec))
+    assert found.value.rows == (1, 3)
+    check(batch(rows[0], rows[2], codec=codec))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_that_explodes_is_refused_in_bounded_memory(codec):
+    data = batch((b"k", bytes(2 * guard.EXPANDED_BYTES_MAX), ()), codec=codec)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRecordError):
+            check(data)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 2.1 * guard.EXPANDED_BYTES_MAX + 12 * len(data)
+
+
+def test_very_many_small_records_cost_no_object_each():
+    data = batch(*[(b"", b"", ())] * 5_000, codec=Codec.GZIP)
+    tracemalloc.start()
+    try:
+        check(data)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < MIB // 4
+
+
+def test_an_error_names_only_so_many_records():
+    with pytest.raises(InvalidRecordsError) as found:
+        check(batch(*[(None, b"", ())] * 3000))
+    assert len(found.value.rows) == 1000
+
+
+@given(data=st.data(), count=st.integers(1, 5), compacted=st.booleans())
+def test_the_compiled_look_finds_what_the_slow_one_finds(data, count, compacted):
+    """Whatever a byte of the records or of the header's numbers is changed to: both take it, or neither does."""
+    rows = [(data.draw(st.sampled_from([b"k", None])), b"v", (("h", b"x"),) * (n % 2)) for n in range(count)]
+    records = bytearray(batch(*rows))
+    for _ in range(data.draw(st.integers(0, 3))):
+        records[data.draw(st.sampled_from([*range(27, 43), *range(HEADER_BYTES, len(records))]))] = data.draw(
+            st.integers(0, 255)
+        )
+    seal(records, 0, len(records))
+    terms = guard.Terms(int(compacted), *data.draw(st.sampled_from([(-(2**63) + 1, 2**63 - 1), (900, 1_100)])))
+    slow, quick = guard.look_slowly(records, terms), guard._look(guard._Loaded.check, records, terms)
+    assert (slow is None) == (quick is None), (slow, quick)
+    if slow is not None and guard.OTHER_MAX in (slow.reason, quick.reason):
+        assert slow == quick
