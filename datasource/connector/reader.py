@@ -142,15 +142,19 @@ class _Tasks:
             return
         _load_kernels()
         target = self._target()
-        shape = Shape(self._schema)
         for planned in partition.ranges:
             now = extents(target, Subscribe((planned.topic,)), missing_ok=True)
             since = agreed(target, now, {planned.topic: {planned.partition: planned.leader_epoch}})
             for r in checked([planned], now, since, fail=self.options.fail_on_data_loss):
-                for records in self._readable(target, r, shape.stored):
-                    batch = shape.batch(records, r.topic, r.partition)
-                    exempt_loaded("task")
-                    yield batch
+                shape = Shape(self._schema)
+                try:
+                    for records in self._readable(target, r, shape.stored):
+                        batch = shape.batch(records, r.topic, r.partition)
+                        exempt_loaded("task")
+                        yield batch
+                finally:  # Spark may want no more
+                    if shape.clamped.count:
+                        logger.warning("%s-%d: %s", r.topic, r.partition, shape.clamped)
 
     def _readable(self, target: ReadableTopics, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`. Raises: DataLossError: a batch cannot be decoded, unless failOnDataLoss is false."""

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
-from datasource.schema import microseconds
+from datasource.schema import Clamped, microseconds
 from datasource.topics.directory import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
@@ -133,6 +133,7 @@ class Written:
     bad_rows: int = 0
     file_count: int = 0
     size_bytes: int = 0
+    clamped: Clamped = field(default_factory=Clamped)
 
 
 def write_piece(piece: OffsetSlice) -> Written:
@@ -142,7 +143,7 @@ def write_piece(piece: OffsetSlice) -> Written:
     bad = TableWriter(Path(piece.bad_table), BAD) if piece.fields else None
     done = Written()
     try:
-        for rows, refused in converted(piece):
+        for rows, refused in converted(piece, done.clamped):
             done.rows += rows.num_rows
             good.write(rows)
             if bad is not None and refused is not None and refused.num_rows:
@@ -160,7 +161,7 @@ def write_piece(piece: OffsetSlice) -> Written:
     return done
 
 
-def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+def converted(piece: OffsetSlice, clamped: Clamped) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
     """Yield the piece's records as rows of the table, each with the bad ones (None: values stay bytes)."""
     target = piece.location.read()
     wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end, leader_epoch=piece.leader_epoch)
@@ -173,7 +174,7 @@ def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBat
         logger.warning("%s-%d: not in the table: %s", piece.topic, piece.partition, error)
 
     for records in read_round(read, wanted.start, wanted.end, told):
-        rows = _as_stored(records, piece.topic, piece.partition)
+        rows = _as_stored(records, piece.topic, piece.partition, clamped)
         if piece.fields:
             yield split(rows, piece.fields, bad_start=piece.bad_start)
         else:
@@ -195,8 +196,8 @@ def split(
     return typed, bad.filter(pc.greater_equal(bad.column("offset"), bad_start))
 
 
-def _as_stored(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    timestamps = microseconds(records.column("timestamp"))
+def _as_stored(records: pa.RecordBatch, topic: str, partition: int, clamped: Clamped) -> pa.RecordBatch:
+    timestamps = microseconds(records, clamped)
     columns = {
         "topic": pa.repeat(pa.scalar(topic), records.num_rows),
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows),
