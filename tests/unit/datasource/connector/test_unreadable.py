@@ -10,6 +10,7 @@ import logstore
 from datasource.connector.source import PylogDataSource
 from datasource.delta.parquet import OffsetSlice, converted
 from datasource.errors import DataLossError
+from datasource.schema import Clamped
 from datasource.topics import directory as topics
 from datasource.topics.locations import Location
 from tests.support.ddl import schema
@@ -58,6 +59,6 @@ def test_a_query_fails_with_the_offsets_or_goes_on_behind_them(path, is_stream, 
 
 def test_tiering_leaves_it_out_and_names_it(path, caplog):
     piece = OffsetSlice(location=Location(path=path), topic="t", partition=0, start=0, end=8, table="")
-    found = [row["value"] for rows, _ in converted(piece) for row in rows.to_pylist()]
+    found = [row["value"] for rows, _ in converted(piece, Clamped()) for row in rows.to_pylist()]
     assert found == [b"a", b"b", b"c"]
     assert len([line for line in caplog.messages if "not in the table" in line and "offsets 2 to 6" in line]) == 1
