@@ -31,14 +31,23 @@ def jars():
     if named := os.environ.get("PYLOG_KAFKA4_LIBS"):
         assert _is_whole(Path(named)), f"PYLOG_KAFKA4_LIBS={named}: no kafka-clients-{VERSION}.jar in it"
         return Path(named)
+    return _fetched(f"kafka-{VERSION}", FILES / "pom.xml")
+
+
+def spark_jars():
+    """Return the folder of the jars of Spark's own Kafka source; skips the test where they cannot be had."""
+    return _fetched("spark-kafka", FILES / "spark.pom.xml")
+
+
+def _fetched(name, pom):
     _needs("java")
-    home = _cache() / f"kafka-{VERSION}"
-    if not _is_whole(home):
+    home = _cache() / name
+    if not home.exists():
         _needs("mvn")
-        lock = SYSTEM.files.lock(_cache() / f"kafka-{VERSION}.lock", wait=True)
+        lock = SYSTEM.files.lock(_cache() / f"{name}.lock", wait=True)
         try:  # several workers of a run want it at once
-            if not _is_whole(home):
-                fetch_jars(FILES / "pom.xml", home)
+            if not home.exists():
+                fetch_jars(pom, home)
         finally:
             lock.release()
     return home
