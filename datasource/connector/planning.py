@@ -197,10 +197,13 @@ def _interval(f: Filter) -> tuple[int | None, int | None]:
 
 def _in_ms(f: Filter) -> Filter:
     """Return the filter in whole milliseconds, or one that passes more (Spark's are in microseconds)."""
-    if isinstance(f.value, datetime):
-        return replace(f, value=_floor_ms(f.value))
-    if f.kind == "In":
-        return replace(f, value=[_floor_ms(v) for v in f.value if isinstance(v, datetime)])
+    try:
+        if isinstance(f.value, datetime):
+            return replace(f, value=_floor_ms(f.value))
+        if f.kind == "In":
+            return replace(f, value=[_floor_ms(v) for v in f.value if isinstance(v, datetime)])
+    except (ValueError, OverflowError):  # in the first or last year: no offset to UTC can be told
+        pass
     return Filter("", f.column, None)
 
 

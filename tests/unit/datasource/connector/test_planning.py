@@ -240,6 +240,12 @@ def test_a_time_of_year_9999_keeps_its_millisecond():
     assert bounds(("EqualTo", "timestamp", far)).timestamp_ms == 253_402_300_799_999
 
 
+def test_a_moment_that_has_no_place_in_this_time_zone_bounds_nothing():
+    first = datetime(1, 1, 1)  # noqa: DTZ001 - as Spark gives it
+    for kind, value in (("GreaterThanOrEqual", first), ("In", [MOMENT, first])):
+        assert bounds((kind, "timestamp", value)).timestamp_ms in (None, -62_135_596_800_000)
+
+
 def test_filters_on_other_columns_exclude_nothing():
     other = bounds(("EqualTo", "value", b"x"), ("IsNotNull", "key", None))
     assert other.allows("t", 0)
