@@ -24,8 +24,7 @@ from logstore.errors import PylogError, UnknownTopicError
 from logstore.store.reading import schema_of
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
-from replication.client.kafka_client import Isolation
-from replication.errors import ErrorCode, KafkaError
+from replication.client.kafka_client import Isolation, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.tools.connecting import client_of
 
@@ -166,7 +165,7 @@ class ClusterTarget:
         try:
             make(**settings)
         except KafkaError as error:
-            if error.code is not ErrorCode.INVALID_CONFIG or settings.keys() <= SETTINGS:
+            if error.code.name != "INVALID_CONFIG" or settings.keys() <= SETTINGS:
                 raise
             make(**_known(replace(topic, settings=settings)))
 
