@@ -6,6 +6,7 @@ Spark compares Arrow schemas exactly: names, order, types, nullability.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,10 @@ def check_read_schema(schema: StructType) -> None:
 
 
 class Shape:
-    """The wanted columns: which to read from the log, and how to make Spark's batches of them."""
+    """The wanted columns: which to read from the log, and how to make Spark's batches of them.
+
+    `clamped` counts the times that Spark cannot hold: one instance makes the batches of one range.
+    """
 
     def __init__(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -78,6 +82,9 @@ class Shape:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         # Without a stored column nothing says how many rows there are.
         self.stored = [name for name in self._names if name not in _CONSTANT] or ["offset"]
+        if "timestamp" in self.stored and "offset" not in self.stored:
+            self.stored.append("offset")  # so that a time which Spark cannot hold has a place
+        self.clamped = Clamped()
 
     def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """Return the batch for Spark; only timestamps (milliseconds to microseconds) are computed."""
@@ -91,7 +98,7 @@ class Shape:
             elif name == "partition":
                 columns.append(_repeated(partition, rows))
             elif name == "timestamp":
-                columns.append(microseconds(records.column(name)))
+                columns.append(microseconds(records, self.clamped))
             else:
                 columns.append(records.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -110,17 +117,39 @@ def _long_repeated(value: str | int, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), rows)
 
 
-def microseconds(milliseconds: pa.Array) -> Any:
-    """Return the timestamps in Spark's unit; one that Spark cannot hold becomes its first or last moment."""
+@dataclass(slots=True)
+class Clamped:
+    """Records of one partition whose time Spark cannot hold: how many, and the first of them."""
+
+    count: int = 0
+    first_offset: int = -1
+
+    def note(self, offsets: pa.Array) -> None:
+        """Count these; called in the order of offsets."""
+        if not self.count:
+            self.first_offset = offsets[0].as_py()
+        self.count += len(offsets)
+
+    def __str__(self) -> str:
+        return (
+            f"Spark cannot hold the time of {self.count} records, the first at offset {self.first_offset}: "
+            "they have Spark's first or last moment"
+        )
+
+
+def microseconds(records: pa.RecordBatch, clamped: Clamped) -> Any:
+    """Return the timestamps in Spark's unit; one that Spark cannot hold becomes its first or last, and counts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     target = pa.timestamp("us", tz="UTC")
+    milliseconds = records.column("timestamp")
     try:
         return milliseconds.cast(target)
     except pa.ArrowInvalid:
-        limit = pa.scalar((2**63 - 1) // 1000)
-        near = pc.max_element_wise(pc.min_element_wise(milliseconds.cast(pa.int64()), limit), pc.negate(limit))
+        limit, given = pa.scalar((2**63 - 1) // 1000), milliseconds.cast(pa.int64())
+        near = pc.max_element_wise(pc.min_element_wise(given, limit), pc.negate(limit))
+        clamped.note(records.column("offset").filter(pc.not_equal(near, given)))
         return pc.multiply(near, 1000).cast(target)
 
 

@@ -205,6 +205,26 @@ class UnsupportedFormatError(CorruptLogError):
         )
 
 
+class UnreadableBatchError(CorruptLogError):
+    """A batch of a right CRC whose records cannot be decoded: it was written so. Read on at `next_offset`."""
+
+    base_offset: int
+    next_offset: int
+
+    def __init__(self, path: object, position: int, reason: str, base_offset: int, next_offset: int) -> None:
+        PylogError.__init__(
+            self,
+            f"{path}: offsets {base_offset} to {next_offset - 1}, the batch at byte {position}, cannot be decoded: "
+            f"{reason}; its CRC is right, so a producer wrote it so, and no other copy is better: read on from offset "
+            f"{next_offset}",
+            path=str(path),
+            position=position,
+            reason=f"offsets {base_offset} to {next_offset - 1} cannot be decoded ({reason}), and the CRC is right",
+            base_offset=base_offset,
+            next_offset=next_offset,
+        )
+
+
 class StorageError(PylogError, OSError):
     """The environment failed: disk, permissions, or the like."""
 

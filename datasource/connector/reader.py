@@ -50,7 +50,9 @@ from datasource.schema import Shape
 from datasource.topics.directory import PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
+from logstore.errors import UnreadableBatchError
 from logstore.records import compiled_code
+from logstore.store.reading import read_round
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,15 +142,27 @@ class _Tasks:
             return
         _load_kernels()
         target = self._target()
-        shape = Shape(self._schema)
         for planned in partition.ranges:
             now = extents(target, Subscribe((planned.topic,)), missing_ok=True)
             since = agreed(target, now, {planned.topic: {planned.partition: planned.leader_epoch}})
             for r in checked([planned], now, since, fail=self.options.fail_on_data_loss):
-                for records in target.read(r, shape.stored):
-                    batch = shape.batch(records, r.topic, r.partition)
-                    exempt_loaded("task")
-                    yield batch
+                shape = Shape(self._schema)
+                try:
+                    for records in self._readable(target, r, shape.stored):
+                        batch = shape.batch(records, r.topic, r.partition)
+                        exempt_loaded("task")
+                        yield batch
+                finally:  # Spark may want no more
+                    if shape.clamped.count:
+                        logger.warning("%s-%d: %s", r.topic, r.partition, shape.clamped)
+
+    def _readable(self, target: ReadableTopics, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`. Raises: DataLossError: a batch cannot be decoded, unless failOnDataLoss is false."""
+
+        def told(error: UnreadableBatchError) -> None:
+            report([f"{r.topic}-{r.partition}: {error}"], fail=self.options.fail_on_data_loss)
+
+        return read_round(lambda start: target.read(replace(r, start=start), columns), r.start, r.end, told)
 
 
 class BatchReader(_Tasks, DataSourceReader):

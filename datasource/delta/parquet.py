@@ -7,9 +7,10 @@ no version of the table names; another attempt writes new ones.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,18 @@ import pyarrow.compute as pc
 
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
-from datasource.schema import microseconds
+from datasource.schema import Clamped, microseconds
 from datasource.topics.directory import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRequestError
+from logstore.errors import InvalidRequestError, UnreadableBatchError
+from logstore.store.reading import read_round
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from deltalake.transaction import AddAction
+
+logger = logging.getLogger(__name__)
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -129,6 +133,7 @@ class Written:
     bad_rows: int = 0
     file_count: int = 0
     size_bytes: int = 0
+    clamped: Clamped = field(default_factory=Clamped)
 
 
 def write_piece(piece: OffsetSlice) -> Written:
@@ -138,7 +143,7 @@ def write_piece(piece: OffsetSlice) -> Written:
     bad = TableWriter(Path(piece.bad_table), BAD) if piece.fields else None
     done = Written()
     try:
-        for rows, refused in converted(piece):
+        for rows, refused in converted(piece, done.clamped):
             done.rows += rows.num_rows
             good.write(rows)
             if bad is not None and refused is not None and refused.num_rows:
@@ -156,13 +161,20 @@ def write_piece(piece: OffsetSlice) -> Written:
     return done
 
 
-def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+def converted(piece: OffsetSlice, clamped: Clamped) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
     """Yield the piece's records as rows of the table, each with the bad ones (None: values stay bytes)."""
     target = piece.location.read()
     wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end, leader_epoch=piece.leader_epoch)
     stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
-    for records in target.read(wanted, stored):
-        rows = _as_stored(records, piece.topic, piece.partition)
+
+    def read(start: int) -> Iterator[pa.RecordBatch]:
+        return target.read(replace(wanted, start=start), stored)
+
+    def told(error: UnreadableBatchError) -> None:
+        logger.warning("%s-%d: not in the table: %s", piece.topic, piece.partition, error)
+
+    for records in read_round(read, wanted.start, wanted.end, told):
+        rows = _as_stored(records, piece.topic, piece.partition, clamped)
         if piece.fields:
             yield split(rows, piece.fields, bad_start=piece.bad_start)
         else:
@@ -184,8 +196,8 @@ def split(
     return typed, bad.filter(pc.greater_equal(bad.column("offset"), bad_start))
 
 
-def _as_stored(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    timestamps = microseconds(records.column("timestamp"))
+def _as_stored(records: pa.RecordBatch, topic: str, partition: int, clamped: Clamped) -> pa.RecordBatch:
+    timestamps = microseconds(records, clamped)
     columns = {
         "topic": pa.repeat(pa.scalar(topic), records.num_rows),
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from logstore.cli.terminal import talk
+from logstore.errors import InvalidRequestError, did_you_mean
 from replication.cli.connecting import on_cluster
 
 if TYPE_CHECKING:
@@ -29,7 +30,14 @@ def release(client: KafkaClient, name: str, decision_topic: str | None, output: 
     from datasource.connector.options import DECISION_TOPIC
     from datasource.topics.directory import TransactionSettings
     from datasource.topics.transactions.batches import ClusterTransactions
+    from datasource.topics.transactions.state import names_in
 
-    settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic=decision_topic or DECISION_TOPIC)
+    topic, listed = decision_topic or DECISION_TOPIC, client.list_transactions()
+    if topic not in client.topics():
+        raise InvalidRequestError(f"no topic {topic!r}: no driver of Spark keeps its decisions there")
+    names = names_in(each.transactional_id for each in listed or ())
+    if listed is not None and name not in names:
+        raise InvalidRequestError(f"no driver of Spark wrote as {name!r}{did_you_mean(name, names)}")
+    settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic=topic)
     ClusterTransactions(client, settings).release(name)
     talk(f"released {name}")

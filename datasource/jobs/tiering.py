@@ -166,3 +166,5 @@ def _note(row: ReportRow, done: Done[OffsetSlice, Written]) -> None:
     row.bad += done.result.bad_rows
     row.files += done.result.file_count
     row.bytes += done.result.size_bytes
+    if done.result.clamped.count:
+        row.note(str(done.result.clamped))

@@ -105,7 +105,8 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
             continue  # it left the log meanwhile
         if is_active and (reason := end_reason(files.env, segment, view.tail)):
             yield Damage(segment.path, size_bytes, reason)
-        if not is_active and (reason := discontinuity(next_offset, view.bases[number + 1], config)):
+        is_gap_fine = files.is_kafkas and not is_active and next_offset <= view.bases[number + 1]
+        if not (is_active or is_gap_fine) and (reason := discontinuity(next_offset, view.bases[number + 1], config)):
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")

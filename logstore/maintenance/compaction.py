@@ -16,6 +16,8 @@ A pass over one partition::
    into one, and each group takes the place of its segments (`logstore.log.segments.replacement`).
 5. What was dirty is clean now: the mark `cleaner-offset` says so.
 
+A batch of a right CRC whose records cannot be decoded stays as it is, is named once, and supersedes nothing.
+
 What stays: tombstones (null values) for `delete.retention.ms` after the first pass that saw them; transaction markers
 likewise, once nothing of their transaction is left; the last batch of a group and the last batches of every known
 producer, empty if need be. So a segment always ends where the next one begins, and no producer is forgotten. Records
@@ -36,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.checkpoint import marking_failure
 from logstore.config import INT64_MAX
-from logstore.errors import CorruptLogError, InvalidRequestError
+from logstore.errors import CorruptLogError, InvalidRequestError, UnreadableBatchError
 from logstore.log.log import Log
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.index import AbortedTransaction
@@ -47,7 +49,7 @@ from logstore.log.segments.segment import Segment
 from logstore.maintenance import retention_clock
 from logstore.maintenance.compaction_plan import Plan, groups, plan
 from logstore.progress import Progress, no_progress
-from logstore.records.batch import DELETE_HORIZON, BatchHeader
+from logstore.records.batch import DELETE_HORIZON, BatchHeader, batches
 
 if TYPE_CHECKING:
     from logstore.records.compaction import Cleaner, Fate, OffsetMap
@@ -146,6 +148,7 @@ class _Pass:
         self._upper = upper
         self._keys = keys
         self._space = bytearray(_READ_BYTES)
+        self._unreadable: set[int] = set()  # base offsets
 
     def run(self) -> _Counts:
         """Round after round, until nothing is dirty: plan, rewrite aside, replace."""
@@ -172,17 +175,41 @@ class _Pass:
 
     def _collect(self, planned: Plan, verdicts: _Verdicts) -> int:
         """Put the keys from the first dirty offset on into the map; return up to where they fit."""
+        while True:
+            try:
+                return self._collect_readable(planned, verdicts)
+            except UnreadableBatchError as error:  # keys of its first records may be noted: begin anew without it
+                if error.base_offset in self._unreadable:
+                    raise
+                logger.warning("%s; it stays as it is, and its keys count for nothing", error)
+                self._unreadable.add(error.base_offset)
+
+    def _collect_readable(self, planned: Plan, verdicts: _Verdicts) -> int:
         self._keys.clear(planned.dirty, planned.upper)
         for segment in planned.segments:
             if segment.next_offset <= planned.dirty:
                 continue
             for position, data in self._read(segment):
-                full = self._keys.collect(
-                    data, start=planned.dirty, skipped=verdicts.has_no_data, where=(segment.path, position)
-                )
+                full = None
+                for at, run in self._readable(data):
+                    where = segment.path, position + at
+                    full = self._keys.collect(run, start=planned.dirty, skipped=verdicts.has_no_data, where=where)
+                    if full is not None:
+                        break
                 if full is not None:
                     return self._checked(full, planned.dirty)
         return planned.upper
+
+    def _readable(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
+        """Yield (position, run) of the batches in `data`, without those that cannot be decoded."""
+        begin = 0
+        for at, batch in batches(data) if self._unreadable else ():
+            if batch.base_offset in self._unreadable:
+                if at > begin:
+                    yield begin, data[begin:at]
+                begin = at + batch.size_bytes
+        if begin < len(data):
+            yield begin, data[begin:]
 
     def _checked(self, full: int, dirty: int) -> int:
         if full <= dirty:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from logstore.config import INT64_MAX
-from logstore.errors import CorruptLogError, InvalidRecordError
+from logstore.errors import CorruptLogError, InvalidRecordError, UnreadableBatchError
 from logstore.records import batch as batches
 from logstore.records.batch import Record
 from logstore.records.compression import Buffer
@@ -99,10 +99,34 @@ def decode_pieces(
                 return
             yield piece.record_batch(names)
         except batches.InvalidBatchError as exc:
-            raise CorruptLogError(where[0], where[1] + exc.position, exc.reason) from None
+            yield from _before(data, at, exc.position, start=start, end=end, columns=columns)
+            raise undecoded(data, exc, where) from None
         if piece.stop in (at, source.size):
             return
         at = piece.stop
+
+
+def _before(
+    data: Buffer, at: int, position: int, *, start: int, end: int, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """The records of the batches from `at` on, before one that cannot be decoded."""
+    if position > at:
+        sound = memoryview(data).cast("B")[at:position]
+        yield from (rows for rows in decode_pieces(sound, start=start, end=end, columns=columns) if rows.num_rows)
+
+
+def undecoded(data: Buffer, error: batches.InvalidBatchError, where: tuple[object, int]) -> CorruptLogError:
+    """The error of a batch that is damaged, or that was written so: its CRC tells. `where`: as for `decode_pieces`."""
+    view, position = memoryview(data).cast("B"), error.position
+    try:
+        header = batches.header_at(view, position)
+        batches.check(view, position, header)
+    except batches.InvalidBatchError:
+        return CorruptLogError(where[0], where[1] + position, error.reason)
+    if batches.out_of_order(view, position + header.size_bytes) is not None:  # a base offset is outside the CRC
+        return CorruptLogError(where[0], where[1] + position, error.reason)
+    place = header.base_offset, header.next_offset
+    return UnreadableBatchError(where[0], where[1] + position, error.reason, *place)
 
 
 def _plain(data: Buffer, start: int, end: int) -> tuple[int, list[tuple[Record, int]]]:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from logstore.errors import CorruptLogError
+from logstore.errors import CorruptLogError, UnreadableBatchError
 from logstore.records import batch as batches
+from logstore.records.arrow import undecoded
 from logstore.records.batch import (
     DECOMPRESSED_BYTES_MAX,
     DELETE_HORIZON,
@@ -117,7 +118,7 @@ class OffsetMap:
                 if not found.error and not found.full:
                     at += header.size_bytes
             if found.error:
-                raise CorruptLogError(where[0], where[1] + at, REASONS[found.error])
+                raise undecoded(data, batches.InvalidBatchError(at, REASONS[found.error]), where)
             if found.full == offset_map.NO_ROOM or (found.full == offset_map.NO_SLOT and not self._grow()):
                 return found.offset
         return None
@@ -176,12 +177,14 @@ class Cleaner:
             )
             done = compacting.retain(self._rules, work)
             start, at = at, at + done.position
-            if done.error:
-                raise CorruptLogError(where[0], where[1] + at, REASONS[done.error])
             if done.position:
                 stays = memoryview(data)[start:at] if done.is_same else self._out[: done.size].data
                 yield Cleaned(stays, done.before, done.after, bool(done.is_same))
-            if done.is_special:
+            if done.error:
+                header = _unreadable(data, at, done.error, where)
+                yield Cleaned(memoryview(data)[at : at + header.size_bytes], header.count, header.count, True)
+                at += header.size_bytes
+            elif done.is_special:
                 header = batches.header_at(data, at)
                 whole = memoryview(data)[at : at + header.size_bytes]
                 stays, before, after = self._special(data, at, header, where)
@@ -204,8 +207,11 @@ class Cleaner:
         if self._verdicts.is_dropped(header):
             _check(data, at, header, where)
             return self._empty(header), header.count, 0
-        section = np.frombuffer(_uncompressed(data, at, header, where), dtype=np.uint8)
-        kept, records = self._keep(section, header, where, at)
+        try:
+            section = np.frombuffer(_uncompressed(data, at, header, where), dtype=np.uint8)
+            kept, records = self._keep(section, header, where, at)
+        except UnreadableBatchError:
+            return whole, header.count, header.count
         if not kept.count:
             return self._empty(header), header.count, 0
         if kept.count == header.count and (not kept.tombstones or header.attributes & DELETE_HORIZON):
@@ -219,7 +225,7 @@ class Cleaner:
         if kept.tombstones and not header.attributes & DELETE_HORIZON:
             kept = compacting.keep_section(self._rules, source, out.ctypes.data, 1)
         if kept.error:
-            raise CorruptLogError(where[0], where[1] + at, REASONS[kept.error])
+            raise _undecoded(header, REASONS[kept.error], where, at)
         return kept, out[: kept.size].data
 
     def _rewritten(self, header: BatchHeader, kept: compacting.Kept, records: memoryview) -> memoryview:
@@ -291,7 +297,20 @@ def _uncompressed(data: Buffer, at: int, header: BatchHeader, where: Where) -> B
     try:
         return decompress(header.codec, stored, limit_bytes=DECOMPRESSED_BYTES_MAX)
     except CompressionError as error:
-        raise CorruptLogError(where[0], where[1] + at, str(error)) from None
+        raise _undecoded(header, str(error), where, at) from None
+
+
+def _undecoded(header: BatchHeader, reason: str, where: Where, at: int) -> UnreadableBatchError:
+    """The error of a batch whose CRC was checked."""
+    return UnreadableBatchError(where[0], where[1] + at, reason, header.base_offset, header.next_offset)
+
+
+def _unreadable(data: Buffer, at: int, error: int, where: Where) -> BatchHeader:
+    """The header of a batch that only its records make unreadable. Raises: CorruptLogError: it is damaged."""
+    found = undecoded(data, batches.InvalidBatchError(at, REASONS[error]), where)
+    if not isinstance(found, UnreadableBatchError):
+        raise found
+    return batches.header_at(data, at)
 
 
 def _section(data: Any, header: BatchHeader) -> compacting.Section:

@@ -35,10 +35,13 @@ from logstore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from logstore.log.segments.directory import topic_id_of
+from logstore.log.segments.names import PARTITION
 
 logger = logging.getLogger(__name__)
 
 TOPIC_NAME_CHARS_MAX = 249
+KRAFT_METADATA = "__cluster_metadata"
 PARTITIONS_MAX = 100_000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -219,6 +222,36 @@ class Catalog:
         except FileNotFoundError:
             return []
         return sorted(name for name in names if name.endswith(".json"))
+
+
+class KafkaCatalog(Catalog):
+    """The topics of a Kafka's directory, as the names of its partitions tell them. Their settings are not there."""
+
+    def __init__(self, root: Path, env: Env) -> None:
+        super().__init__(root / "topics", env)
+        self._root = root
+
+    def names(self) -> list[str]:
+        return sorted(self._counts())
+
+    def find(self, name: str) -> TopicInfo | None:
+        count = self._counts().get(name)
+        if count is None:
+            return None
+        topic_id = topic_id_of(self._root / f"{name}-{count - 1}", self._env) or ""
+        return TopicInfo.of(name, topic_id, count, {})
+
+    def deletions(self) -> list[tuple[TopicInfo, int]]:
+        return []
+
+    def _counts(self) -> dict[str, int]:
+        """How many partitions each topic has at least: other brokers may have more."""
+        found = [match for name in self._env.files.list(self._root).names if (match := PARTITION.fullmatch(name))]
+        counts: dict[str, int] = {}
+        for match in found:
+            counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
+        counts.pop(KRAFT_METADATA, None)  # no topic: its records are the quorum's
+        return counts
 
 
 def check_collision(name: str, others: Iterable[str]) -> None:

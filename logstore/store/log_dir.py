@@ -51,6 +51,13 @@ _LONG_HOLDERS = ("broker", "recovery")
 _HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
 
 
+# Behind the name of a directory.
+KAFKAS = (
+    "is the directory of a Kafka: pylog only reads it (logstore.open with read_only=True, Spark, `pylog dump-log`), "
+    "best while that Kafka is stopped; to write, copy its topics with `pylog mirror`"
+)
+
+
 class DirectoryOwner(NamedTuple):
     broker_id: int
     cluster_id: str
@@ -67,6 +74,7 @@ class LogDir:
         self.read_only = read_only
         self.is_alone = False
         self.owner: DirectoryOwner | None = None  # others may only read then
+        self.is_kafkas = is_kafkas(path, env)
         self.reserve = DiskReserve(env, path)
         self.recovery_points = RecoveryPoints(env, path, self.reserve)
         self._lock: Lock | None = None
@@ -98,8 +106,10 @@ class LogDir:
             )
         log_dir = cls(path, read_only=read_only or not files.is_writable(path), env=env)
         log_dir._check_ours(create)
-        log_dir.owner = owner_of(path, env)
-        if log_dir.owner is not None and not alone_for:
+        log_dir.owner = None if log_dir.is_kafkas else owner_of(path, env)
+        if log_dir.is_kafkas and alone_for:
+            raise NotAStoreError(f"{path} {KAFKAS}")
+        if log_dir.is_kafkas or (log_dir.owner is not None and not alone_for):
             log_dir.read_only = True
         try:
             log_dir._enter(alone_for)
@@ -121,6 +131,8 @@ class LogDir:
         _check_directory(path, env)
         log_dir = cls(path, read_only=False, env=env)
         log_dir._check_ours(create=True)
+        if log_dir.is_kafkas:
+            raise NotAStoreError(f"{path} {KAFKAS}")
         if env.files.stat(path / LOCK) is not None:
             lock = env.files.lock(path / LOCK, wait=False)
             if lock is None:
@@ -216,6 +228,8 @@ class LogDir:
 
     def why_read_only(self) -> str:
         """The end of an error message that begins with the directory."""
+        if self.is_kafkas:
+            return KAFKAS
         if self.owner is not None:
             return f"is broker {self.owner.broker_id}'s: write through it; here one can read"
         if self._env.files.is_writable(self.path):
@@ -292,6 +306,8 @@ class LogDir:
             raise NotAStoreError(f"{self.path} is not a pylog store: it is empty; create a topic there first")
 
     def _check_meta(self) -> None:
+        if self.is_kafkas:
+            return
         path = self.path / META
         if self._env.files.stat(path) is None:
             make_directory(self._env, self.path)
@@ -330,6 +346,13 @@ def owner_of(path: Path, env: Env) -> DirectoryOwner | None:
     properties = _properties(env, path / META)
     broker_id = properties.get(BROKER_ID, "").strip()
     return DirectoryOwner(int(broker_id), properties.get(CLUSTER_ID, "").strip()) if broker_id.isdecimal() else None
+
+
+def is_kafkas(path: Path, env: Env) -> bool:
+    """True if a Kafka made the directory: its meta.properties name a cluster and a node, and nothing of pylog's."""
+    found = _properties(env, path / META)
+    is_named = "cluster.id" in found and ("node.id" in found or "broker.id" in found)
+    return is_named and "pylog.format" not in found and env.files.stat(path / "topics") is None
 
 
 def _properties(env: Env, path: Path) -> dict[str, str]:

@@ -127,7 +127,7 @@ class LogManager:
                 "delete the topic and create it again"
             )
         try:
-            return Log.open(
+            log = Log.open(
                 directory,
                 topic_id=info.topic_id,
                 config=info.config,
@@ -135,6 +135,9 @@ class LogManager:
                 recovery_point=self.log_dir.recovery_points.read().get((info.name, partition), 0),
                 read_only=self.log_dir.read_only,
             )
+            if self.log_dir.is_kafkas:
+                log.files.take_as_kafkas()
+            return log
         except StaleLogError:
             if catalog.topic(info.name).topic_id != info.topic_id:
                 raise

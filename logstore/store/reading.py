@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from logstore.errors import InvalidRequestError, did_you_mean
+from logstore.errors import InvalidRequestError, UnreadableBatchError, did_you_mean
 from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, end_of, kept
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
@@ -70,6 +70,25 @@ def read_batches(
                 if batch.num_rows:
                     yield batch
         start = result.next_offset
+
+
+def read_round(
+    read: Callable[[int], Iterator[pa.RecordBatch]],
+    start: int,
+    end: int,
+    told: Callable[[UnreadableBatchError], object],
+) -> Iterator[pa.RecordBatch]:
+    """Yield what `read` yields from an offset on, and go round the batches below `end` that nobody can decode.
+
+    `told` gets the error of each, and raises to stop there.
+    """
+    while start < end:
+        try:
+            yield from read(start)
+            return
+        except UnreadableBatchError as error:
+            told(error)
+            start = error.next_offset
 
 
 def read_isolated(  # noqa: PLR0913  as `LogStore.read`

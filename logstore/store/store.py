@@ -50,19 +50,21 @@ def open_store(
     path: str | os.PathLike[str],
     *,
     mode: Literal["auto", "r"] = "auto",
+    read_only: bool = False,
     create: bool = True,
     env: Env = SYSTEM,
 ) -> LogStore:
     """Return the store in this directory, which is made if it is not there.
 
-    With mode "r", or where the directory may only be read, the store can only be read. The first process to open a
+    With `read_only` (or mode "r"), where the directory may only be read, and where it is a Kafka's, the store can only
+    be read. The first process to open a
     store after a crash recovers it (tails that were not flushed are checked, torn ones cut).
 
     Raises: NotAStoreError: other files are there, or a newer format; StoreLockedError: a broker has it.
     """
     if mode not in ("auto", "r"):
         raise InvalidRequestError(f"mode={mode!r}: 'auto', or 'r' for reading only")
-    log_dir = LogDir.open(Path(path), read_only=mode == "r", create=create, env=env)
+    log_dir = LogDir.open(Path(path), read_only=read_only or mode == "r", create=create, env=env)
     store = LogStore(log_dir, env)
     try:
         if log_dir.is_alone:

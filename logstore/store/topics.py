@@ -20,7 +20,7 @@ from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
 from logstore.log.segments.directory import create as create_partition
 from logstore.log.segments.directory import topic_id_of
 from logstore.log.segments.names import deleted_partition
-from logstore.store.catalog import Catalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
+from logstore.store.catalog import Catalog, KafkaCatalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
 from logstore.store.log_dir import LogDir
 from logstore.store.stray import LostDescriptionError, lost_descriptions, unowned
 
@@ -47,7 +47,8 @@ class Topics:
     """The topics of one directory. Changes hold the catalog's lock and are durable when they return."""
 
     def __init__(self, log_dir: LogDir, env: Env) -> None:
-        self.catalog = Catalog(log_dir.path / "topics", env)
+        of_kafka = log_dir.is_kafkas
+        self.catalog = KafkaCatalog(log_dir.path, env) if of_kafka else Catalog(log_dir.path / "topics", env)
         self._log_dir = log_dir
         self._env = env
 

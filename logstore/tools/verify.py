@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from logstore.errors import CorruptLogError, PylogError
+from logstore.errors import CorruptLogError, PylogError, UnreadableBatchError
+from logstore.log.log import Log
 from logstore.progress import Progress, no_progress
+from logstore.store.reading import read_batches, read_round
 from logstore.store.store import LogStore
 from logstore.store.stray import lost_descriptions
 
@@ -81,11 +84,21 @@ def _extent(store: LogStore, topic: str, partition: int) -> tuple[int | None, in
     return len(segments), sum(segment.size_bytes for segment in segments)
 
 
+def _unreadable(log: Log) -> list[Place]:
+    """Batches of a right CRC whose records cannot be decoded. Other damage ends the walk: `Log.verify` has named it."""
+    end, found = log.log_end_offset, list[UnreadableBatchError]()
+    with suppress(CorruptLogError):
+        for _ in read_round(lambda at: read_batches(log, at, end, ["offset"]), log.log_start_offset, end, found.append):
+            pass
+    return [(error.path, error.position, error.reason) for error in found]
+
+
 def _damage(store: LogStore, topic: str, partition: int) -> Iterator[Place]:
     try:
         log = store.log(topic, partition)
         for found in log.verify():
             yield str(found.path), found.position, found.reason
+        yield from _unreadable(log)
         _ = log.log_end_offset  # says it if records that were flushed are not there any more
     except CorruptLogError as error:
         yield error.path, error.position, error.reason

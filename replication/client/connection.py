@@ -16,6 +16,7 @@ from replication.protocol.apis import SERVED, ApiKey, Versions
 
 # Far above any answer that was asked for, and below what the first bytes of other protocols read as.
 ANSWER_BYTES_MAX = 512 * 1024 * 1024
+SILENT_S = 1.0  # a broker that has not told its versions by then is asked whether it is too old to know them
 RENEWED_AFTER = (0.85, 0.95)  # of the time for which an authentication holds; not all clients at once
 
 
@@ -129,11 +130,12 @@ class BrokerConnection:
             self._opening = opening = await connect(
                 *self._where, timeout_s=self._timeout_s, answer_bytes_max=ANSWER_BYTES_MAX, tls=tls
             )
-            # Version 0: every broker answers it, whatever it knows.
-            answer = await self._ask(ApiKey.API_VERSIONS, {}, version=0)
+            answer = await self._ask_versions(opening)
         except (OSError, ProtocolError) as error:
             if (refused := await refusal(*self._where, self._security, error)) is not None:
                 raise refused from error
+            if isinstance(error, ConnectionResetError) and await self._is_too_old():
+                raise self._too_old() from error
             raise
         if answer.error_code.value:
             opening.end(ConnectionAbortedError("its versions are not known"))
@@ -147,6 +149,39 @@ class BrokerConnection:
         share = SYSTEM.random.uniform(*RENEWED_AFTER)
         self._renew_at = asyncio.get_running_loop().time() + share * holds_s if holds_s else float("inf")
         return opening
+
+    async def _ask_versions(self, opening: Connection) -> Any:
+        """Return the versions that the broker knows. Raises: UnsupportedVersionError: it is too old to tell them."""
+        # Version 0: every broker answers it, whatever it knows. A Kafka 0.9 says nothing, and keeps the connection.
+        asked = asyncio.ensure_future(self._ask(ApiKey.API_VERSIONS, {}, version=0))
+        try:
+            await asyncio.wait([asked], timeout=SILENT_S)
+            if not asked.done() and await self._is_too_old() and not asked.done():
+                opening.end(ConnectionAbortedError("it is too old"))
+                await asyncio.wait([asked])
+                asked.exception()
+                raise self._too_old()
+            return await asked
+        finally:
+            asked.cancel()
+
+    async def _is_too_old(self) -> bool:
+        """Return whether a broker that does not tell its versions answers the oldest of requests."""
+        try:
+            tls = tls_context(self._security)
+            asked = await connect(*self._where, timeout_s=self._timeout_s, answer_bytes_max=ANSWER_BYTES_MAX, tls=tls)
+            answer = asked.send(ApiKey.METADATA, 0, self._client_id, {"topics": []})
+            await self._in_time(asked, answer, ApiKey.METADATA, self._timeout_s)
+            asked.end(ConnectionAbortedError("all is known"))
+        except (OSError, ProtocolError):
+            return False
+        return True
+
+    def _too_old(self) -> UnsupportedVersionError:
+        return UnsupportedVersionError(
+            f"{self.address} is a Kafka before 0.10, which does not tell its versions: brokers of Kafka 1.0 or later "
+            "are needed"
+        )
 
     async def _ask(self, key: ApiKey, request: Any, *, version: int | None = None) -> Any:
         """One request on the connection that is being opened; it ends if nobody waits for the answer any more."""

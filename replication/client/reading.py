@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from logstore.config import INT64_MAX
-from logstore.errors import PylogError
+from logstore.errors import PylogError, UnreadableBatchError
 from replication.client.attempts import LOST, failure_of
 from replication.client.cluster import Cluster
 from replication.client.fetching import (
@@ -143,7 +143,11 @@ class PartitionReader:
             raise error
         for tp, ahead in tuple(self._ahead.items()):
             while ahead and tp not in self.paused:
-                rows = next(ahead[0].rows, None)
+                try:
+                    rows = next(ahead[0].rows, None)
+                except UnreadableBatchError as unreadable:  # told once: whoever reads on reads what follows
+                    self.seek(tp, Position(unreadable.next_offset, ahead[0].end.leader_epoch))
+                    raise
                 if rows is None:
                     self.positions[tp] = ahead.popleft().end
                     self._wanted.set()

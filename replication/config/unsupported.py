@@ -13,7 +13,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
     ),
     ("1024 connections may wait to be accepted", "socket.listen.backlog.size"),
     (
-        "a broker waits 15 s for ZooKeeper when it starts, and then zookeeper.session.timeout.ms counts",
+        "a broker waits 15 s for ZooKeeper when it starts; then zookeeper.session.timeout.ms counts",
         "zookeeper.connection.timeout.ms",
     ),
     (
@@ -49,7 +49,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "broker.heartbeat.interval.ms broker.session.timeout.ms zookeeper.metadata.migration.enable",
     ),
     ("every broker is given its broker.id", "broker.id.generation.enable reserved.broker.max.id"),
-    ("brokers of one cluster run one version", "inter.broker.protocol.version"),
+    ("a cluster is upgraded broker by broker without it", "inter.broker.protocol.version"),
     (
         "records have one format, Kafka's second, and go to clients as they are",
         "log.message.format.version log.message.downconversion.enable",
@@ -59,18 +59,19 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "log.message.timestamp.difference.max.ms",
     ),
     (
-        "a leader asks a coordinator again for 0.2 s, and transactions are read as fast as they come",
+        "a leader decides by itself how often it asks a coordinator, and transactions are read as fast as they come",
         "add.partitions. transaction.state.log.load.buffer.size transaction.state.log.compression.codec",
     ),
     (
-        "there are no quotas",
+        "clients are not held back; copies of replicas are, by leader.replication.throttled.rate and "
+        "follower.replication.throttled.rate",
         "quota. client.quota. controller.quota. alter.log.dirs.replication.quota. replication.quota.",
     ),
     (
         "connections are bounded in all, by max.connections",
         "max.connections.per.ip max.connection. max.connections.per.",
     ),
-    ("no fetch sessions are kept", "max.incremental.fetch.session.cache.slots"),
+    ("each follower has a fetch session, and clients have none", "max.incremental.fetch.session.cache.slots"),
     (
         "requests that wait are forgotten as soon as they are answered",
         "fetch.purgatory. producer.purgatory. delete.records.purgatory.",

@@ -225,11 +225,13 @@ def _message(request: Send, controller: BrokerId, find: Callable[[BrokerId], Bro
             topics = _topics(ib.LeaderAndIsrTopic, rows)
             return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(**head, topic_states=topics, live_leaders=live)
         case SendUpdateMetadata():
-            described = []
-            for row in request.partitions:
-                gone = tuple(b for b in row.replicas if b in row.offline or find(b) is None)
-                described.append((row, ib.UpdateMetadataPartition(**_state(row), offline_replicas=gone)))
-            topics = _topics(ib.UpdateMetadataTopic, described)
+            # Dead brokers are not among them: a partition is not told again when one is back, and who is alive is told
+            # with every request.
+            told = (
+                (row, ib.UpdateMetadataPartition(**_state(row), offline_replicas=row.offline))
+                for row in request.partitions
+            )
+            topics = _topics(ib.UpdateMetadataTopic, told)
             return ApiKey.UPDATE_METADATA, ib.UpdateMetadataRequest(
                 **head, topic_states=topics, live_brokers=tuple(map(_broker, request.brokers))
             )

@@ -80,16 +80,24 @@ async def request(
 
 
 async def listed(tree: Tree) -> dict[TopicPartition, tuple[Assignment, Assignment, Assignment]]:
-    """Return per reassigned partition its replicas, the added and the removed ones. Raises: MalformedNodeError."""
-    (node,) = await tree.read_batch([nodes.REASSIGNMENT])
-    plans = _plans(node)
-    assigned = await _read_assigned(tree, {tp.topic for tp in plans})
+    """Return per reassigned partition its replicas, the added and the removed ones. Raises: MalformedNodeError.
+
+    Each partition is as it was at one moment: its replicas are read between two reads of its plan, which changes in the
+    same step as they do. One whose plan has changed meanwhile is read again.
+    """
     found = {}
-    for tp, plan in plans.items():
-        if replicas := assigned.get(tp):
+    plans = _plans(await tree.get(nodes.REASSIGNMENT))
+    while plans:
+        assigned = await _read_assigned(tree, {tp.topic for tp in plans})
+        now = _plans(await tree.get(nodes.REASSIGNMENT))
+        for tp, plan in plans.items():
+            replicas = assigned.get(tp)
+            if not replicas or now.get(tp) != plan:
+                continue
             original = replicas if plan.original is None else plan.original
             added = tuple(broker for broker in plan.target if broker not in original)
             found[tp] = (replicas, added, tuple(broker for broker in replicas if broker not in plan.target))
+        plans = {tp: plan for tp, plan in now.items() if tp in plans and plans[tp] != plan}
     return found
 
 

@@ -22,7 +22,7 @@ LOOK_MS = 1000  # to notice changes of leadership of which nothing else tells
 LOADED_AT_ONCE = 100  # names, before other tasks get a turn
 # How long after its start, or after it left a partition, a broker says that names are being loaded: see `is_moving`.
 # Members hear of the new coordinator by their next heartbeat, after 3 s unless they are told otherwise.
-MOVING_MS = 6000
+MOVING_MS = 10_000
 
 
 class Leadership(Protocol):

@@ -10,17 +10,17 @@ import logging
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.config import LogConfig
-from logstore.errors import did_you_mean
+from logstore.errors import UnreadableBatchError, did_you_mean
 from logstore.progress import Progress, no_progress
+from logstore.store.reading import read_round
 from replication.client.addresses import addresses_of
 from replication.client.connection import UnreachableError
 from replication.client.fetching import EARLIEST, FETCH_BYTES, LATEST
@@ -46,7 +46,10 @@ logger = logging.getLogger(__name__)
 BATCH_BYTES = 32 * 1024 * 1024
 LOOK_S = 0.5  # between two looks for what came
 _BOOTSTRAP = re.compile(r"[^/,\s]+:\d+(,[^/,\s]+:\d+)*")
-_KNOWN = {f.metadata["key"] for f in fields(LogConfig)}
+# Settings of a source that a copy must not have: records keep their times, however old they are by then.
+_NOT_COPIED = frozenset(
+    {"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.difference.max.ms"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +145,10 @@ def _wanted(
             name=name,
             partitions=len(known[name].leaders),
             replicas=known[name].replicas,
-            settings=_copied(overrides.get(name, {})),
+            settings={key: value for key, value in overrides.get(name, {}).items() if key not in _NOT_COPIED},
         )
         for name in sorted(chosen)
     ]
-
-
-def _copied(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return those that a copy has, too: not the ones that change timestamps."""
-    return {key: value for key, value in settings.items() if key in _KNOWN and not key.startswith("message.timestamp.")}
 
 
 def _checked(start: int, first: int, end: int, tp: TopicPartition) -> int:
@@ -199,7 +197,14 @@ class _Copy:
 
     def _copy(self, tp: TopicPartition, end: int) -> None:
         columns, size = [*COPIED_COLUMNS, "offset"], min(FETCH_BYTES, BATCH_BYTES)
-        for rows in self._source.read(*tp, self._positions[tp], end, columns=columns, fetch_bytes=size):
+
+        def read(start: int) -> Iterator[pa.RecordBatch]:
+            return self._source.read(*tp, start, end, columns=columns, fetch_bytes=size)
+
+        def told(error: UnreadableBatchError) -> None:
+            logger.warning("not copied: %s", error)
+
+        for rows in read_round(read, self._positions[tp], end, told):
             self._held[tp].append(rows.select(COPIED_COLUMNS))
             self._held_bytes += rows.nbytes
             self._positions[tp] = rows.column("offset")[-1].as_py() + 1

@@ -7,24 +7,31 @@ checkpoints; the records behind it are compared with those that come again.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 import logstore
+from logstore.config import LogConfig
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownTopicError
 from logstore.store.reading import schema_of
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
 from replication.client.kafka_client import Isolation
+from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.tools.connecting import client_of
 
+logger = logging.getLogger(__name__)
+
+SETTINGS = frozenset(each.metadata["key"] for each in fields(LogConfig))
 SETTLE_MS = 1000  # until records in flight from a killed run are appended, or lost with its connection
 COPIED_COLUMNS = ["key", "value", "headers", "timestamp"]
 CLIENT_ID = "pylog-mirror"
@@ -48,6 +55,13 @@ class SourceTopic:
     partitions: int
     replicas: int
     settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def _known(topic: SourceTopic) -> dict[str, str]:
+    """Return the settings of a topic that pylog has, and say which ones are left out."""
+    if unknown := sorted(topic.settings.keys() - SETTINGS):
+        logger.warning("topic %s: the target does not know %s, and the copy is without", topic.name, ", ".join(unknown))
+    return {key: value for key, value in topic.settings.items() if key in SETTINGS}
 
 
 class MirrorTarget(Protocol):
@@ -82,7 +96,7 @@ class DirectoryTarget:
         try:
             known = self._store.topic(topic.name)
         except UnknownTopicError:
-            self._store.create_topic(topic.name, partitions=topic.partitions, config=topic.settings)
+            self._store.create_topic(topic.name, partitions=topic.partitions, config=_known(topic))
             return True
         if known.partitions < topic.partitions:
             self._store.alter_topic(topic.name, partitions=topic.partitions)
@@ -138,11 +152,23 @@ class ClusterTarget:
             settings = dict(topic.settings)
             if int(settings.get("min.insync.replicas", 1)) > replicas:
                 del settings["min.insync.replicas"]
-            self._client.create_topic(topic.name, partitions=topic.partitions, replicas=replicas, **settings)
+            self._create(topic, replicas, settings)
             return True
         if len(found.leaders) < topic.partitions:
             self._client.add_partitions(topic.name, topic.partitions)
         return False
+
+    def _create(self, topic: SourceTopic, replicas: int, settings: Mapping[str, str]) -> None:
+        """Create the topic with all settings of the source; with those that pylog knows, where others are refused."""
+        make: Callable[..., None] = partial(
+            self._client.create_topic, topic.name, partitions=topic.partitions, replicas=replicas
+        )
+        try:
+            make(**settings)
+        except KafkaError as error:
+            if error.code is not ErrorCode.INVALID_CONFIG or settings.keys() <= SETTINGS:
+                raise
+            make(**_known(replace(topic, settings=settings)))
 
     def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         SYSTEM.clock.sleep_ms(SETTLE_MS)

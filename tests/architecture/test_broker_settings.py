@@ -1,5 +1,6 @@
 """Every setting of a broker is used by something, or is the default of a topic setting, which act elsewhere."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -7,8 +8,13 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import InvalidConfigError
+from logstore.maintenance.compaction import KEY_MAP_BYTES
 from replication.config import unsupported
 from replication.config.broker import BrokerConfig, Endpoint, properties_of
+from replication.coordination.zookeeper_tree import CONNECT_S
+from replication.network.server import BACKLOG
+from replication.protocol import apis
+from replication.protocol.apis import ApiKey
 
 SOURCES = "\n".join(
     path.read_text()
@@ -152,7 +158,7 @@ ABSENT = {
     "zookeeper.connection.timeout.ms": "zookeeper.session.timeout.ms",
     "listener.security.protocol.map": "one listener",
     "inter.broker.listener.name": "one listener",
-    "inter.broker.protocol.version": "one version",
+    "inter.broker.protocol.version": "broker by broker",
     "log.message.format.version": "one format",
     "log.flush.scheduler.interval.ms": "flush.ms",
     "log.cleaner.threads": "one log at a time",
@@ -187,3 +193,37 @@ def test_a_setting_of_kafka_that_is_not_here_is_refused_with_the_reason_and_no_g
 
 def test_no_setting_that_is_here_is_said_to_be_absent():
     assert [f.metadata["key"] for f in fields(BrokerConfig) if unsupported.reason(f.metadata["key"])] == []
+
+
+# A setting of Kafka, a part of the sentence about it, and the APIs that would make that untrue.
+CLAIMS = [
+    ("authorizer.class.name", "no ACLs", "ACLS"),
+    ("quota.producer.default", "clients are not held back", "QUOTA"),
+    ("ssl.keystore.location", "without TLS or login", "SASL"),
+    ("group.share.enable", "classic protocol", "SHARE_GROUP"),
+    ("group.consumer.max.size", "classic protocol", "CONSUMER_GROUP"),
+    ("client.telemetry.max.bytes", "Prometheus", "TELEMETRY"),
+    ("delegation.token.max.lifetime.ms", "without TLS or login", "DELEGATION"),
+    ("num.replica.alter.log.dirs.threads", "one thread", "ALTER_REPLICA_LOG_DIRS"),
+    ("socket.listen.backlog.size", f"{BACKLOG} connections may wait", None),
+    ("zookeeper.connection.timeout.ms", f"waits {CONNECT_S} s for ZooKeeper", None),
+    ("log.cleaner.dedupe.buffer.size", f"{KEY_MAP_BYTES >> 20} MiB for the keys", None),
+]
+
+
+@pytest.mark.parametrize(("key", "claim", "api"), CLAIMS)
+def test_what_is_said_of_a_setting_that_is_not_here_is_true(key, claim, api):
+    assert claim in unsupported.reason(key)
+    assert not [known.name for known in set(ApiKey) - apis._ASKED if api and api in known.name]
+
+
+def test_a_sentence_names_settings_that_there_are():
+    here = {f.metadata["key"] for f in fields(BrokerConfig)} | {f.metadata["key"] for f in fields(LogConfig)}
+    here |= {"zookeeper.connect", "coordination"}
+    named = {name for why, _ in unsupported._ABSENT for name in re.findall(r"[a-z]+(?:\.[a-z]+)+", why)}
+    assert named <= here
+
+
+def test_whoever_reads_that_copies_are_slowed_down_by_settings_finds_them():
+    why = unsupported.reason("replication.quota.window.num")
+    assert all(f.metadata["key"] in why for f in fields(BrokerConfig) if "throttled_rate" in f.name)

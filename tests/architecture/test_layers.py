@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = sorted(
-    path.parent for top in ("logstore", "replication", "datasource") for path in (ROOT / top).rglob("__init__.py")
-)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TOPS = ("logstore", "replication", "datasource")
+PACKAGES = sorted(path.parent for top in TOPS for path in (ROOT / top).rglob("__init__.py"))
 
 
 def rooms(folder):
@@ -27,8 +27,17 @@ def test_every_import_follows_the_contracts():
     assert done.returncode == 0, done.stdout
 
 
+def test_what_an_install_brings_is_used_by_the_product():
+    needed = {re.match(r"[\w-]+", line)[0] for line in PROJECT["project"]["dependencies"]}
+    trees = (ast.parse(path.read_text()) for top in TOPS for path in (ROOT / top).rglob("*.py"))
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    assert needed - imported == {"pandas"}  # Spark's
+
+
 def test_every_room_has_a_place_in_a_layer():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
     placed = {
         container: {name.strip() for line in contract["layers"] for name in line.split("|")}
         for contract in contracts

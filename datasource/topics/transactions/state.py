@@ -10,7 +10,7 @@ RUN_SLOTS, and the batch, modulo 2: nobody uses those of the last decision while
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -80,6 +80,13 @@ def driver_id(name: str) -> str:
 def attempt_id(name: str, number: int, batch_id: int, task: tuple[int, int]) -> str:
     """The transactional id of a task (its partition, and the number of its attempt) in a batch of a run."""
     return f"{_ids_of(name)}{number % RUN_SLOTS}/{batch_id % 2}/{task[0]}/{task[1]}"
+
+
+def names_in(ids: Iterable[str]) -> set[str]:
+    """Return the names under which the drivers and tasks wrote that have these transactional ids."""
+    prefixes = f"{ID_PREFIX}/driver/", f"{ID_PREFIX}/task/"
+    named = [id.removeprefix(prefix) for id in ids for prefix in prefixes if id.startswith(prefix)]
+    return {name for each in named for name in (each, each.rsplit("/", 4)[0])}
 
 
 def _ids_of(name: str) -> str:

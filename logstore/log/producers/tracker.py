@@ -341,6 +341,8 @@ class ProducerTracker:
         index = self._files.segment(base).transactions
         found = index.transactions()
         if found is None:
+            if self._files.is_kafkas:
+                return self.aborted_of(view, base)
             logger.warning("path=%s is damaged: not used", index.paths[0])
             return self.aborted_of(view, base)
         return (transaction for transaction in found if transaction.last_offset < view.end)

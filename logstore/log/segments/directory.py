@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.checkpoint import write_atomic
+from logstore.checkpoint import CheckpointError, read_checkpoint, write_atomic
 from logstore.env import Env, FileStat, reset_after_fork, wait_lock
 from logstore.errors import ReadOnlyStoreError, StaleLogError
 from logstore.log.segments import offset_checkpoints
@@ -35,6 +35,8 @@ from logstore.log.segments.names import (
     TRANSACTION_FILE,
 )
 from logstore.log.segments.segment import Segment
+
+KAFKAS_STARTS = "log-start-offset-checkpoint"
 
 # How often a look may be overtaken by other processes before it is taken under the lock.
 LOOKS_MAX = 5
@@ -114,6 +116,7 @@ class PartitionDirectory:
         self._read_only = read_only
         self.env = env
         self.may_have_gaps = True
+        self.is_kafkas = False
         self._segments: dict[int, Segment] = {}
         self.view = NOTHING
         self._held: DirectoryView | None = None  # the view, if the holder of the lock has seen it, or made it since
@@ -172,7 +175,7 @@ class PartitionDirectory:
         """
         with self._mutex:
             lock = None
-            if not self._is_locked:
+            if not self._is_locked and not self.is_kafkas:
                 with suppress(FileNotFoundError):
                     lock = self.env.files.lock(f"{self.path}/{LOCK}", shared=True)
             try:
@@ -194,6 +197,14 @@ class PartitionDirectory:
     def release(self) -> None:
         self._is_alone = False
         self._mutex.release()
+
+    def take_as_kafkas(self) -> None:
+        """A Kafka made it, and may go on: it is only read, without our locks, and its own files say what ours would.
+
+        Segments may have gaps between them. Which producers there are, and what they aborted, the batches say.
+        """
+        self.is_kafkas = True
+        self.view = NOTHING
 
     def read_names(self) -> tuple[str, ...]:
         """Read the names only, and return them: cheap, for opening many logs."""
@@ -331,6 +342,8 @@ class PartitionDirectory:
             if offset_checkpoints.LOG_START in listing.names
             else 0
         )
+        if self.is_kafkas:
+            mark, snapshots, transactional = self._kafkas_start(), [], bases
         return listing.names, DirectoryView(
             directory=listing.stat if listing.settled else None,
             bases=array("q", bases),
@@ -344,8 +357,17 @@ class PartitionDirectory:
             was_compacted=offset_checkpoints.CLEANED in listing.names,
         )
 
+    def _kafkas_start(self) -> int:
+        """The log start that Kafka noted, for all its partitions in one file."""
+        topic, _, partition = self.name.rpartition("-")
+        try:
+            entries = read_checkpoint(self.env, f"{self.root}/{KAFKAS_STARTS}")
+        except (FileNotFoundError, CheckpointError):
+            return 0
+        return next((int(each[2]) for each in entries if each[:2] == [topic, partition]), 0)
+
     def _check_id(self) -> None:
-        if topic_id_of(self.path, self.env) != self._topic_id:
+        if (topic_id_of(self.path, self.env) or "") != self._topic_id:  # a Kafka before 2.8 gave none
             raise self._stale()
 
     def _stale(self) -> StaleLogError:

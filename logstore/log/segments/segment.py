@@ -23,6 +23,7 @@ from logstore.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     InvalidBatchError,
+    WrongChecksumError,
     header_at,
     out_of_order,
     records,
@@ -333,8 +334,10 @@ class Segment:
                     if record.timestamp >= timestamp_ms and record.offset >= start:
                         self._check_end(position, position + batch.size_bytes, batch.next_offset, limit)
                         return record.offset, record.timestamp
-            except InvalidBatchError as error:
+            except WrongChecksumError as error:
                 raise CorruptLogError(self.path, position, error.reason) from error
+            except InvalidBatchError:
+                continue  # records that nobody can decode have no times
         return None
 
     def read(self, request: Request, position: int, limit: int) -> Slice | None:

@@ -361,13 +361,13 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------ offsets
 
-    def _tell_all(self, event: events.Event) -> None:
-        for term in self.terms.all():
-            for slot in tuple(term.slots.values()):
-                self._post(term, slot, event)
+    def _tell(self, term: Term[_Slot], event: events.Event) -> None:
+        for slot in tuple(term.slots.values()):
+            self._post(term, slot, event)
 
     def _expire(self) -> None:
-        self._tell_all(events.ExpireOffsets())
+        for term in self.terms.all():
+            self._tell(term, events.ExpireOffsets())
 
     def _forget_topics(self) -> None:
         """Forget the offsets of topics that are gone."""
@@ -377,4 +377,9 @@ class GroupCoordinator:
             name for name, topic_id in before.items() if name not in topics or topic_id not in (None, topics[name].id)
         )
         if gone:
-            self._tell_all(events.ForgetTopics(gone))
+            for term in self.terms.all():
+                tell = partial(self._tell, term, events.ForgetTopics(gone))
+                if term.loading is None:
+                    tell()
+                else:
+                    term.missed.append(tell)

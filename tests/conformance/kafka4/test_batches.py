@@ -6,6 +6,7 @@ import time
 import pyarrow as pa
 import pytest
 
+import logstore
 from replication.client.kafka_client import KafkaClient
 from replication.local_cluster import LocalCluster
 from replication.tools.mirror import mirror
@@ -73,3 +74,23 @@ def test_a_kafka_takes_what_mirror_and_perf_bring(kafka, client):
     address = ("--bootstrap-server", kafka.bootstrap, "--topic", "measured")
     run_pylog("perf", "produce", *address, "--num-records", str(ROWS), "--record-size", str(SIZE))
     assert counted(client, "measured") == ROWS
+
+
+def test_mirror_names_the_settings_that_it_leaves_out_and_copies_the_others(kafka, client, tmp_path, caplog):
+    settings = {
+        "compression.zstd.level": "5",
+        "message.timestamp.after.max.ms": "99999999",
+        "max.message.bytes": "70000",
+    }
+    client.create_topic("set", partitions=1, **settings)
+    client.append("set", table().slice(0, 3))
+    with LocalCluster(brokers=1) as ours:
+        for target in (str(tmp_path / "copy"), ours.bootstrap):
+            caplog.clear()
+            (copied,) = mirror(kafka.bootstrap, target, topics=["set"])
+            assert copied.records == 3
+            assert "does not know compression.zstd.level" in caplog.text
+        with KafkaClient(ours.bootstrap) as there:
+            assert there.overrides(["set"])["set"] == settings
+    with logstore.open(tmp_path / "copy", mode="r") as store:
+        assert store.topic("set").overrides.items() >= settings.items()

@@ -336,6 +336,27 @@ async def test_offsets_of_a_topic_that_is_gone_or_recreated_go(tmp_path):
 
 
 @on_loop
+async def test_a_topic_that_is_recreated_while_offsets_are_read_leaves_none(tmp_path):
+    async with coordinators(tmp_path, 1) as all_:
+        await all_.site.create(OFFSETS, replicas=[1])
+        tps = [TopicPartition("other", n) for n in range(20_000)]
+        for at in range(0, len(tps), 1000):
+            keys = [offset_key("g", tp) for tp in (*tps[at : at + 1000], T0)]
+            rows = [Record(n, 1, key, offset_value(Committed(5, -1, "", 1))) for n, key in enumerate(keys)]
+            await all_.site.brokers[1].replicas.append({OFFSETS: build(rows)}, acks=-1, timeout_ms=5000)
+        metadata = all_.site.brokers[1].replicas.metadata
+        topic = PartitionUpdate(T0, "id-1", PartitionMetadata(all_.site.states[OFFSETS], (1,)))
+        metadata.update(1, [], [topic])
+        all_.tell_metadata()
+        assert all_.groups[1].terms.term(0).loading is not None
+        metadata.update(1, [], [topic._replace(topic_id="id-2")])
+        assert all_.groups[1].terms.term(0).loading is not None
+        await all_.loaded(1)
+        await until(lambda: T0 not in all_.groups[1].group("g").offsets)
+        assert len(all_.groups[1].group("g").offsets) == len(tps)
+
+
+@on_loop
 async def test_a_group_that_nobody_wanted_anything_of_leaves_nothing_behind(tmp_path):
     async with coordinators(tmp_path, 1) as all_:
         await all_.create([1])

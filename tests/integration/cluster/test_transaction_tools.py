@@ -86,3 +86,10 @@ def test_what_a_dead_driver_of_spark_left_is_released(pylog, cluster):
         assert [each for each in client.list_transactions(states=["Ongoing"]) if name in each.transactional_id]
         assert pylog("transactions", "release", name, "--decision-topic", decisions).ok().err == f"released {name}\n"
         assert not [each for each in client.list_transactions(states=["Ongoing"]) if name in each.transactional_id]
+        before = client.topics().keys()
+        for wrong, said in (
+            ((name + "x", decisions), f"did you mean {name!r}"),
+            ((name, "nosuch"), "no topic 'nosuch'"),
+        ):
+            assert said in pylog("transactions", "release", wrong[0], "--decision-topic", wrong[1]).failed()
+        assert client.topics().keys() == before, "no topic is made for a name that is wrong"

@@ -144,10 +144,10 @@ class Talk:
             self.pair, self.sequences = (found.producer_id, found.producer_epoch), {}
         return ErrorCode(int(found.error_code))
 
-    def commit_offset(self, group, offset, version=3):
+    def commit_offset(self, group, offset, version=3, topic="t"):
         topics = [
             {
-                "name": "t",
+                "name": topic,
                 "partitions": [
                     {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
                     | ({"committed_leader_epoch": -1} if version >= 2 else {})
@@ -168,9 +168,9 @@ class Talk:
             if not row.error_code:
                 return row.node_id
 
-    def committed(self, group):
-        """(offset, error) of T0, stable."""
-        asked = [{"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}]
+    def committed(self, group, topic="t"):
+        """(offset, error) of the topic's first partition, stable."""
+        asked = [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}]
         asked[0] |= {"member_id": None, "member_epoch": -1}
         while True:
             answer = self.do(self.keeper(group), ApiKey.OFFSET_FETCH, 9, {"groups": asked, "require_stable": True})
@@ -321,6 +321,25 @@ def test_offsets_in_a_transaction_count_once_it_is_committed(brokers):
     while (found := talk.committed(group))[1]:
         pass
     assert found == (5, NONE)
+
+
+def test_offsets_in_a_transaction_do_not_count_for_a_later_topic_of_that_name(brokers):
+    """(R29) A group would skip the first records of that topic."""
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    talk = Talk(brokers)
+    group = f"group-{talk.name}"
+    admin.create_topics([NewTopic("again", 1, 3)])["again"].result(30)
+    talk.begin()
+    assert talk.commit_offset(group, 5, version=5, topic="again") is NONE
+    admin.delete_topics(["again"], operation_timeout=30)["again"].result(30)
+    admin.create_topics([NewTopic("again", 1, 3)])["again"].result(30)
+    until(lambda: talk.committed(group, "again") == (-1, NONE), "the offset of the former topic is there")
+    assert talk.end(version=5) is NONE
+    other = Talk(brokers)
+    other.begin()
+    assert other.commit_offset(group, 3, version=5, topic="again") is NONE
+    assert other.end(version=5) is NONE
+    until(lambda: talk.committed(group, "again") == (3, NONE), "nothing is committed")
 
 
 def test_one_bad_partition_and_nothing_is_added(brokers):

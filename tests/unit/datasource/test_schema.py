@@ -4,7 +4,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from datasource.schema import COLUMNS, HEADERS, Shape, check_write_schema, rows_to_append, spark_schema
+import logstore
+from datasource.connector.options import read_options
+from datasource.connector.reader import BatchReader
+from datasource.delta.parquet import OffsetSlice, write_piece
+from datasource.schema import COLUMNS, HEADERS, Clamped, Shape, check_write_schema, rows_to_append, spark_schema
+from datasource.topics.locations import Location
 from logstore import InvalidRecordError
 from logstore.records.schema import RECORD_SCHEMA
 from tests.support.ddl import schema
@@ -34,10 +39,40 @@ def test_only_what_is_wanted_is_read():
 
 def test_times_that_spark_cannot_hold_become_its_first_and_last():
     milliseconds = [0, -1, 1_700_000_000_123, 2**63 - 1, -(2**63) + 1]
-    batch = records(5, timestamp=pa.array(milliseconds, RECORD_SCHEMA.field("timestamp").type))
-    found = Shape(spark_schema(["timestamp"])).batch(batch, "t", 0)["timestamp"].cast(pa.int64()).to_pylist()
+    times = pa.array(milliseconds, RECORD_SCHEMA.field("timestamp").type)
+    batch = records(5, timestamp=times, offset=pa.array(range(7, 12), pa.int64()))
+    shape = Shape(spark_schema(["timestamp"]))
+    found = shape.batch(batch, "t", 0)["timestamp"].cast(pa.int64()).to_pylist()
     limit = (2**63 - 1) // 1000 * 1000
     assert found == [0, -1000, 1_700_000_000_123_000, limit, -limit]
+    shape.batch(batch, "t", 0)
+    assert (shape.clamped.count, shape.clamped.first_offset) == (4, 10)
+
+
+@pytest.mark.parametrize("columns", [["timestamp"], ["value"], ["offset", "timestamp"]])
+def test_times_that_spark_cannot_hold_are_told_once_for_a_partition_that_shows_times(tmp_path, caplog, columns):
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t", partitions=2)
+        for _ in range(3):
+            times = pa.array([0, 2**62, 2**62], pa.int64())
+            rows = pa.table({"value": ["x"] * 3, "timestamp": times, "partition": pa.array([1] * 3, pa.int32())})
+            store.append("t", rows)
+        store.append("t", pa.table({"value": ["x"], "partition": pa.array([0], pa.int32())}))
+    options = read_options({"path": str(tmp_path), "subscribe": "t"}, streaming=False)
+    reader = BatchReader(options, spark_schema(columns))
+    for task in reader.partitions():
+        list(reader.read(task))
+    told = [] if columns == ["value"] else ["t-1: Spark cannot hold the time of 6 records, the first at offset 1: "]
+    assert [record.getMessage()[: len(told[0])] for record in caplog.records] == told
+
+
+def test_times_that_a_table_cannot_hold_are_counted_with_what_is_written(tmp_path):
+    with logstore.open(tmp_path / "log") as store:
+        store.create_topic("t")
+        store.append("t", pa.table({"value": ["x"] * 3, "timestamp": pa.array([0, 0, 2**62], pa.int64())}))
+    location = Location(str(tmp_path / "log"))
+    piece = OffsetSlice(location=location, topic="t", partition=0, start=0, end=3, table=str(tmp_path / "t"))
+    assert write_piece(piece).clamped == Clamped(1, 2)
 
 
 @pytest.mark.parametrize(

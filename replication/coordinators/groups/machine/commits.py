@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from replication.coordinators.groups.machine import events
@@ -57,6 +57,7 @@ def _refusal(draft: WorkingState, event: events.Commit) -> ErrorCode:
 
 def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: events.Appended) -> None:
     """Answer a commit. Of two commits for a partition, the later one in the log wins."""
+    wanted = draft.commits.get(write.request, ())
     draft.commits = {request: tps for request, tps in draft.commits.items() if request != write.request}
     ended = draft.in_transactions.get(write.request, (0, True))[1]
     draft.in_transactions = {n: told for n, told in draft.in_transactions.items() if n != write.request}
@@ -71,6 +72,8 @@ def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: event
         draft.uncommitted = {**draft.uncommitted, producer_id: {**before, **stored}}
     elif ended:
         draft.offsets = take_in(draft.offsets, stored)
+    if forgotten := tuple(tp for tp in stored if tp not in wanted):
+        _remove(draft, events.GoneOffsets(forgotten))
     draft.answer(write.request, events.OffsetsDone(refused=write.refused))
 
 
@@ -118,9 +121,7 @@ def delete_group(draft: WorkingState, event: events.DeleteGroup) -> None:
 def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets) -> None:
     """Delete offsets that expired or whose topics are gone, and an empty group with the last of them."""
     if isinstance(event, events.ForgetTopics):
-        gone = tuple(tp for tp in draft.offsets if tp.topic in event.topics)
-        if gone:
-            _remove(draft, events.GoneOffsets(gone))
+        _forget(draft, event.topics)
         return
     being_written = {tp for tps in draft.commits.values() for tp in tps}
     expired = tuple(
@@ -132,6 +133,21 @@ def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets
         _remove_group(draft, None)
     elif expired:
         _remove(draft, events.GoneOffsets(expired))
+
+
+def _forget(draft: WorkingState, topics: Collection[str]) -> None:
+    """Delete the offsets of these topics, whether they count, wait for their transaction to end, or are in flight.
+
+    A commit of a transaction may still have to be appended, behind this deletion: once it is stored, its offsets are
+    deleted again.
+    """
+    known = (tp for tps in (draft.offsets, *draft.uncommitted.values(), *draft.commits.values()) for tp in tps)
+    if gone := tuple(dict.fromkeys(tp for tp in known if tp.topic in topics)):
+        _remove(draft, events.GoneOffsets(gone))
+    draft.commits = {
+        request: tuple(tp for tp in tps if tp.topic not in topics) if request in draft.in_transactions else tps
+        for request, tps in draft.commits.items()
+    }
 
 
 def _is_expired(draft: WorkingState, tp: TopicPartition, stored: Committed) -> bool:
@@ -168,12 +184,15 @@ def _remove_group(draft: WorkingState, request: int | None) -> None:
 
 
 def offsets_gone(draft: WorkingState, write: events.GoneOffsets, outcome: events.Appended) -> None:
-    """Forget deleted offsets that were not committed again, and the group if it did not change."""
+    """Forget deleted offsets that were not committed again, and the group if it did not change.
+
+    What lies before the deletion in the log is deleted, in an open transaction, too: so will the next coordinator read.
+    """
     if outcome.error is ErrorCode.NONE:
-        gone = set(write.partitions)
-        draft.offsets = {
-            tp: stored for tp, stored in draft.offsets.items() if tp not in gone or stored.position > outcome.position
-        }
+        gone, position = frozenset(write.partitions), outcome.position
+        draft.offsets = _without(draft.offsets, gone, position)
+        open_ = {number: _without(offsets, gone, position) for number, offsets in draft.uncommitted.items()}
+        draft.uncommitted = {number: offsets for number, offsets in open_.items() if offsets}
         if draft.phase is Phase.EMPTY and draft.generation == write.group_generation:
             draft.generation, draft.protocol_type, draft.since_ms = 0, None, NO_TIME
     if write.request is None:
@@ -182,3 +201,9 @@ def offsets_gone(draft: WorkingState, write: events.GoneOffsets, outcome: events
         draft.answer(write.request, events.Done(outcome.error))
     else:
         draft.answer(write.request, events.OffsetsDone(outcome.error, write.refused))
+
+
+def _without(
+    offsets: Mapping[TopicPartition, Committed], gone: Collection[TopicPartition], position: int
+) -> dict[TopicPartition, Committed]:
+    return {tp: stored for tp, stored in offsets.items() if tp not in gone or stored.position > position}

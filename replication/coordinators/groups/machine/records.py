@@ -62,6 +62,7 @@ class Loaded:
         # group -> producer id -> offsets in its open transaction
         self.uncommitted: dict[str, dict[int, dict[TopicPartition, Committed]]] = {}
         self.unknown = 0
+        self._deleted: dict[Key, int] = {}  # the places of deletions in the log
 
     def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
         try:
@@ -71,6 +72,7 @@ class Loaded:
             return
         self._wipe(name)
         if value is None:
+            self._deleted[name] = position
             return
         try:
             if isinstance(name, GroupKey):
@@ -82,10 +84,11 @@ class Loaded:
             self.unknown += 1
 
     def apply_open(self, producer_id: int, position: int, key: bytes, value: bytes | None) -> None:
-        """Take a record of a transaction that has no marker yet."""
+        """Take a record of a transaction that has no marker yet, unless it is deleted later in the log."""
         try:
             name = read_key(key)
-            if isinstance(name, OffsetKey) and value is not None:
+            is_deleted = self._deleted.get(name, -1) > position
+            if isinstance(name, OffsetKey) and value is not None and not is_deleted:
                 offsets = self.uncommitted.setdefault(name.group, {}).setdefault(producer_id, {})
                 offsets[name.tp] = read_offset(value, position)
         except UnknownRecordError:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecordError, InvalidRequestError
-from logstore.records.partitioner import PARTITIONERS, group_by_partition, partition_ids
+from logstore.records.partitioner import PARTITIONERS, group_by_partition, partition_ids, partition_of
 from logstore.records.rows import Rows
 
 with warnings.catch_warnings():
@@ -41,6 +41,17 @@ def ids(partitions, *, keys=None, n=None, **options):
 def test_murmur3_is_that_of_mmh3(keys, partitions):
     expected = [(mmh3.hash(key, 0, signed=False) & 0x7FFFFFFF) % partitions for key in keys]
     assert ids(partitions, keys=keys) == expected
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()])
+@pytest.mark.parametrize("key", ["", "a", "käse", "x" * 100])
+def test_a_row_on_its_own_goes_where_it_goes_among_others(kind, key):
+    column = pa.array([key, None, key, "b"], pa.string()).cast(kind)
+    table = pa.table({"key": column, "value": ["x"] * 4})
+    together = partition_ids(Rows(table, now_ms=0), 7).tolist()
+    alone = [partition_ids(Rows(table.slice(row, 1), now_ms=0), 7, start=row).tolist()[0] for row in range(4)]
+    assert alone == together
+    assert together[0] == partition_of(key.encode(), 7)
 
 
 @given(KEYS, st.integers(1, 1000))

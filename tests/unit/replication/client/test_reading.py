@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from logstore.errors import PylogError
-from logstore.records.batch import Record, build
+from logstore.errors import PylogError, UnreadableBatchError
+from logstore.records.batch import Record, build, stamp
 from replication.client import nearest
 from replication.client.cluster import Cluster
 from replication.client.fetching import TruncatedError, list_offsets
@@ -18,6 +18,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchResponse, Isolation, PartitionFetched, TopicFetched
 from tests.support.peer import run, serving, until
+from tests.support.poison import POISON
 
 T0 = TopicPartition("t", 0)
 FENCED, OUT_OF_RANGE, UNKNOWN_TOPIC_ID = 74, 1, 100
@@ -129,6 +130,57 @@ def reading(leader, begin, then=None, *, is_ahead=False):
     done = []
     run(main())
     return done
+
+
+class PoisonedLeader(Leader):
+    """Each record is a batch; that of offset 5 cannot be decoded."""
+
+    async def fetch(self, context, body):
+        found = await super().fetch(context, body)
+        row = found.topics[0].partitions[0]
+        if not row.records:
+            return found
+        data = bytearray()
+        for n in range(body.topics[0].partitions[0].fetch_offset, self.end):
+            one = build([Record(n, 1, None, b"%d" % n)], leader_epoch=self.epoch)
+            if n == 5:
+                one = bytearray(POISON["garbage"])
+                stamp(one, 0, n, self.epoch)
+            data += one
+        return FetchResponse([TopicFetched("t", body.topics[0].topic_id, [row._replace(records=data)])])
+
+
+def test_a_batch_that_cannot_be_decoded_is_told_once_and_what_follows_is_read():
+    told = []
+
+    class Noting(PartitionReader):
+        def take(self):
+            try:
+                return super().take()
+            except UnreadableBatchError as error:
+                told.append((error.base_offset, error.next_offset, self.positions[T0].offset))
+                return None
+
+    async def main():
+        leader = PoisonedLeader(7, 0, 10, 8)
+        async with serving(leader.handlers()) as (_, port):
+            leader.port = port
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
+            reader = Noting(cluster, Isolation.READ_UNCOMMITTED, "earliest", asyncio.Event())
+            await reader.add({T0: Position(0)})
+            found, _ = await taken(reader)
+            await reader.close()
+            cluster.close()
+            return found
+
+    done = []
+
+    async def noted():
+        done.append(await main())
+
+    run(noted())
+    assert done == [[0, 1, 2, 3, 4, 6, 7, 8, 9]]
+    assert told == [(5, 6, 6)]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from kio.schema.errors import ErrorCode as WireCode
@@ -30,7 +31,7 @@ class Network:
 
     def __init__(self):
         self.brokers = {number: BrokerInfo(number, 10 + number, "h", number) for number in (1, 2, 3)}
-        self.held, self.errors, self.sent, self.tasks = {}, {}, [], []
+        self.held, self.errors, self.sent, self.requests, self.tasks = {}, {}, [], [], []
         self.channels = BrokerChannels(
             ControllerLines(1, 1),
             self.call,
@@ -46,6 +47,7 @@ class Network:
 
     async def call(self, broker, key, request):
         self.sent.append((broker.id, key))
+        self.requests.append(request)
         if broker.id in self.errors:
             raise self.errors[broker.id]
         if (broker.id, key) in self.held:
@@ -86,6 +88,23 @@ async def network():
     finally:
         made.channels.close()
         await asyncio.gather(*made.tasks, return_exceptions=True)
+
+
+def test_only_replicas_that_live_brokers_cannot_serve_are_told_as_offline():
+    """A dead broker is missing among the live ones; once it is back, nobody is told of a partition that is the same."""
+
+    async def check():
+        async with network() as net:
+            del net.brokers[2]
+            row = replace(news(3, 0), offline=(1,))
+            net.channels.send(SendUpdateMetadata(1, 11, 1, tuple(net.brokers.values()), (row,)))
+            await net.until((1, METADATA))
+            (request,) = net.requests
+            assert [broker.id for broker in request.live_brokers] == [1, 3]
+            (topic,) = request.topic_states
+            assert [state.offline_replicas for state in topic.partition_states] == [(1,)]
+
+    asyncio.run(check())
 
 
 def test_nobody_hears_of_a_leader_that_has_not_obeyed():

@@ -8,7 +8,7 @@ from logstore.errors import PylogError, TopicExistsError
 from replication.coordination import cluster, lives, nodes, reassignments, topics
 from replication.coordination.cluster import Term
 from replication.coordination.tree import Check, Create, Delete
-from replication.model.cluster import LeaderAndIsr, TopicPartition
+from replication.model.cluster import LeaderAndIsr, Reassignment, ReassignmentWrite, TopicPartition
 from tests.support.interleaving import SteppedTree, orders, run
 from tests.support.repeats import times
 
@@ -187,6 +187,31 @@ def test_an_id_without_a_topic_is_cleaned_and_keeps_no_name():
     alone.tree.table.apply([Create(nodes.topic_id_path("t"), OLD.encode())], 1)
     assert run(alone.clean()) == ("t",)
     assert alone.tree.table.children(nodes.TOPIC_IDS) == alone.tree.table.children(nodes.TOPICS) == ()
+
+
+def test_reassignments_are_listed_as_they_were_at_one_moment():
+    sites = []
+    begun = Reassignment((2, 4), (1, 2))
+
+    async def move(site):
+        for before, after, stored, replicas in (
+            (Reassignment((2, 4)), begun, (1, 2), (1, 2, 4)),
+            (begun, None, (1, 2, 4), (2, 4)),
+        ):
+            change = ReassignmentWrite(T0, before, after, stored, replicas)
+            assert (await reassignments.write(site.tree, TERM, change)).accepted
+
+    def make():
+        site = Site()
+        run(site.reassign())
+        sites.append(site)
+        return [move(site), reassignments.listed(site.tree)]
+
+    seen = []
+    for _, found in orders(make, SOME):
+        assert found in ({}, {T0: ((1, 2), (4,), (1,))}, {T0: ((1, 2, 4), (4,), (1,))})
+        seen += [len(found)] if found else []
+    assert seen
 
 
 def test_two_creators_of_a_name_make_one_topic():

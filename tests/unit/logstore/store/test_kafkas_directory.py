@@ -1,0 +1,111 @@
+"""The directory of a Kafka opens for reading only, and stays as it is; whoever would write is told of the mirror."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+
+import logstore
+from datasource.connector.source import PylogDataSource
+from datasource.topics import directory as spark_directory
+from logstore.env import SYSTEM
+from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError
+from logstore.records.batch import Record, build, stamp
+from logstore.records.marker import end_marker
+from logstore.store.log_dir import LogDir
+from logstore.tools.dump import dump
+
+KRAFT = "#\n#Thu\nnode.id=1\ndirectory.id=GynIwQpamDxsu0dd-P6sxw\nversion=1\ncluster.id=XqoLUbv\n"
+ZOOKEEPERS = "#\nversion=0\nbroker.id=3\ncluster.id=XqoLUbv\n"
+ID = "GynIwQpamDxsu0dd-P6sxx"
+
+
+def batch(first, *values, producer=(-1, -1, -1), attributes=0):
+    rows = [Record(first + n, 1000 + first + n, b"k", value) for n, value in enumerate(values)]
+    return bytes(build(rows, producer=producer, attributes=attributes, leader_epoch=0))
+
+
+def marker(first, *, commit):
+    data = bytearray(end_marker((7, 0), commit=commit, coordinator_epoch=0, now_ms=5000))
+    stamp(data, 0, first, 0)
+    return bytes(data)
+
+
+@pytest.fixture(params=[KRAFT, ZOOKEEPERS])
+def kafkas(request, tmp_path) -> Path:
+    """Two partitions: with gaps in and between segments, and with an aborted and an open transaction."""
+    root = tmp_path / "kafka"
+    files = {
+        "meta.properties": request.param.encode(),
+        ".lock": b"",
+        "recovery-point-offset-checkpoint": b"0\n1\nt 0 12\n",
+        "log-start-offset-checkpoint": b"0\n1\nt 0 1\n",
+        "__cluster_metadata-0/00000000000000000000.log": b"",
+        "t-0/00000000000000000000.log": batch(0, b"gone") + batch(1, b"a") + batch(4, b"b"),
+        "t-0/00000000000000000010.log": batch(12, b"c"),
+        "t-1/00000000000000000000.log": (
+            batch(0, b"aborted", producer=(7, 0, 0), attributes=0x10)
+            + marker(1, commit=False)
+            + batch(2, b"d", producer=(7, 0, 1), attributes=0x10)
+            + marker(3, commit=True)
+            + batch(4, b"open", producer=(7, 0, 2), attributes=0x10)
+        ),
+    }
+    if "node.id" in request.param:
+        files |= {f"t-{n}/partition.metadata": f"version: 0\ntopic_id: {ID}".encode() for n in range(2)}
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_it_is_read_and_stays_as_it_is(kafkas):
+    before = contents(kafkas)
+    with logstore.open(kafkas, read_only=True) as store:
+        assert [(info.name, info.partitions) for info in store.topics()] == [("t", 2)]
+        ends = {p: (extent.start, extent.end) for p, extent in store.offsets("t").items()}
+        assert ends == {0: (1, 13), 1: (0, 4)}
+        rows = [store.read("t", partition=p).read_all() for p in range(2)]
+        assert [row["value"].to_pylist() for row in rows] == [[b"a", b"b", b"c"], [b"d"]]
+        assert rows[0]["offset"].to_pylist() == [1, 4, 12]
+        with pytest.raises(ReadOnlyStoreError, match="`pylog mirror`"):
+            store.create_topic("more")
+    lines = list(dump(kafkas / "t-0" / f"{0:020}.log", verify=True))
+    assert [line.facts["isvalid"] for line in lines] == [True] * 3
+    assert contents(kafkas) == before
+
+
+def test_spark_reads_it(kafkas):
+    before = contents(kafkas)
+    options = {"path": str(kafkas), "subscribe": "t"}
+    reader = PylogDataSource(options).reader(StructType().add("value", BinaryType()))
+    found = [row["value"] for task in reader.partitions() for b in reader.read(task) for row in b.to_pylist()]
+    assert sorted(found) == [b"a", b"b", b"c", b"d"]
+    spark_directory._stores.popitem()[1][1].close()
+    assert contents(kafkas) == before
+
+
+def test_whoever_would_write_there_is_told_of_the_mirror_in_one_line(kafkas):
+    before = contents(kafkas)
+
+    def append():
+        with logstore.open(kafkas) as store:
+            store.append("t", pa.table({"value": [b"x"]}))
+
+    refused = (
+        (append, ReadOnlyStoreError),
+        (lambda: logstore.recover(kafkas), NotAStoreError),
+        (lambda: LogDir.check_free(kafkas, env=SYSTEM, alone_for="broker"), NotAStoreError),
+    )
+    for act, kind in refused:
+        with pytest.raises(PylogError, match=r"is the directory of a Kafka.*`pylog mirror`") as error:
+            act()
+        assert isinstance(error.value, kind)
+        assert "pylog.format" not in str(error.value)
+        assert "\n" not in str(error.value)
+    assert contents(kafkas) == before
