@@ -188,7 +188,8 @@ def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | No
 
     Only partitions with a committed offset count. Needs no Spark. `security`: as of `KafkaClient`.
 
-    Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; UnreachableError, AuthenticationError, KafkaError.
+    Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; KafkaError: there is no such group; UnreachableError,
+    AuthenticationError.
     """
     from datasource.topics.cluster import GroupPositions, client_of
     from replication.client.security import security_of

@@ -17,6 +17,7 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.log.isolation import Isolation
 from logstore.tools.verify import Place
 from replication.client.fetching import LATEST
+from replication.client.group_admin import describe_group
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient, Sample
 from replication.client.metadata import TopicMetadata
@@ -196,9 +197,14 @@ class GroupPositions:
         self._client.commit(self._group, wanted, timeout_ms=COMMIT_TIMEOUT_MS)
 
     def behind(self) -> dict[str, dict[int, int]]:
-        """How many records each partition has that the group has not committed; of partitions with a commit."""
-        there = self._client.topics()
-        position = {topic: parts for topic, parts in self.committed().items() if topic in there}
+        """How many records each partition has that the group has not committed; of partitions with a commit.
+
+        Raises: KafkaError: there is no such group.
+        """
+        there, committed = self._client.topics(), self.committed()
+        if not committed:  # a group that never was has none either
+            self._client.run(lambda cluster: describe_group(cluster, self._group))
+        position = {topic: parts for topic, parts in committed.items() if topic in there}
         ends = self._client.offsets({TopicPartition(t, p): LATEST for t, parts in position.items() for p in parts})
         return {
             t: {p: max(0, ends[TopicPartition(t, p)].offset - each.offset) for p, each in parts.items()}

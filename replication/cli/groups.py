@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from logstore.cli.terminal import Commands, counted, show, talk, usage_errors
+from logstore.cli.terminal import Commands, Failure, counted, show, talk, usage_errors
 from replication.cli.connecting import on_cluster
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def list_groups(client: KafkaClient, states: tuple[str, ...], output: str) -> No
     """
     from replication.tools.groups import listed
 
-    show(listed(client, states), ("group", "state", "protocol_type"), output)
+    show(listed(client, states), ("group", "state", "protocol_type", "type"), output)
 
 
 @groups.command()
@@ -67,14 +67,33 @@ def describe(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, out
     """
     from replication.tools.groups import described
 
-    rows = described(client, _chosen(client, groups, all_groups))
-    for name in sorted({row["group"] for row in rows if not row["consumer_id"]} - _with_members(rows)):
-        talk(f"group {name} has no members")
-    show(rows, _OFFSETS, output)
+    def rows_of(group: Any) -> list[dict[str, Any]]:
+        rows = described(client, group)
+        if not any(row["consumer_id"] for row in rows) and group.members is not None:
+            talk(f"group {group.id} has no members")
+        return rows
+
+    _show_each(client, _chosen(client, groups, all_groups), rows_of, _OFFSETS, output)
 
 
-def _with_members(rows: list[dict[str, Any]]) -> set[str]:
-    return {row["group"] for row in rows if row["consumer_id"]}
+def _show_each(
+    client: KafkaClient,
+    names: list[str],
+    rows_of: Callable[[Any], list[dict[str, Any]]],
+    columns: tuple[str, ...],
+    output: str,
+) -> None:
+    """Show the rows of all these groups that can be described, and then fail if one cannot."""
+    from replication.tools.groups import of_each
+
+    found, rows, failed = of_each(client, names, rows_of)
+    for group in found:
+        if group.members is None:
+            talk(f"group {group.id} is a {group.type} group in state {group.state}: its members are not shown here")
+    if rows or not failed:
+        show(rows, columns, output)
+    if failed:
+        raise Failure("\n".join(failed))
 
 
 @groups.command()
@@ -89,7 +108,7 @@ def members(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, outp
     """
     from replication.tools.groups import members
 
-    show(members(client, _chosen(client, groups, all_groups)), _MEMBERS, output)
+    _show_each(client, _chosen(client, groups, all_groups), members, _MEMBERS, output)
 
 
 @groups.command()

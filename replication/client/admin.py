@@ -13,7 +13,7 @@ from replication.client.connection import BrokerConnection
 from replication.client.groups import by_topic
 from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import Assignment, TopicPartition
-from replication.protocol.apis import SERVED, ApiKey
+from replication.protocol.apis import SERVED, ApiKey, name_of
 
 _PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
 
@@ -100,7 +100,7 @@ def _versions(number: int, first: int, last: int) -> ApiVersions:
     try:
         key = ApiKey(number)
     except ValueError:
-        return ApiVersions(number, "UNKNOWN", first, last, None)
+        return ApiVersions(number, name_of(number), first, last, None)
     ours = SERVED.get(key, key.versions)
     used = min(last, ours.last)
     return ApiVersions(number, key.name, first, last, used if used >= max(first, ours.first) else None)
@@ -110,6 +110,8 @@ async def elect_leaders(
     cluster: Cluster, partitions: Iterable[TopicPartition] | None, *, is_unclean: bool = False
 ) -> dict[TopicPartition, KafkaError | None]:
     """Have the preferred replicas of these partitions, or of all, lead; why one does not; None: it does.
+
+    Of all, those that needed no election are left out.
 
     `is_unclean`: have any live replica lead where nobody does. Records that only others have are lost.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from replication.client.assignors import decode_assignment
 from replication.client.attempts import LOST, reason_of
 from replication.client.cluster import Cluster
+from replication.client.connection import UnsupportedVersionError
 from replication.client.coordinators import group_key
 from replication.client.groups import by_topic
 from replication.errors import ErrorCode, KafkaError, error_of
@@ -19,15 +20,21 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 
 CONSUMER = "consumer"  # the protocol type whose assignments are partitions
+CLASSIC, SHARE = "classic", "share"  # types: members of a classic one assign partitions themselves
 _DEAD = "Dead"
+_OTHER_TYPES = {ApiKey.CONSUMER_GROUP_DESCRIBE: "consumer", ApiKey.SHARE_GROUP_DESCRIBE: SHARE}
 
 
 class ListedGroup(NamedTuple):
-    """`state` is Kafka's word; "" before Kafka 2.6. `protocol_type` is "" for a group that has only offsets."""
+    """`state` and `type` are Kafka's words, and "" before Kafka 2.6 and 3.8.
+
+    `protocol_type` is "" for a group that has only offsets.
+    """
 
     id: str
     state: str
     protocol_type: str
+    type: str
 
 
 class GroupMember(NamedTuple):
@@ -41,12 +48,13 @@ class GroupMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group, its state in Kafka's word, its assignor, and its members."""
+    """A group, its state and type in Kafka's words, its assignor, and its members; None: they cannot be told."""
 
     id: str
     state: str
+    type: str
     protocol: str
-    members: tuple[GroupMember, ...]
+    members: tuple[GroupMember, ...] | None
 
 
 async def list_groups(cluster: Cluster) -> list[ListedGroup]:
@@ -57,15 +65,23 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
     backoff = cluster.backoff()
     while True:
         brokers = (await cluster.describe()).brokers
-        asked = [cluster.call(broker, ApiKey.LIST_GROUPS, {"states_filter": []}) for broker in brokers]
+        asked = [
+            cluster.call(broker, ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}) for broker in brokers
+        ]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         refused = [error for error in map(_refusal, answers) if error is not None]
         if not refused:
             rows = (row for answer in answers for row in answer.body.groups)  # type: ignore[union-attr]
-            return sorted(ListedGroup(row.group_id, getattr(row, "group_state", ""), row.protocol_type) for row in rows)
+            return sorted(map(_listed, rows))
         await backoff.wait()
         if backoff.is_over:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not all brokers told their groups; {refused[0]}")
+
+
+def _listed(row: Any) -> ListedGroup:
+    return ListedGroup(
+        row.group_id, getattr(row, "group_state", ""), row.protocol_type, getattr(row, "group_type", "").lower()
+    )
 
 
 def _refusal(answer: Any) -> str | None:
@@ -78,27 +94,56 @@ def _refusal(answer: Any) -> str | None:
 
 
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
-    """One group with its members.
+    """One group of any type with its members; those of a type that no request here is for are None.
 
     Raises: KafkaError: there is no such group, or nobody kept it until the deadline; UnreachableError.
     """
     request = {"groups": [group], "include_authorized_operations": False}
-    answer = await cluster.coordinators.call(
-        group_key(group), ApiKey.DESCRIBE_GROUPS, request, lambda body: error_of(body.groups[0].error_code.value).code
-    )
+    row = await _described(cluster, ApiKey.DESCRIBE_GROUPS, group, request)
+    if row is not None and row.group_state != _DEAD:
+        members = (_member(member, row.protocol_type) for member in row.members)
+        return DescribedGroup(group, row.group_state, CLASSIC, row.protocol_data, tuple(sorted(members)))
+    for api, type_ in _OTHER_TYPES.items():  # to DescribeGroups, a group of another type is a dead one
+        row = await _described(cluster, api, group, {**request, "group_ids": [group]})
+        if row is not None:
+            newer = tuple(sorted(map(_newer_member, row.members)))
+            return DescribedGroup(group, row.group_state, type_, row.assignor_name, newer)
+    for each in await list_groups(cluster):
+        if each.id == group:
+            return DescribedGroup(group, each.state, each.type, "", None)
+    raise error_of(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r}")
+
+
+async def _described(cluster: Cluster, api: ApiKey, group: str, request: Any) -> Any | None:
+    """The group's row in the answer; None: the broker has no such API, or no group of its type and this id."""
+    try:
+        answer = await cluster.coordinators.call(
+            group_key(group), api, request, lambda body: error_of(body.groups[0].error_code.value).code
+        )
+    except UnsupportedVersionError:
+        return None
     (row,) = answer.body.groups
+    if row.error_code.value == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
     if code := row.error_code.value:
         raise error_of(code, f"group {group!r}")
-    if row.group_state == _DEAD:
-        raise error_of(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r}")
-    members = (_member(member, row.protocol_type) for member in row.members)
-    return DescribedGroup(group, row.group_state, row.protocol_data, tuple(sorted(members)))
+    return row
 
 
 def _member(row: Any, protocol_type: str) -> GroupMember:
     partitions = decode_assignment(row.member_assignment) if protocol_type == CONSUMER else frozenset()
     instance_id = getattr(row, "group_instance_id", None)
     return GroupMember(row.member_id, instance_id, row.client_id, row.client_host, partitions)
+
+
+def _newer_member(row: Any) -> GroupMember:
+    """A member of a group whose coordinator assigns partitions (KIP-848, KIP-932)."""
+    partitions = frozenset(
+        TopicPartition(topic.topic_name, number)
+        for topic in row.assignment.topic_partitions
+        for number in topic.partitions
+    )
+    return GroupMember(row.member_id, getattr(row, "instance_id", None), row.client_id, row.client_host, partitions)
 
 
 async def delete_group(cluster: Cluster, group: str) -> None:

@@ -104,22 +104,26 @@ async def describe_settings(cluster: Cluster, kind: int, names: Sequence[str]) -
 
     Raises: KafkaError: one of them is not known; UnreachableError.
     """
-    if kind == BROKER_RESOURCE:  # each speaks for itself alone
-        asked = [(name, _request(kind, [name], None)) for name in names]
-        answers = [
-            await (
-                cluster.call(int(name), ApiKey.DESCRIBE_CONFIGS, request) if name else _ask_controller(cluster, request)
-            )
-            for name, request in asked
-        ]
-    else:
-        answers = [await _ask_controller(cluster, _request(kind, names, None))]
+    shares = [[name] for name in names] if kind == BROKER_RESOURCE else [names]
+    answers = [await _ask_one_that_knows(cluster, (kind, share[0]), _request(kind, share, None)) for share in shares]
     found = {}
     for result in (result for answer in answers for result in answer.body.results):
         if code := result.error_code.value:
             raise error_of(code, result.error_message or result.resource_name)
         found[result.resource_name] = {row.name: _setting(kind, row) for row in result.configs}
     return found
+
+
+async def _ask_one_that_knows(cluster: Cluster, resource: tuple[int, str], request: Any) -> Answer:
+    broker = _speaks_for(*resource)
+    if broker is not None:
+        return await cluster.call(broker, ApiKey.DESCRIBE_CONFIGS, request)
+    return await _ask_controller(cluster, request)
+
+
+def _speaks_for(kind: int, name: str) -> int | None:
+    """The only broker that answers for this resource: a Kafka's broker refuses what is about another one."""
+    return int(name) if kind == BROKER_RESOURCE and name.isdecimal() else None
 
 
 async def _ask_controller(cluster: Cluster, request: Any) -> Answer:
@@ -154,7 +158,9 @@ async def alter_settings(
     configs += [{"name": key, "config_operation": 1, "value": None} for key in deleted]
     change = {"resource_type": kind, "resource_name": name, "configs": configs}
     request = {"resources": [change], "validate_only": validate_only}
-    (answer,) = (await cluster.call_any(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)).body.responses
+    broker, api = _speaks_for(kind, name), ApiKey.INCREMENTAL_ALTER_CONFIGS
+    asked = cluster.call_any(api, request) if broker is None else cluster.call(broker, api, request)
+    (answer,) = (await asked).body.responses
     if code := answer.error_code.value:
         raise error_of(code, answer.error_message or repr(name))
 

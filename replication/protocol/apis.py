@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map
 
 from replication.errors import ErrorCode, ProtocolError
 from replication.protocol import (
@@ -84,7 +85,7 @@ class ApiKey(enum.IntEnum):
     LEAVE_GROUP = 13, 0, 5, _NAMES
     SYNC_GROUP = 14, 0, 5, Bound(16 * MIB, 10_000)
     DESCRIBE_GROUPS = 15, 0, 5, _NAMES
-    LIST_GROUPS = 16, 0, 4, _SMALL
+    LIST_GROUPS = 16, 0, 5, _SMALL
     SASL_HANDSHAKE = 17, 1, 1, _SMALL
     API_VERSIONS = 18, 0, 4, _SMALL
     CREATE_TOPICS = 19, 2, 7, _PARTITIONS
@@ -112,9 +113,19 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_PRODUCERS = 61, 0, 0, _PARTITIONS
     DESCRIBE_TRANSACTIONS = 65, 0, 0, _NAMES
     LIST_TRANSACTIONS = 66, 0, 1, _SMALL
+    CONSUMER_GROUP_DESCRIBE = 69, 0, 1, _NAMES
+    SHARE_GROUP_DESCRIBE = 77, 1, 1, _NAMES
 
 
-_ASKED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})  # of other Kafkas, by our client
+# Of other Kafkas, by our client.
+_ASKED = frozenset(
+    {
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+    }
+)
 SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey if key not in _ASKED}
 INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
 # librdkafka below 2.1 compresses only if Produce begins at 0, although it sends version 3 or later.
@@ -136,6 +147,15 @@ class Request(NamedTuple):
     correlation_id: int
     client_id: str | None
     body: Any
+
+
+# Those that Kafka has named since kio 0.9 did.
+_NAMED_LATER = {93: "STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE", 94: "UNREGISTER_CONTROLLER"}
+
+
+def name_of(number: int) -> str:
+    """Kafka's name of an API, whether or not it is spoken here; "UNKNOWN": a later Kafka has it."""
+    return _NAMED_LATER.get(number) or api_key_map.get(number, "unknown").upper()
 
 
 class EncodedBody(NamedTuple):

@@ -272,10 +272,12 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataRequest(NamedTuple):
-    """`topics` None: all of them. Nobody here asks for authorized operations."""
+    """`topics` None: all of them. The last two: is the client to be told what it may do?"""
 
     topics: tuple[MetadataTopic, ...] | None
     allow_auto_topic_creation: bool = True
+    include_cluster_authorized_operations: bool = False
+    include_topic_authorized_operations: bool = False
 
 
 _TOPIC_IDS_FROM = 10
@@ -291,7 +293,7 @@ def metadata_request(version: int, buffer: Buffer, at: int, items_max: int = ITE
     else:
         found, at = form.nullable_count(data, at, item_bytes)
         if found is None:
-            return MetadataRequest(None, _allows(version, form, data, at))
+            return MetadataRequest(None, *_flags(version, form, data, at))
         count = found
     check_items(count, items_max)
     topics = []
@@ -306,16 +308,17 @@ def metadata_request(version: int, buffer: Buffer, at: int, items_max: int = ITE
         if is_flexible:
             _, at = form.tags(data, at)
         topics.append(MetadataTopic(name, topic_id))
-    return MetadataRequest(tuple(topics), _allows(version, form, data, at))
+    return MetadataRequest(tuple(topics), *_flags(version, form, data, at))
 
 
-def _allows(version: int, form: Form, data: bytes, at: int) -> bool:
-    """Read what follows the topics: may they be created? Of authorized operations, the rest."""
+def _flags(version: int, form: Form, data: bytes, at: int) -> tuple[bool, bool, bool]:
+    """Read what follows the topics: may they be created, and are the operations of the cluster and of topics asked?"""
     if version < 4:
-        return True
+        return True, False, False
     flags, at = cut(data, at, _FLAGS[version])
     form.tags(data, at)
-    return bool(flags[0])
+    # Version 11 has DescribeCluster for those of the cluster.
+    return bool(flags[0]), len(flags) == 3 and bool(flags[1]), len(flags) > 1 and bool(flags[-1])
 
 
 _FLAGS = dict.fromkeys(range(4, 8), 1) | dict.fromkeys(range(8, 11), 3) | dict.fromkeys(range(11, 13), 2)

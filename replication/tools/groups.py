@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from logstore.errors import InvalidRequestError, UnknownPartitionError
+from logstore.errors import InvalidRequestError, PylogError, UnknownPartitionError
+from replication.client.connection import UnreachableError
 from replication.client.fetching import EARLIEST, LATEST
 from replication.client.group_admin import (
+    SHARE,
+    DescribedGroup,
     delete_group,
     delete_offsets,
     describe_group,
@@ -28,40 +31,39 @@ def listed(client: KafkaClient, states: Collection[str] = ()) -> list[Row]:
     """All groups, or those in these states, in Kafka's words. Raises: KafkaError: a broker did not tell its groups."""
     wanted = {state.casefold() for state in states}
     return [
-        {"group": each.id, "state": each.state, "protocol_type": each.protocol_type}
+        {"group": each.id, "state": each.state, "protocol_type": each.protocol_type, "type": each.type}
         for each in client.run(list_groups)
         if not wanted or each.state.casefold() in wanted
     ]
 
 
-def described(client: KafkaClient, groups: Iterable[str]) -> list[Row]:
-    """The committed offset, the end and the lag of each partition that these groups read or have read.
+def described(client: KafkaClient, group: DescribedGroup) -> list[Row]:
+    """The committed offset, the end and the lag of each partition that the group reads or has read.
 
-    The lag counts offsets up to the high watermark. Raises: KafkaError: there is no such group.
+    The lag counts offsets up to the high watermark. Raises: KafkaError: nobody keeps the group.
     """
+    owners = {tp: member for member in group.members or () for tp in member.partitions}
+    committed = {} if group.type == SHARE else client.committed(group.id)
+    ends = _present_ends(client, {*committed, *owners})
     rows = []
-    for name in groups:
-        group = client.run(lambda cluster, name=name: describe_group(cluster, name))  # type: ignore[misc]
-        owners = {tp: member for member in group.members for tp in member.partitions}
-        committed = client.committed(name)
-        ends = _present_ends(client, {*committed, *owners})
-        for tp in sorted({*committed, *owners}):
-            member, end = owners.get(tp), ends.get(tp)
-            offset = committed[tp].offset if tp in committed else None
-            rows.append(
-                {
-                    "group": name,
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "current_offset": offset,
-                    "log_end_offset": end,
-                    "lag": None if offset is None or end is None else max(0, end - offset),
-                    "consumer_id": member and member.id,
-                    "host": member and member.host,
-                    "client_id": member and member.client_id,
-                    "state": group.state,
-                }
-            )
+    for tp in sorted({*committed, *owners}):
+        member, end = owners.get(tp), ends.get(tp)
+        offset = committed[tp].offset if tp in committed else None
+        rows.append(
+            {
+                "group": group.id,
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "current_offset": offset,
+                "log_end_offset": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "consumer_id": member and member.id,
+                "host": member and member.host,
+                "client_id": member and member.client_id,
+                "state": group.state,
+                "type": group.type,
+            }
+        )
     return rows
 
 
@@ -72,24 +74,43 @@ def _present_ends(client: KafkaClient, tps: Iterable[TopicPartition]) -> dict[To
     return {tp: found.offset for tp, found in client.offsets(dict.fromkeys(led, LATEST)).items()} if led else {}
 
 
-def members(client: KafkaClient, groups: Iterable[str]) -> list[Row]:
-    """The members of these groups with their partitions. Raises: KafkaError: there is no such group."""
-    rows = []
-    for name in groups:
-        group = client.run(lambda cluster, name=name: describe_group(cluster, name))  # type: ignore[misc]
-        rows += [
-            {
-                "group": name,
-                "consumer_id": member.id,
-                "host": member.host,
-                "client_id": member.client_id,
-                "instance_id": member.instance_id,
-                "partitions": len(member.partitions),
-                "assignment": tuple(map(str, sorted(member.partitions))),
-            }
-            for member in group.members
-        ]
-    return rows
+def members(group: DescribedGroup) -> list[Row]:
+    """The members of the group with their partitions."""
+    return [
+        {
+            "group": group.id,
+            "consumer_id": member.id,
+            "host": member.host,
+            "client_id": member.client_id,
+            "instance_id": member.instance_id,
+            "partitions": len(member.partitions),
+            "assignment": tuple(map(str, sorted(member.partitions))),
+        }
+        for member in group.members or ()
+    ]
+
+
+def of_each(
+    client: KafkaClient, names: Iterable[str], rows_of: Callable[[DescribedGroup], list[Row]]
+) -> tuple[list[DescribedGroup], list[Row], list[str]]:
+    """These groups, the rows of all, and why others cannot be told. Raises: UnreachableError."""
+    found: list[DescribedGroup] = []
+    rows: list[Row] = []
+    failed: list[str] = []
+    for name in names:
+        try:
+            group = _found(client, name)
+            rows += rows_of(group)
+            found.append(group)
+        except UnreachableError:
+            raise
+        except PylogError as error:  # one group hides no other
+            failed.append(str(error))
+    return found, rows, failed
+
+
+def _found(client: KafkaClient, name: str) -> DescribedGroup:
+    return client.run(lambda cluster: describe_group(cluster, name))
 
 
 def delete(client: KafkaClient, groups: Iterable[str]) -> None:
@@ -99,12 +120,22 @@ def delete(client: KafkaClient, groups: Iterable[str]) -> None:
 
 
 def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[TopicPartition]:
-    """Delete what the group has committed of these topics; return the partitions. Raises: as `delete_offsets`."""
+    """Delete what the group has committed of these topics; return the partitions.
+
+    Raises: as `delete_offsets`; InvalidRequestError: it has committed nothing of them.
+    """
     chosen = parse_topics(topics)
     tps = [tp for tp in sorted(client.committed(group)) if tp.topic in chosen and _is_chosen(chosen, tp)]
-    if tps:
-        client.run(lambda cluster: delete_offsets(cluster, group, tps))
+    _check_some(client, group, tps, "of these topics")
+    client.run(lambda cluster: delete_offsets(cluster, group, tps))
     return tps
+
+
+def _check_some(client: KafkaClient, group: str, tps: Collection[TopicPartition], where: str) -> None:
+    """Raises: KafkaError: there is no such group; InvalidRequestError: there is, and nothing to do."""
+    if not tps:
+        _found(client, group)
+        raise InvalidRequestError(f"group {group!r} has committed nothing {where}")
 
 
 # ------------------------------------------------------------------------------------------------ reset
@@ -134,12 +165,16 @@ def planned(
     Of all topics that the group has read if `topics` is None; `given` are partitions with offsets of their own. New
     offsets are those that the log has: one outside becomes the nearest.
 
-    Raises: UnknownTopicError, UnknownPartitionError, InvalidRequestError; KafkaError: nobody keeps the group.
+    A group that does not exist gets offsets of the topics that are named.
+
+    Raises: UnknownTopicError, UnknownPartitionError; InvalidRequestError: there is nothing to set; KafkaError: no topic
+    is named, and there is no such group, or nobody keeps it.
     """
     committed = client.committed(group)
     tps = sorted(given) if given is not None else _scope(client, committed, topics)
-    extents = [client.offsets(dict.fromkeys(tps, edge)) if tps else {} for edge in (EARLIEST, LATEST)]
-    at_time = client.offsets(dict.fromkeys(tps, TimeMs(reset.value))) if tps and reset.place is Place.TIME else {}
+    _check_some(client, group, tps, "yet, and no topic is named")
+    extents = [client.offsets(dict.fromkeys(tps, edge)) for edge in (EARLIEST, LATEST)]
+    at_time = client.offsets(dict.fromkeys(tps, TimeMs(reset.value))) if reset.place is Place.TIME else {}
     rows = []
     for tp in tps:
         start, end = (found[tp].offset for found in extents)

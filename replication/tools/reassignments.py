@@ -165,10 +165,13 @@ def unthrottle(client: KafkaClient, wanted: Plan) -> tuple[list[str], list[str]]
 def _remove(client: KafkaClient, kind: int, names: list[str], keys: tuple[str, str]) -> list[str]:
     own = "DYNAMIC_TOPIC_CONFIG" if kind == TOPIC_RESOURCE else "DYNAMIC_BROKER_CONFIG"
     settings = client.run(lambda cluster: describe_settings(cluster, kind, names))
-    found = {name: [key for key in keys if settings[name][key].source == own] for name in names}
-    for name, given in found.items():
-        if given:
-            _alter(client, kind, name, {}, given)
+    # A Kafka shows a broker's throttles only where they are set.
+    found = {
+        name: [key for key in keys if key in settings[name] and settings[name][key].source == own] for name in names
+    }
+    for name, removed in found.items():
+        if removed:
+            _alter(client, kind, name, {}, removed)
     return [name for name in names if found[name]]
 
 

@@ -368,7 +368,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
         "same": many("groups", GROUP, {"include_authorized_operations": False}),  # type: ignore[arg-type]
         "groups": many("groups", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },
-    ApiKey.LIST_GROUPS: {"all": plain({"states_filter": ("Stable",) * 100})},
+    ApiKey.LIST_GROUPS: {"all": plain({"states_filter": ("Stable",) * 50, "types_filter": ("classic",) * 50})},
     ApiKey.API_VERSIONS: {
         "one": plain({"client_software_name": "n" * 32_000, "client_software_version": "v" * 32_000})
     },

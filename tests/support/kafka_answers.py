@@ -15,6 +15,8 @@ from replication.protocol.messages import FetchPartition, ProducePartition, Prod
 from tests.support.asker import CLOSED, SILENT, Asker, fetch_request, until
 
 SAME = object()
+NOT_ASKED = -(2**31)
+METADATA_FLAGS = ("include_topic_authorized_operations", "include_cluster_authorized_operations")
 NO_ID, AN_ID = uuid.UUID(int=0), uuid.UUID(int=9)
 BATCH = 70  # the bytes of a batch of `t`
 EVERYTHING = 1 << 20
@@ -103,8 +105,7 @@ def metadata(asker, version, *topics):
     body = {
         "topics": [{"name": name, "topic_id": number} for name, number in topics],
         "allow_auto_topic_creation": False,
-        "include_topic_authorized_operations": False,
-        "include_cluster_authorized_operations": False,
+        **dict.fromkeys(METADATA_FLAGS, False),
     }
     return asker.ask(ApiKey.METADATA, version, body).topics
 
@@ -234,6 +235,12 @@ def elect(asker):
         "timeout": 5000,
     }
     found = asker.ask(ApiKey.ELECT_LEADERS, 2, body)
+    return code(found), codes(row for topic in found.replica_election_results for row in topic.partition_result)
+
+
+@case("ElectLeaders of all partitions, none of which needs it", (0, []))
+def elect_all(asker):
+    found = asker.ask(ApiKey.ELECT_LEADERS, 2, {"election_type": 0, "topic_partitions": None, "timeout": 5000})
     return code(found), codes(row for topic in found.replica_election_results for row in topic.partition_result)
 
 
@@ -489,6 +496,38 @@ def fetch_offsets_twice(asker):
 def describe_group_twice(asker):
     body = {"groups": ("never", "never"), "include_authorized_operations": False}
     return len(asker.ask(ApiKey.DESCRIBE_GROUPS, 5, body).groups)
+
+
+@case("ListGroups by type", [["classic"], ["classic"], []])
+def list_groups_by_type(asker):
+    assert code(join(asker, asker.named("typed"))) == 0
+
+    def types(*wanted):
+        body = {"states_filter": (), "types_filter": wanted}
+        rows = asker.ask(ApiKey.LIST_GROUPS, 5, body).groups
+        return [row.group_type for row in rows if row.group_id == asker.named("typed")]
+
+    return [types(), types("Classic", "share"), types("consumer")]
+
+
+@case("operations that are allowed, where they are asked for", [(3576, 3400, 8096, 8096), (NOT_ASKED,) * 4])
+def operations(asker):
+    def told(are_asked):
+        flags = dict.fromkeys(METADATA_FLAGS, are_asked)
+        body = {"topics": [{"name": asker.named("t"), "topic_id": None}], "allow_auto_topic_creation": False, **flags}
+        groups = {"groups": (asker.named("first"),), "include_authorized_operations": are_asked}
+        cluster = {"include_cluster_authorized_operations": are_asked, "endpoint_type": 1}
+        of_both = asker.ask(ApiKey.METADATA, 10, body)
+        (of_topic,) = asker.ask(ApiKey.METADATA, 12, body).topics
+        assert of_topic.topic_authorized_operations == of_both.topics[0].topic_authorized_operations
+        return (
+            of_topic.topic_authorized_operations,
+            asker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups).groups[0].authorized_operations,
+            asker.ask(ApiKey.DESCRIBE_CLUSTER, 1, cluster).cluster_authorized_operations,
+            of_both.cluster_authorized_operations,
+        )
+
+    return [told(True), told(False)]
 
 
 # ------------------------------------------------------------------- records

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from logstore.errors import InvalidTopicError, PylogError
 from logstore.store.catalog import check_topic_name
+from replication.broker.handlers.operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, code_of
@@ -22,12 +23,24 @@ from replication.protocol.kio_pieces import Rows
 from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 
 Response: TypeAlias = Mapping[str, Any]
-Question: TypeAlias = tuple[int, tuple[Any, ...] | None]
 
 IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
-NOT_ASKED = -2_147_483_648  # authorized operations
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
 CREATE_WAIT_S = 5.0  # a client that is answered earlier would only ask again
+
+
+class Question(NamedTuple):
+    """A request for metadata, as far as answers to it are the same. `topics` None: all, or too many to be kept."""
+
+    version: int
+    topics: tuple[Any, ...] | None
+    asks_of_cluster: bool = False  # which operations it may do
+    asks_of_topics: bool = False
+
+
+def _question(context: Work, body: MetadataRequest, topics: tuple[Any, ...] | None) -> Question:
+    asks = body.include_cluster_authorized_operations, body.include_topic_authorized_operations
+    return Question(context.version, topics, *asks)
 
 
 class ClusterHandlers:
@@ -55,7 +68,7 @@ class ClusterHandlers:
         """Return brokers, controller and the named topics, each once; all topics if none are named."""
         topics = body.topics
         if topics and len(topics) <= TOPICS_KEPT:
-            answer = self._answers.get((context.version, topics))
+            answer = self._answers.get(_question(context, body, topics))
             if answer is not None:
                 return answer
         return begin(self._asked(context, body))
@@ -63,12 +76,12 @@ class ClusterHandlers:
     async def _asked(self, context: Work, body: MetadataRequest) -> EncodedBody | Response:
         asked = body.topics
         if asked is None or (not asked and context.version == 0):
-            return await self._everything(context)
+            return await self._everything(context, _question(context, body, None))
         wanted: dict[MetadataTopic, None] = {}
         async for chunk in in_steps(asked):
             wanted.update((topic, None) for topic in chunk)
         is_short = len(wanted) <= TOPICS_KEPT
-        question = context.version, tuple(wanted) if is_short else None
+        question = _question(context, body, tuple(wanted) if is_short else None)
         if is_short and (answer := self._answers.get(question)) is not None:
             return answer
         changes = self._changes
@@ -79,24 +92,25 @@ class ClusterHandlers:
             missing = [name for name in named if self._metadata.topic(name) is None]
             refused = dict(zip(missing, await all_of(self._make, missing), strict=True))
         if not is_short:
-            return self._response(Rows(len(wanted), (self._named(context, topic, refused) for topic in wanted)))
-        rows = [self._named(context, topic, refused) for topic in wanted]
-        answer = await self._encoded(context, rows)
+            return self._response(
+                Rows(len(wanted), (self._named(question, each, refused) for each in wanted)), question
+            )
+        rows = [self._named(question, each, refused) for each in wanted]
+        answer = await self._encoded(context, rows, question)
         if changes == self._changes and not any(row["error_code"] for row in rows):
             self._keep(question, answer)
         return answer
 
-    async def _everything(self, context: Work) -> EncodedBody:
+    async def _everything(self, context: Work, question: Question) -> EncodedBody:
         """Return the answer about all topics: one for all requests since the last change."""
-        question = context.version, None
         if (answer := self._answers.get(question)) is not None:
             return answer
         async with self._making:
             if (answer := self._answers.get(question)) is not None:
                 return answer
             topics, changes = list(self._metadata.topics().values()), self._changes
-            rows = Rows(len(topics), (self._topic(topic.name, topic) for topic in topics))
-            answer = await self._encoded(context, rows)
+            rows = Rows(len(topics), (self._topic(question, topic.name, topic) for topic in topics))
+            answer = await self._encoded(context, rows, question)
             if changes == self._changes:
                 self._keep(question, answer)
             return answer
@@ -106,11 +120,13 @@ class ClusterHandlers:
             self._answers.clear()
         self._answers[question] = answer
 
-    async def _encoded(self, context: Work, rows: Sequence[Response] | Rows[Response]) -> EncodedBody:
-        made = apis.body_steps(context.key, context.version, self._response(rows))
+    async def _encoded(
+        self, context: Work, rows: Sequence[Response] | Rows[Response], question: Question
+    ) -> EncodedBody:
+        made = apis.body_steps(context.key, context.version, self._response(rows, question))
         return EncodedBody([await steps.run(made)])
 
-    def _response(self, rows: Sequence[Response] | Rows[Response]) -> Response:
+    def _response(self, rows: Sequence[Response] | Rows[Response], question: Question) -> Response:
         return {
             "brokers": [
                 {"node_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
@@ -119,7 +135,7 @@ class ClusterHandlers:
             "cluster_id": self._cluster_id,
             "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
             "topics": rows,
-            "cluster_authorized_operations": NOT_ASKED,
+            "cluster_authorized_operations": OF_CLUSTER if question.asks_of_cluster else NOT_ASKED,
         }
 
     async def _make(self, name: str) -> ErrorCode:
@@ -134,13 +150,13 @@ class ClusterHandlers:
             return code_of(error)
         return ErrorCode.LEADER_NOT_AVAILABLE if made is None else ErrorCode.NONE
 
-    def _named(self, context: Work, asked: MetadataTopic, refused: Mapping[str, ErrorCode]) -> Response:
+    def _named(self, question: Question, asked: MetadataTopic, refused: Mapping[str, ErrorCode]) -> Response:
         """Return the row of a topic named by its id, or else by its name; `refused`: why it was not created.
 
         A name beside an id says nothing: Java's clients send an empty one.
         """
         name, topic_id = asked
-        if context.version < IDS_NAME_FROM and (name is None or topic_id is not None):
+        if question.version < IDS_NAME_FROM and (name is None or topic_id is not None):
             return _failure(name or "", ErrorCode.INVALID_REQUEST, topic_id)  # these answers have no null for a name
         if topic_id is not None or name is None:
             name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
@@ -149,12 +165,12 @@ class ClusterHandlers:
         if refused.get(name, ErrorCode.NONE) is ErrorCode.NONE:
             known = self._metadata.topic(name)
             if known is not None:
-                return self._topic(name, known)
+                return self._topic(question, name, known)
         if name not in refused:
             return _failure(name, _why_unknown(name))
         return _failure(name, refused[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _topic(self, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
+    def _topic(self, question: Question, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
         return {
             "error_code": ErrorCode.NONE,
             "name": name,
@@ -164,7 +180,7 @@ class ClusterHandlers:
                 len(topic.partitions),
                 (self._partition(number, found) for number, found in sorted(topic.partitions.items())),
             ),
-            "topic_authorized_operations": NOT_ASKED,
+            "topic_authorized_operations": OF_TOPIC if question.asks_of_topics else NOT_ASKED,
         }
 
     def _partition(self, number: int, partition: PartitionMetadata) -> Mapping[str, Any]:
@@ -191,7 +207,7 @@ class ClusterHandlers:
                 {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
                 for b in self._metadata.brokers().values()
             ],
-            "cluster_authorized_operations": NOT_ASKED,
+            "cluster_authorized_operations": OF_CLUSTER if body.include_cluster_authorized_operations else NOT_ASKED,
         }
 
 

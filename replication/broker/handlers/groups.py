@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from replication.broker.handlers.operations import NOT_ASKED, OF_GROUP
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import Group, Phase
@@ -20,6 +21,7 @@ IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins wi
 INSTANCES_FROM = 3  # Heartbeat
 PROTOCOLS_NAMED_FROM = 5  # SyncGroup
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
+TYPE = "classic"  # all groups here: members assign partitions themselves
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
 Answer = TypeVar("Answer", bound=events.Body)
@@ -171,10 +173,12 @@ class GroupHandlers:
 
     def describe(self, context: Work, body: Any) -> Response:
         """DescribeGroups: an unknown group is a dead one."""
+        asks_operations = getattr(body, "include_authorized_operations", False)
+        more = {"authorized_operations": OF_GROUP if asks_operations else NOT_ASKED}
 
         def row(group_id: str) -> Response:
             try:
-                return described(group_id, self._groups.group(group_id))
+                return {**described(group_id, self._groups.group(group_id)), **more}
             except KafkaError as error:
                 return {**described(group_id, None), "error_code": error.code}
 
@@ -182,14 +186,20 @@ class GroupHandlers:
         return {"groups": Rows(len(asked), map(row, asked))}
 
     def list(self, context: Work, body: Any) -> Response:
-        """ListGroups: the groups of this broker, in these states (default: any)."""
+        """ListGroups: the groups of this broker, in these states, of these types (default: any)."""
         wanted = {state.casefold() for state in getattr(body, "states_filter", ())}
+        types = {type_.casefold() for type_ in getattr(body, "types_filter", ())}
         try:
-            groups = self._groups.groups()
+            groups = self._groups.groups() if not types or TYPE in types else ()
         except KafkaError as error:
             return {"error_code": error.code, "groups": []}
         rows = (
-            {"group_id": group.id, "protocol_type": group.protocol_type or "", "group_state": group.phase}
+            {
+                "group_id": group.id,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.phase,
+                "group_type": TYPE,
+            }
             for group in groups
             if not wanted or group.phase.casefold() in wanted
         )

@@ -164,7 +164,10 @@ class TopicHandlers:
     # ------------------------------------------------------------------- elect
 
     async def elect_leaders(self, context: Work, body: Any) -> Response:
-        """Elect the preferred replicas, or any where nobody leads; of all partitions if none are named."""
+        """Elect the preferred replicas, or any where nobody leads.
+
+        If no partitions are named, elect of all, and tell of those that needed it.
+        """
         context.park()
         kind = getattr(body, "election_type", PREFERRED)
         if kind not in NOT_ELECTED:
@@ -185,12 +188,9 @@ class TopicHandlers:
         async for chunk in in_steps(tps):
             for tp in chunk:
                 is_elected = self._admin.is_elected(tp, is_unclean=is_unclean)
-                if is_elected is None:
-                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif not is_elected:
-                    code = NOT_ELECTED[kind]
-                else:
-                    code = ErrorCode.NONE if tp in needed else ErrorCode.ELECTION_NOT_NEEDED
+                code = _of_election(kind, is_elected, was_needed=tp in needed)
+                if code is ErrorCode.ELECTION_NOT_NEEDED and body.topic_partitions is None:
+                    continue
                 row = {"partition_id": tp.partition, "error_code": code, "error_message": None}
                 rows.setdefault(tp.topic, []).append(row)
         results = [{"topic": topic, "partition_result": found} for topic, found in rows.items()]
@@ -201,6 +201,14 @@ class TopicHandlers:
             known = list(self._metadata.topics().values())
             return (TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions))
         return (TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions)
+
+
+def _of_election(kind: int, is_elected: bool | None, *, was_needed: bool) -> ErrorCode:
+    if is_elected is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not is_elected:
+        return NOT_ELECTED[kind]
+    return ErrorCode.NONE if was_needed else ErrorCode.ELECTION_NOT_NEEDED
 
 
 def _ids(topics: Iterable[Any]) -> Iterable[tuple[str | None, Any]]:

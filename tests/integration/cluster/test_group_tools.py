@@ -2,10 +2,12 @@
 
 import pytest
 
+from datasource import lag_of_group
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
+from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
-from tests.support.commands import rows
+from tests.support.commands import rows, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +94,32 @@ def test_what_is_wrong_with_a_reset_is_refused(pylog, reading):
         in pylog("groups", "reset-offsets", "--group", group, "--topic", "nosuch", "--to-latest").failed()
     )
     assert "9" in pylog("groups", "reset-offsets", "--group", group, "--topic", f"{topic}:9", "--to-latest").failed()
+
+
+def test_nothing_done_is_no_success(pylog, reading, cluster):
+    topic, group, client = reading
+    never = f"never-{next(cluster.names)}"
+    for words in (
+        ("reset-offsets", "--all-topics", "--to-latest", "--execute"),
+        ("reset-offsets", "--all-topics", "--to-latest"),
+        ("delete-offsets", "--topic", topic),
+    ):
+        assert "group id not found" in pylog("groups", *words, "--group", never).failed()
+    other = cluster.create((1,))
+    assert "nothing of these topics" in pylog("groups", "delete-offsets", "--group", group, "--topic", other).failed()
+    with pytest.raises(KafkaError) as refused:
+        lag_of_group(cluster.running.bootstrap, never)
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert lag_of_group(cluster.running.bootstrap, group)["offsetsBehindLatest"] == 4
+
+    made = pylog("groups", "reset-offsets", "--group", never, "--topic", topic, "--to-latest", "--execute").ok()
+    assert made.err == f"set 2 offsets of group {never}\n"
+    assert {each.offset for each in client.committed(never).values()} == {5}
+
+
+def test_a_group_that_cannot_be_described_hides_no_other(pylog, reading, cluster):
+    topic, group, _ = reading
+    never = f"never-{next(cluster.names)}"
+    told = pylog("groups", "describe", "--group", never, "--group", group)
+    assert (told.code, [row[:3] for row in rows_of(told)]) == (1, [[group, topic, "0"], [group, topic, "1"]])
+    assert told.err.splitlines()[-1].endswith(f"group id not found (69): group '{never}'")
