@@ -136,6 +136,19 @@ class TransactionStateError(InvalidRequestError):
     """A batch that does not fit the open transaction of its producer."""
 
 
+class TransactionRepeatError(TransactionStateError):
+    """A batch of a transaction with sequence numbers of one before: to take it for that one would lose its records."""
+
+    def __init__(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
+        super().__init__(
+            f"producer {producer_id}, epoch {producer_epoch}: sequence number {sequence} was used in a transaction "
+            "that has ended; abort this one, and go on with a higher epoch",
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+        )
+
+
 class ReadOnlyStoreError(InvalidRequestError):
     """A write to a store that is open for reading only."""
 

@@ -179,6 +179,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (errors.OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (errors.CoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (errors.ProducerFencedError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.TransactionRepeatError, ErrorCode.TRANSACTION_ABORTABLE),
     (errors.TransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (errors.TransactionAbortedError, ErrorCode.TRANSACTION_ABORTABLE),
     (errors.BatchConflictError, ErrorCode.INVALID_REQUEST),

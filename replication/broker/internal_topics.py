@@ -85,11 +85,12 @@ class InternalTopic:
         tp = TopicPartition(self._topic, partition)
         if producer is not None:
             try:
-                is_in_transaction = self._replicas.leader(tp).writing.get(producer[0]) == producer[1]
+                is_in_transaction = self._replicas.leader(tp).writers.holds(*producer)
             except KafkaError as error:
                 return Written(error.code)
             if not is_in_transaction:
-                return Written(ErrorCode.INVALID_TXN_STATE)
+                # A marker or another role came since it was asked: whoever comes again finds out which.
+                return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return begin(self._append(tp, records, timeout_ms))
 
     def append_batch(

@@ -2,7 +2,8 @@
 
 A batch that comes late, after its transaction has ended, would open one that nobody ends. So the leader takes
 transactional batches of a producer only from when the coordinator says that the transaction holds the partition until
-the next marker comes: a marker that overtakes the answer voids it. What waits for an answer is appended in its order.
+the next marker comes: where a marker of that transaction overtakes the answer, the coordinator is asked again. What
+waits for an answer is appended in its order.
 Belongs to the event loop.
 """
 
@@ -24,11 +25,14 @@ from replication.protocol.apis import ApiKey
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import AppendResult
+from replication.replica.leader.writers import Question, Waiter
 
 logger = logging.getLogger(__name__)
 
-# While the markers of the transaction before are written: as long as Kafka's leaders, and a little longer.
-TRIES, RETRY_S = 10, 0.02
+# Between two questions while the coordinator cannot say: at first as in Kafka, then a part of the wait so far.
+RETRY_S, RETRY_S_MAX, RETRY_PART = 0.02, 0.2, 0.125
+# A question is asked for no more than half the time of its request, so that the answer finds its client.
+ASKED_PART = 0.5
 _PRODUCER = struct.Struct(">43xqh")  # of a batch: the id and epoch of its producer
 
 
@@ -55,7 +59,7 @@ class Verification:
         self._metadata = metadata
         self._clients = clients
         self._transactions = transactions
-        self._tasks: set[asyncio.Task[ErrorCode]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def append(
         self,
@@ -64,11 +68,11 @@ class Verification:
         acks: int,
         request: PendingProduce,
         transaction: tuple[str, bool],
+        timeout_ms: int,
     ) -> None:
         """As `Leader.append`, of a transactional batch; `transaction`: its id, and whether the batch adds to it."""
         producer_id, producer_epoch = _PRODUCER.unpack_from(records)
         asked = Asked(transaction[0], producer_id, producer_epoch, transaction[1])
-        wait = self.look(leader, asked)
 
         def append(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
@@ -77,60 +81,67 @@ class Verification:
                 message = f"{asked.transactional_id!r} does not hold {leader.replica.tp} now: {error.name}"
                 request.settle(leader.replica.tp, AppendResult(error, error_message=message))
 
-        if wait is None:
-            append(ErrorCode.NONE)
-        else:
-            wait.add_done_callback(lambda done: append(_judge(leader, asked, done)))
+        self._look(leader, asked, timeout_ms, append)
 
     async def check(self, leader: Leader, asked: Asked) -> ErrorCode:
         """Return NONE if the transaction holds the partition, which may be written to at once."""
-        wait = self.look(leader, asked)
-        if wait is None:
-            return ErrorCode.NONE
-        await asyncio.wait((wait,))
-        return _judge(leader, asked, wait)
+        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def tell(error: ErrorCode) -> None:
+            if not answer.done():  # nobody waits any more
+                answer.set_result(error)
+
+        self._look(leader, asked, self._config.offsets_commit_timeout_ms, tell)
+        return answer.result() if answer.done() else await answer
 
     def end(self) -> None:
         for task in self._tasks:
             task.cancel()
 
-    def look(self, leader: Leader, asked: Asked) -> asyncio.Future[ErrorCode] | None:
-        """Return the answer of the coordinator, when it comes; None: it is known, or nobody needs it."""
-        if leader.writing.get(asked.producer_id) == asked.producer_epoch:
-            return None
+    def _look(self, leader: Leader, asked: Asked, timeout_ms: int, tell: Waiter) -> None:
+        """Call `tell` with NONE if the transaction holds the partition: at once, where that is known or not asked."""
+        producer = asked.producer_id, asked.producer_epoch
         if not (self._config.transaction_partition_verification_enable or asked.adds):
-            leader.writing[asked.producer_id] = asked.producer_epoch
-            return None
-        known = leader.asking.get(asked.producer_id)
-        if known is not None and known[0] == asked.producer_epoch:
-            return known[1]
-        wait = asyncio.get_running_loop().create_task(self._ask(leader.replica.tp, asked))
-        self._tasks.add(wait)
-        wait.add_done_callback(self._tasks.discard)
-        leader.asking[asked.producer_id] = asked.producer_epoch, wait
-        wait.add_done_callback(lambda done: _note(leader, asked, done))
-        return wait
+            leader.writers.add(*producer)
+        if leader.writers.holds(*producer):
+            tell(ErrorCode.NONE)
+            return
+        loop = asyncio.get_running_loop()
+        question, is_new = leader.writers.question(*producer)
+        question.waiters.append(tell)
+        question.until_s = max(question.until_s, loop.time() + ASKED_PART * timeout_ms / 1000)
+        if is_new:
+            task = loop.create_task(self._ask(leader, asked, question))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            # Where it ended early; else all are told already.
+            over = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            task.add_done_callback(lambda _: leader.writers.answered(*producer, over))
 
-    async def _ask(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
-        error = ErrorCode.NONE
-        for _ in range(TRIES):
-            try:
-                error = await self._ask_once(tp, asked)
-            except KafkaError as failure:
-                error = failure.code
-            except (OSError, TimeoutError, ProtocolError) as failure:
-                logger.info("tp=%s the coordinator does not answer: %s", tp, failure)
-                error = ErrorCode.NOT_ENOUGH_REPLICAS
-            if error is not ErrorCode.CONCURRENT_TRANSACTIONS:
+    async def _ask(self, leader: Leader, asked: Asked, question: Question) -> None:
+        """Ask until the coordinator knows, and no marker has overtaken what it said; then tell all who wait."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while True:
+            question.is_void = False
+            error = await self._ask_safely(leader.replica.tp, asked)
+            if question.is_void and error is ErrorCode.NONE:
+                error = ErrorCode.CONCURRENT_TRANSACTIONS
+            now_s = loop.time()
+            if leader.is_over or not error.is_retriable or now_s >= question.until_s:
                 break
-            await asyncio.sleep(RETRY_S)
-        # Producers know what to do with these; not with the coordinator's.
-        if error.is_retriable:
+            await asyncio.sleep(min(RETRY_S_MAX, max(RETRY_S, (now_s - began_s) * RETRY_PART)))
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if leader.is_over else _told(error, adds=asked.adds)
+        leader.writers.answered(asked.producer_id, asked.producer_epoch, error)
+
+    async def _ask_safely(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
+        try:
+            return await self._ask_once(tp, asked)
+        except KafkaError as failure:
+            return failure.code
+        except (OSError, TimeoutError, ProtocolError) as failure:
+            logger.info("tp=%s the coordinator does not answer: %s", tp, failure)
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        told = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
-        if not asked.adds:
-            told[ErrorCode.TRANSACTION_ABORTABLE] = ErrorCode.INVALID_TXN_STATE
-        return told.get(error, error)
 
     async def _ask_once(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
         name = asked.transactional_id
@@ -166,19 +177,11 @@ class Verification:
         return ErrorCode(int(found.topic_results[0].results_by_partition[0].partition_error_code))
 
 
-def _note(leader: Leader, asked: Asked, done: asyncio.Future[ErrorCode]) -> None:
-    """The first to hear of the answer: unless a marker came before it, the producer may write here."""
-    if leader.asking.get(asked.producer_id) == (asked.producer_epoch, done):
-        del leader.asking[asked.producer_id]
-        if not done.cancelled() and done.result() is ErrorCode.NONE:
-            leader.writing[asked.producer_id] = asked.producer_epoch
-
-
-def _judge(leader: Leader, asked: Asked, done: asyncio.Future[ErrorCode]) -> ErrorCode:
-    """What counts is what holds now, when the batch is about to be appended."""
-    if leader.is_over or done.cancelled():
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    error = done.result()
-    if error is ErrorCode.NONE and leader.writing.get(asked.producer_id) != asked.producer_epoch:
-        return ErrorCode.INVALID_TXN_STATE
-    return error
+def _told(error: ErrorCode, *, adds: bool) -> ErrorCode:
+    """Return what producers know what to do with, for an answer of the coordinator."""
+    if error.is_retriable:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    is_unknown = error is ErrorCode.TRANSACTION_ABORTABLE and not adds
+    return ErrorCode.INVALID_TXN_STATE if is_unknown else error

@@ -72,7 +72,7 @@ class InternalTopic(Protocol):
     ) -> Written | Awaitable[Written]:
         """Append a batch whose records have keys; the outcome is known when all replicas in sync have it, or it failed.
 
-        `producer` (id and epoch): its transaction must hold the partition, else INVALID_TXN_STATE.
+        `producer` (id and epoch): its transaction must hold the partition, else NOT_LEADER_OR_FOLLOWER.
         """
 
     def append_batch(

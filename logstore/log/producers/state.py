@@ -1,10 +1,13 @@
 """Producers: what a log knows of those who write to it, and which batches it takes from them. Decides, touches nothing.
 
-A producer stamps its batches with its id, an epoch and running sequence numbers. The rules are Kafka's (KIP-98, 360):
+A producer stamps its batches with its id, an epoch and running sequence numbers. The rules are Kafka's (KIP-98, 360),
+but for one:
 
 - A batch follows the last one of its producer: sequence numbers without a gap, from 2^31 - 1 on to 0. An unknown
   producer may begin anywhere; a new epoch begins at 0, and then older epochs are refused for good.
 - A batch that is one of the last five of its producer and epoch is a duplicate: it is there, and is not written again.
+- A batch of a transaction repeats none but one of the same transaction: a client that uses the sequence numbers of an
+  aborted one again has other records in it. Here pylog is stricter than Kafka, which takes it for the aborted batch.
 - A transactional batch without a sequence number is a coordinator's: it is taken, and never a duplicate.
 - The first transactional batch opens a transaction; a marker (a control batch: COMMIT or ABORT) ends it. While it is
   open the producer writes nothing else here, and a new epoch has to wait until a marker ended it.
@@ -33,6 +36,7 @@ from logstore.errors import (
     CoordinatorFencedError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    TransactionRepeatError,
     TransactionStateError,
 )
 from logstore.log.segments.index import AbortedTransaction
@@ -40,6 +44,7 @@ from logstore.records.batch import BatchHeader, ProducerStamp, sequence_after
 from logstore.records.marker import ControlMarker
 
 BATCHES_KEPT = 5
+SEQUENCES = 2**31  # then they begin at 0 again
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 
 _SNAPSHOT_VERSION = 1
@@ -218,7 +223,7 @@ class ProducerStates:
         Producers that wrote last before `expired_ms` are unknown. A request of more batches than are kept asks
         `is_stored` for what came before those.
 
-        Raises: OutOfOrderSequenceError, ProducerFencedError, TransactionStateError.
+        Raises: OutOfOrderSequenceError, ProducerFencedError, TransactionStateError, TransactionRepeatError.
         """
         admission = self._duplicates(batches, is_stored, expired_ms)
         changed: dict[int, ProducerState] = {}
@@ -288,7 +293,13 @@ class ProducerStates:
         return Admission(count, offset, newest.last_offset + 1)
 
     def _kept(self, batch: BatchHeader, expired_ms: int) -> KeptBatch | None:
-        return self._live(batch.producer_id, expired_ms).kept(batch) if batch.producer_id >= 0 else None
+        if batch.producer_id < 0:
+            return None
+        state = self._live(batch.producer_id, expired_ms)
+        kept = state.kept(batch)
+        if kept and batch.is_transactional and not (state.is_open and kept.first_offset >= state.open_from):
+            raise TransactionRepeatError(batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        return kept
 
     def to_snapshot(self) -> bytes:
         entries = [entry for state in self.states() for entry in _entries(state)]
@@ -335,8 +346,12 @@ def _check(state: ProducerState, batch: BatchHeader) -> None:
     if state.epoch == NO_EPOCH or batch.base_sequence == NO_SEQUENCE:
         return
     expected = sequence_after(state.last_sequence) if epoch == state.epoch else 0
-    if batch.base_sequence != expected:
-        raise OutOfOrderSequenceError(producer_id, epoch, batch.base_sequence, expected)
+    if batch.base_sequence == expected:
+        return
+    is_behind = (expected - batch.base_sequence) % SEQUENCES <= SEQUENCES // 2
+    if batch.is_transactional and not state.is_open and epoch == state.epoch and is_behind:
+        raise TransactionRepeatError(producer_id, epoch, batch.base_sequence)
+    raise OutOfOrderSequenceError(producer_id, epoch, batch.base_sequence, expected)
 
 
 def _entries(state: ProducerState) -> Iterator[bytes]:

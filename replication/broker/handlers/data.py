@@ -204,7 +204,8 @@ class DataHandlers:
                 continue
             if request.transactional_id is not None and is_transactional(batch):
                 transaction = request.transactional_id, adds
-                self._verification.append(leader, batch, request.acks, pending, transaction)
+                timeout_ms = max(0, request.timeout_ms)
+                self._verification.append(leader, batch, request.acks, pending, transaction, timeout_ms)
             else:
                 leader.append(batch, request.acks, pending)
 
@@ -247,6 +248,8 @@ class DataHandlers:
         self, version: int, tp: TopicPartition, result: AppendResult, moved: dict[int, NodeEndpoint]
     ) -> PartitionProduced:
         code, base_offset, append_ms, log_start, message, wrong_rows = result
+        if code is ErrorCode.TRANSACTION_ABORTABLE and version < PRODUCE_ADDS:
+            code = ErrorCode.INVALID_TXN_STATE  # the client aborts for this one, too
         errors = tuple(RecordError(row, message) for row in wrong_rows)
         leader = None
         if code is not ErrorCode.NONE:

@@ -15,7 +15,7 @@ from replication.broker.markers import write_here
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
-from replication.coordinators.transactions.machine.state import Phase, Transaction
+from replication.coordinators.transactions.machine.state import NO_EPOCH, NO_ID, Phase, Transaction
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, rows_by_topic
 from replication.network.steps import all_of
@@ -79,6 +79,8 @@ class TransactionHandlers:
     async def init_producer_id(self, context: Work, body: Any) -> Response:
         """Without a transactional id: a new producer id with epoch 0, even for a client that names one."""
         context.park()
+        if (getattr(body, "producer_id", NO_ID) == NO_ID) != (getattr(body, "producer_epoch", NO_EPOCH) == NO_EPOCH):
+            return _initialized(ErrorCode.INVALID_REQUEST, events.Initialized())  # half of a producer
         name, fresh_id = body.transactional_id, -1
         try:
             fresh_id = await self._transactions.next_id()
@@ -89,13 +91,7 @@ class TransactionHandlers:
             found = events.Initialized(ErrorCode.NONE, fresh_id, 0)
             if name is not None:
                 found = await self._initialize(name, fresh_id, body)
-        return {
-            "error_code": _told(context, found.error),
-            "producer_id": found.producer_id,
-            "producer_epoch": found.producer_epoch,
-            "ongoing_txn_producer_id": found.ongoing_producer_id,
-            "ongoing_txn_producer_epoch": found.ongoing_producer_epoch,
-        }
+        return _initialized(_told(context, found.error), found)
 
     async def _initialize(self, name: str, fresh_id: int, body: Any) -> events.Initialized:
         try:
@@ -302,6 +298,16 @@ class TransactionHandlers:
             "unknown_state_filters": tuple(unknown),
             "transaction_states": rows,
         }
+
+
+def _initialized(code: ErrorCode, found: events.Initialized) -> Response:
+    return {
+        "error_code": code,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "ongoing_txn_producer_id": found.ongoing_producer_id,
+        "ongoing_txn_producer_epoch": found.ongoing_producer_epoch,
+    }
 
 
 def _described(found: Transaction, code: ErrorCode = ErrorCode.NONE) -> Response:

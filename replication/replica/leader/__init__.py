@@ -2,10 +2,10 @@
 
 From the ground up: `results`, what handlers and leaders say to each other, as values; `purgatory`, who waits for a
 commit; `isr_writer`, ISRs written to the tree, many at once; `broker_epochs`, who may ask as a follower; `standing`,
-the followers that ask on; `log_starts`, where their logs start; `guard`, what clients may append; `leader`, which
-drives `machine.isr` and takes records; `bystander`, what a replica shows that does not lead; `fetches`, reads over
-many partitions, and their wait; `sessions`, what followers ask for, from request to request; `offsets`, by time and by
-epoch.
+the followers that ask on; `log_starts`, where their logs start; `writers`, whose transactions hold the partition;
+`guard`, what clients may append; `leader`, which drives `machine.isr` and takes records; `bystander`, what a replica
+shows that does not lead; `fetches`, reads over many partitions, and their wait; `sessions`, what followers ask for,
+from request to request; `offsets`, by time and by epoch.
 
 A change of the ISR counts as possible at once where it grows, and as done only when it is written.
 """

@@ -9,7 +9,6 @@ the log's queue go to it together.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import groupby
@@ -29,6 +28,7 @@ from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.leader.standing import StandingFollowers
+from replication.replica.leader.writers import Writers
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
@@ -110,9 +110,7 @@ class Leader:
         self.recent = BatchCache()
         self.starts = LogStarts()  # of the followers
         self.standing = StandingFollowers()
-        # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
-        self.writing: dict[int, int] = {}
-        self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
+        self.writers = Writers()
         self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
         self._waits = PendingProduces()
         self._group: _AppendGroup | None = None
@@ -317,8 +315,7 @@ class Leader:
 
         From now on nobody writes in that transaction here.
         """
-        self.writing.pop(marker.producer_id, None)
-        self.asking.pop(marker.producer_id, None)
+        self.writers.end(marker)
         if not self.has_enough_replicas():
             few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(self.replica.tp, few)

@@ -245,7 +245,7 @@ def test_a_marker_that_overtakes_the_coordinators_answer_voids_it(brokers):
     broker.coordinators.verification._ask_once = slow
     end = talk.end_of(T0)
     answer = talk.produce(T0, b"late", wait=False)
-    while not on_leader(brokers, T0, lambda role: role.asking):
+    while not on_leader(brokers, T0, lambda role: role.writers.asks):
         pass
     assert talk.end() is NONE
     while not done(talk):

@@ -1,5 +1,8 @@
 """What is known of producers: snapshots say all of it, and a transaction holds what lies in it."""
 
+import pytest
+
+from logstore.errors import OutOfOrderSequenceError, TransactionRepeatError
 from logstore.log.producers import tracker
 from logstore.log.producers.state import KeptBatch, ProducerState, ProducerStates
 from logstore.log.segments.index import AbortedTransaction
@@ -47,3 +50,35 @@ def test_of_the_snapshots_stay_the_first_those_of_segments_and_the_newest_two(ro
         assert {*log.files.view.snapshots} == needed
         assert names(log) == names(reopen(log.directory, env))
     assert len(written) > 20
+
+
+def in_transaction(sequence, value=b"x", count=1, epoch=1):
+    rows = [Record(n, 1000, None, value) for n in range(count)]
+    return build(rows, producer=(7, epoch, sequence), attributes=TRANSACTIONAL)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("begins_next", [False, True])
+def test_a_batch_of_a_transaction_repeats_none_of_one_that_has_ended(root, env, commit, begins_next):
+    """A client that lost an answer, and aborted, uses its numbers again: to take the batch for the old one loses it."""
+    log = make(root, env)
+    log.append_as_leader(in_transaction(0, b"first"))
+    log.append_as_leader(in_transaction(1, b"lost answer"))
+    assert log.append_as_leader(in_transaction(1, b"lost answer")).is_duplicate, "within the transaction"
+    log.append_marker(7, 1, commit=commit)
+    if begins_next:
+        log.append_as_leader(in_transaction(2, b"next"))
+    end = log.files.view.end
+    with pytest.raises(TransactionRepeatError, match="higher epoch"):
+        log.append_as_leader(in_transaction(1, b"another value"))
+    assert log.files.view.end == end
+    log.append_marker(7, 1, commit=False)
+    assert log.append_as_leader(in_transaction(0, b"higher", epoch=2)).first_offset == log.files.view.end - 1
+
+
+def test_a_gap_of_a_transaction_is_one_still(root, env):
+    log = make(root, env)
+    log.append_as_leader(in_transaction(0))
+    log.append_marker(7, 1, commit=True)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append_as_leader(in_transaction(5))

@@ -382,3 +382,19 @@ def test_a_kept_transaction_whose_epochs_run_out_goes_on_with_another_id():
     ended = driver.end(pair, bumps_epoch=True)
     assert ended == events.Ended(NONE, first.producer_id, 1)
     assert driver.end(pair, bumps_epoch=True) == ended
+
+
+def test_the_empty_transaction_behind_one_that_is_ending_is_aborted_once_that_has_ended():
+    """A client with an epoch per transaction is one ahead: to be told INVALID_TXN_STATE would be its end."""
+    driver = Driver()
+    pair = driver.begun(A)
+    driver.end(pair, bumps_epoch=True, settle=False)
+    driver.store()
+    assert driver.transaction.phase is Phase.PREPARE_COMMIT
+    following = pair[0], pair[1] + 1
+    for commits in (False, True):
+        asked = driver.end(following, commits=commits, bumps_epoch=True, settle=False)
+        assert asked.error is ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.mark(driver.markers.pop().partitions)
+    driver.store()
+    assert driver.end(following, commits=False, bumps_epoch=True).error is NONE

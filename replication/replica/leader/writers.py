@@ -1,0 +1,80 @@
+"""Writers: the producers whose transactions hold a partition, as their coordinator said, until the next marker.
+
+Law: what was said before a marker of that transaction came counts no more; what was said of a later one does. A marker
+that has a higher epoch than the batches that it ends says nothing of that epoch: the next transaction has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from logstore.records.marker import Marker
+from replication.errors import ErrorCode
+
+Waiter = Callable[[ErrorCode], None]
+
+
+class Question:
+    """What the coordinator is asked of one epoch of a producer, and who waits for the answer, in order."""
+
+    __slots__ = ("is_void", "until_s", "waiters")
+
+    def __init__(self) -> None:
+        self.is_void = False  # a marker came since it was asked last: it must be asked again
+        self.until_s = 0.0  # of the loop's time: no longer than this
+        self.waiters: list[Waiter] = []
+
+
+class Writers:
+    """Of one role as leader."""
+
+    __slots__ = ("_epochs", "_questions")
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, int] = {}  # producer id -> epoch
+        self._questions: dict[int, dict[int, Question]] = {}  # by producer id and epoch
+
+    @property
+    def asks(self) -> bool:
+        """Is the coordinator asked about anybody?"""
+        return bool(self._questions)
+
+    def holds(self, producer_id: int, producer_epoch: int) -> bool:
+        return self._epochs.get(producer_id) == producer_epoch
+
+    def add(self, producer_id: int, producer_epoch: int) -> None:
+        self._epochs[producer_id] = max(producer_epoch, self._epochs.get(producer_id, -1))
+
+    def question(self, producer_id: int, producer_epoch: int) -> tuple[Question, bool]:
+        """Return the question about this epoch, and whether it is a new one, which somebody has to ask."""
+        questions = self._questions.setdefault(producer_id, {})
+        known = questions.get(producer_epoch)
+        if known is not None:
+            return known, False
+        made = questions[producer_epoch] = Question()
+        return made, True
+
+    def answered(self, producer_id: int, producer_epoch: int, error: ErrorCode) -> None:
+        """Tell all who wait, in their order; nothing can come between them. No error: the producer may write here."""
+        questions = self._questions.get(producer_id, {})
+        question = questions.pop(producer_epoch, None)
+        if question is None:
+            return
+        if not questions:
+            del self._questions[producer_id]
+        if error is ErrorCode.NONE:
+            self.add(producer_id, producer_epoch)
+        for tell in question.waiters:
+            tell(error)
+
+    def end(self, marker: Marker) -> None:
+        """Nobody writes any more in the transaction that this marker ends."""
+        epoch = self._epochs.get(marker.producer_id)
+        if epoch is not None and _ends(marker, epoch):
+            del self._epochs[marker.producer_id]
+        for asked, question in self._questions.get(marker.producer_id, {}).items():
+            question.is_void = question.is_void or _ends(marker, asked)
+
+
+def _ends(marker: Marker, producer_epoch: int) -> bool:
+    return producer_epoch < marker.producer_epoch + (not marker.is_above)
