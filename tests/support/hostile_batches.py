@@ -12,6 +12,7 @@ from typing import NamedTuple
 import cramjam
 
 from logstore.records.batch import HEADER_BYTES, BatchHeader, seal, varint, write_header
+from logstore.records.compression import Codec, compress
 from replication.errors import ErrorCode
 
 OK, WRONG, DAMAGED = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
@@ -84,12 +85,12 @@ CASES = {
     "a gap in the offsets": Case(raw_batch(TWO, 2, last_delta=5), WRONG),
     "two records, one offset": Case(raw_batch(TWO, 2, last_delta=0), WRONG),
     "negative count": Case(raw_batch(TWO, -1, last_delta=1), WRONG),
-    "offset deltas 0, 0": Case(raw_batch(record() + record(), 2), WRONG, rows=(1,)),
-    "offset deltas 1, 0": Case(raw_batch(record(1) + record(0), 2), WRONG, rows=(0,)),
-    "offset deltas 5, 9": Case(raw_batch(record(5) + record(9), 2), WRONG, rows=(0,)),
-    "negative offset delta": Case(raw_batch(record(-1) + record(0), 2), WRONG, rows=(0,)),
+    "offset deltas 0, 0": Case(raw_batch(record() + record(), 2), WRONG, OK, rows=(1,)),
+    "offset deltas 1, 0": Case(raw_batch(record(1) + record(0), 2), WRONG, OK, rows=(0,)),
+    "offset deltas 5, 9": Case(raw_batch(record(5) + record(9), 2), WRONG, OK, rows=(0,)),
+    "negative offset delta": Case(raw_batch(record(-1) + record(0), 2), WRONG, OK, rows=(0,)),
     "bytes behind the records": Case(raw_batch(TWO + b"\0\0\0", 2), WRONG),
-    "key of -5 bytes": Case(raw_batch(_sized(FIELD + varint(-5) + varint(1) + b"v\0")), WRONG),
+    "key of -5 bytes": Case(raw_batch(_sized(FIELD + varint(-5) + varint(1) + b"v\0")), WRONG, OK),
     "value beyond the record": Case(raw_batch(_sized(FIELD + varint(-1) + varint(90) + b"v\0")), WRONG, rows=(0,)),
     "a header without a key": Case(
         raw_batch(record(headers=varint(1) + varint(-1) + varint(1) + b"z")), WRONG, rows=(0,)
@@ -127,13 +128,13 @@ CASES = {
     "zstd, garbage": Case(raw_batch(b"\xff" * 30, attributes=4), WRONG, -1),
     "gzip, cut": Case(raw_batch(gzip.compress(TWO)[:-9], 2, attributes=1), WRONG, -1),
     "gzip, good": Case(raw_batch(gzip.compress(TWO), 2, attributes=1), OK),
-    "lz4, garbage inside": Case(raw_batch(bytes(cramjam.lz4.compress(b"\xff" * 40)), attributes=3), WRONG, -1),
+    "lz4, garbage inside": Case(raw_batch(bytes(compress(Codec.LZ4, b"\xff" * 40)), attributes=3), WRONG),
     "gzip, garbage inside": Case(raw_batch(gzip.compress(b"\xff" * 40), attributes=1), WRONG, rows=(0,)),
     "gzip, five records said": Case(raw_batch(gzip.compress(TWO), 5, attributes=1), WRONG, rows=(2,)),
     "gzip, one record said": Case(raw_batch(gzip.compress(TWO), attributes=1), WRONG),
     "gzip, empty inside": Case(raw_batch(gzip.compress(b""), attributes=1), WRONG),
     "a delete horizon": Case(raw_batch(ONE, attributes=0x40), WRONG, OK),
-    "LogAppendTime": Case(raw_batch(ONE, attributes=8), ErrorCode.INVALID_TIMESTAMP),
+    "LogAppendTime": Case(raw_batch(ONE, attributes=8), ErrorCode.INVALID_TIMESTAMP, OK),
     "LogAppendTime to a topic that has it": Case(
         raw_batch(ONE, attributes=8), ErrorCode.INVALID_TIMESTAMP, kind="append time"
     ),
@@ -141,7 +142,7 @@ CASES = {
     "largest timestamp below the records'": Case(raw_batch(ONE, times=(T_MS, T_MS - 5)), OK),
     "largest timestamp above the records'": Case(raw_batch(ONE, times=(T_MS, T_MS + 5000)), OK),
     "largest timestamp wrong, lz4": Case(
-        raw_batch(bytes(cramjam.lz4.compress(ONE)), attributes=3, times=(T_MS, T_MS - 5)), OK
+        raw_batch(bytes(compress(Codec.LZ4, ONE)), attributes=3, times=(T_MS, T_MS - 5)), OK
     ),
     "compact, no key": Case(raw_batch(ONE), WRONG, kind="compact", rows=(0,)),
     "compact, one of two without a key": Case(
@@ -150,7 +151,9 @@ CASES = {
     "compact, no key, gzip": Case(raw_batch(gzip.compress(TWO), 2, attributes=1), WRONG, kind="compact", rows=(0, 1)),
     "compact, key": Case(raw_batch(record(key=b"k")), OK, kind="compact"),
     "compact, garbage": Case(raw_batch(b"\xff" * 40), WRONG, -1, kind="compact"),
-    "compact, deltas 0, 0": Case(raw_batch(record(key=b"k") + record(key=b"k"), 2), WRONG, kind="compact", rows=(1,)),
+    "compact, deltas 0, 0": Case(
+        raw_batch(record(key=b"k") + record(key=b"k"), 2), WRONG, OK, kind="compact", rows=(1,)
+    ),
 }
 
 

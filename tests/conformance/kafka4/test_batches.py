@@ -1,6 +1,7 @@
 """Batches beside a real Kafka 4.4: what our client and tools send is taken there."""
 
 import os
+import socket
 import time
 
 import pyarrow as pa
@@ -9,8 +10,12 @@ import pytest
 import logstore
 from replication.client.kafka_client import KafkaClient
 from replication.local_cluster import LocalCluster
+from replication.protocol import apis
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from replication.tools.mirror import mirror
 from tests.support.commands import run_pylog
+from tests.support.hostile_batches import CASES
 from tests.support.kafka4 import Kafka4
 from tests.support.repeats import only_long
 
@@ -91,6 +96,37 @@ def test_mirror_names_the_settings_that_it_leaves_out_and_copies_the_others(kafk
             assert copied.records == 3
             assert "does not know compression.zstd.level" in caplog.text
         with KafkaClient(ours.bootstrap) as there:
-            assert there.overrides(["set"])["set"] == settings
+            assert there.overrides(["set"])["set"].items() >= settings.items()
     with logstore.open(tmp_path / "copy", mode="r") as store:
         assert store.topic("set").overrides.items() >= settings.items()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_real_kafka_answers_as_the_page_says(kafka, client, name):
+    case = CASES[name]
+    settings = {"compact": {"cleanup.policy": "compact"}, "append time": {"message.timestamp.type": "LogAppendTime"}}
+    topic = f"hostile-{case.kind.replace(' ', '-')}"
+    if topic not in client.topics():
+        client.create_topic(topic, partitions=1, replicas=1, **settings.get(case.kind, {}))
+    wanted = case.code if case.kafka == "same" else case.kafka
+    assert produced(kafka, topic, case.data) == (None if wanted is None else int(wanted))
+
+
+def produced(kafka, topic, data):
+    """The error code for these bytes; None: it does not answer."""
+    topics = (ProduceTopic(topic, (ProducePartition(0, data),)),)
+    host, port = kafka.address(1).split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        for piece in apis.encode_request(ApiKey.PRODUCE, 9, 1, "test", ProduceRequest(-1, 5000, topics)):
+            connection.sendall(piece)
+        try:
+            answered = b""
+            while len(answered) < 4 or len(answered) < 4 + int.from_bytes(answered[:4], "big"):
+                piece = connection.recv(65536)
+                if not piece:
+                    return None
+                answered += piece
+        except TimeoutError:
+            return None
+    found = apis.decode_response(ApiKey.PRODUCE, 9, memoryview(answered)[4:])[1]
+    return found.topics[0].partitions[0].error_code

@@ -1,5 +1,8 @@
 """A leader takes no batch that readers could not read: the same answers whichever way a Produce takes."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from logstore.records.batch import header_at
@@ -11,6 +14,7 @@ from tests.integration.broker.test_data_handlers import client_of
 from tests.support.hostile_batches import CASES, T_MS, bomb, raw_batch, record
 from tests.support.site import batch, on_loop, values_of, write_at_once
 
+PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 CONFIG = {
     "plain": {},
     "compact": {"cleanup.policy": "compact"},
@@ -96,3 +100,13 @@ async def test_a_batch_that_expands_beyond_reason_is_refused_and_others_go_on(tm
         assert found.error_code == ErrorCode.INVALID_RECORD
         assert "more than 6" in found.error_message
         assert (await client.produce(bytes(batch(b"next")))).base_offset == 0
+
+
+def test_the_page_names_the_batches_to_which_a_real_kafka_answers_otherwise():
+    table = PAGE.read_text().partition("| Batch | ours | Kafka's |")[2].partition("\n\n")[0]
+    said = {
+        name: (int(ours), kafka) for name, ours, kafka in re.findall(r"^\| (.+?) \| (\d+) \| (.+?) \|", table, re.M)
+    }
+    differ = {name: case for name, case in CASES.items() if case.kafka != "same"}
+    codes = {name: "no answer" if case.kafka is None else str(int(case.kafka)) for name, case in differ.items()}
+    assert said == {name: (int(case.code), codes[name]) for name, case in differ.items()}
