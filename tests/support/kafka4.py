@@ -22,6 +22,7 @@ from logstore.env import SYSTEM
 FILES = Path(__file__).parent / "kafka4_files"
 VERSION = "4.4.0"
 FETCHED_WITHIN_S, READY_WITHIN_S, ENDED_WITHIN_S = 600, 120, 30
+STARTS = 3
 # What lives for seconds needs no second compiler, and no second thread that collects garbage.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -139,7 +140,7 @@ class Kafka4:
     """
 
     def __init__(self, directory, brokers=1, *, settings=None, heap_mb=400):
-        self.directory = Path(directory)
+        self.directory = Path(directory) / "kafka"
         self.numbers = list(range(1, brokers + 1))
         self._settings = settings or {}
         self._heap_mb = heap_mb
@@ -162,7 +163,23 @@ class Kafka4:
 
     def __enter__(self):
         jars()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        for tries_left in reversed(range(STARTS)):
+            try:
+                self._begin()
+            except AssertionError:
+                self.__exit__()
+                if not tries_left:
+                    raise
+            except BaseException:
+                self.__exit__()
+                raise
+            else:
+                return self
+
+    def _begin(self):
+        """Start all brokers, on ports that nobody had a moment ago: another process may take one first."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
         ports = free_ports(2 * len(self.numbers))
         self._ports = {number: (ports[2 * at], ports[2 * at + 1]) for at, number in enumerate(self.numbers)}
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -170,15 +187,10 @@ class Kafka4:
         for number, running in zip(self.numbers, formats, strict=True):
             said = running.communicate(timeout=READY_WITHIN_S)[0]
             assert running.returncode == 0, f"broker {number} was not formatted: {said}"
-        try:
-            for number in self.numbers:
-                self.start(number, wait=False)
-            for number in self.numbers:
-                self.wait(number)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        for number in self.numbers:
+            self.start(number, wait=False)
+        for number in self.numbers:
+            self.wait(number)
 
     def __exit__(self, *error):
         for process in self._processes.values():
