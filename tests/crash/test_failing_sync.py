@@ -32,6 +32,9 @@ SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrang
 def run(workload, fails_at: int) -> User:
     disk = Disk(seed=fails_at)
     disk.mkdir(ROOT)
+    for directory in (ROOT, *ROOT.parents):  # it is there for good: fsyncs of the store are counted
+        disk.fsync(directory)
+    disk.fsyncs = 0
     disk.fsync_fails_at = fails_at
     user = User(disk)
     try:

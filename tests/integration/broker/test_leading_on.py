@@ -9,6 +9,7 @@ import pytest
 from logstore.records.batch import TRANSACTIONAL
 from logstore.records.marker import Marker
 from replication.errors import ErrorCode
+from replication.model.times import SpecialTime
 from replication.protocol.messages import FIRST_REQUEST, FetchPartition
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import FetchTerms
@@ -194,14 +195,14 @@ async def test_the_end_of_a_log_is_told_at_once_in_the_new_epoch(tmp_path):
     """Nobody else has led: what was committed is known. A leader that has only begun must learn it first."""
     async with Site(tmp_path) as site:
         one, three = await with_silent_follower(site, "120000")
-        assert (await one.replicas.offset_for_time(T0, -1)).offset == 0
+        assert (await one.replicas.offset_for_time(T0, SpecialTime.LATEST)).offset == 0
         sent = waiting(one.produce(b"a"))
         await until(lambda: one.end == 1)
         await site.elect(1)
-        assert (await one.replicas.offset_for_time(T0, -1))[2:] == (0, 1)
+        assert (await one.replicas.offset_for_time(T0, SpecialTime.LATEST))[2:] == (0, 1)
         await three.ask({T0: 1})
         assert (await sent).error_code is ErrorCode.NONE
-        assert (await one.replicas.offset_for_time(T0, -1)).offset == 1
+        assert (await one.replicas.offset_for_time(T0, SpecialTime.LATEST)).offset == 1
 
 
 @on_loop

@@ -71,7 +71,7 @@ def test_what_is_not_there_is_an_error_and_nothing_is_deleted(pylog, store, argu
 
 def test_a_compacted_topic_says_how_its_records_go(pylog, store):
     store.alter_topic("orders", config={"cleanup.policy": "compact"})
-    assert "tombstones" in pylog("delete-records", "orders", "--partition", 0, "--offset", 1).failed()
+    assert "tombstone" in pylog("delete-records", "orders", "--partition", 0, "--offset", 1).failed()
 
 
 def test_a_plan_stops_at_what_is_wrong_and_says_what_was_done(pylog, store):
