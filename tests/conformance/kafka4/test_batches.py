@@ -19,7 +19,7 @@ from tests.support.hostile_batches import CASES
 from tests.support.kafka4 import Kafka4
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
 ROWS, SIZE = 4000, 1000  # several batches
 
 

@@ -15,7 +15,7 @@ from replication.client.kafka_client import KafkaClient
 from tests.support.kafka4 import Kafka4
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
 
 CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
 COMPACTED = {"cleanup_policy": "compact", "segment_ms": "1000", "min_cleanable_dirty_ratio": "0.01"}

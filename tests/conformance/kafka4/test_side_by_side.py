@@ -12,7 +12,7 @@ from tests.support.in_process import brokers_in_process
 from tests.support.kafka4 import Kafka4, java_program
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
 JAVA = Path(__file__).parent / "java/AdminAnswers.java"
 
 

@@ -6,7 +6,7 @@ from replication.client.kafka_client import KafkaClient
 from tests.support.kafka4 import Kafka4, run_tool
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
 
 
 def test_a_real_kafka_serves_our_client_and_its_own_tools_and_survives_a_kill(tmp_path):

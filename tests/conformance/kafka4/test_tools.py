@@ -21,7 +21,7 @@ from tests.support.commands import run_pylog
 from tests.support.kafka4 import Kafka4, java
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
 
 
 @pytest.fixture(scope="module")
