@@ -135,6 +135,10 @@ class ProtocolError(errors.PylogError):
     """The peer broke the protocol: close its connection."""
 
 
+class UninformedError(errors.PylogError):
+    """This broker cannot answer yet: close the connection, and its client asks another one."""
+
+
 class TooManyItemsError(ProtocolError):
     """A message has more items in its arrays than it may have."""
 

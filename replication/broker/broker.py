@@ -21,6 +21,7 @@ from logstore.store.catalog import new_topic_id
 from logstore.store.log_dir import BROKER
 from replication.broker.config_changes import ConfigChanges
 from replication.broker.coordinators import Coordinators
+from replication.broker.first_news import FirstNews
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
@@ -194,7 +195,7 @@ class Broker:
             LogDirHandlers(self.config.log_dirs, self.replicas),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
-        return {**served, **self.coordinators.handlers(self.admin)}
+        return FirstNews(metadata).awaited({**served, **self.coordinators.handlers(self.admin)})
 
     def _note_metadata(self) -> None:
         live = self.replicas.metadata.brokers()

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.env import Env
 from logstore.records.plain import PlainHeader
-from replication.coordinators.partitioning import PartitionMapping
+from replication.coordinators.partitioning import PartitionMapping, not_heard
 from replication.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -215,7 +215,12 @@ class Terms(Generic[Slot]):
         return self._topic.may_lead_soon(number) or (left_ms is not None and now_ms - left_ms < MOVING_MS)
 
     def slots(self) -> list[Slot]:
-        """Return everything that is kept here. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return everything that is kept here.
+
+        Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE: not heard of the cluster yet.
+        """
+        if not self._metadata.is_told:
+            raise not_heard()
         self.look()
         if any(term.loading is not None for term in self._terms.values()):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

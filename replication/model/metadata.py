@@ -7,6 +7,7 @@ one of its name. Belongs to the event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,11 +45,17 @@ class PartitionUpdate(NamedTuple):
 class Metadata:
     def __init__(self) -> None:
         self.controller_id: BrokerId | None = None
+        self.told = asyncio.Event()  # a controller has described the cluster: see `is_told`
         self._brokers: Mapping[BrokerId, BrokerAddress] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[str, str] = {}  # topic id -> name
         self._leaders: dict[BrokerId, tuple[str, int]] = {}
         self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_told(self) -> bool:
+        """Has any controller described the whole cluster? Until then no topic is missing, only not known."""
+        return self.told.is_set()
 
     def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
         return self._brokers
@@ -88,16 +95,20 @@ class Metadata:
         partitions: Iterable[PartitionUpdate],
         *,
         gone: Iterable[str] = (),
+        is_whole: bool = True,
     ) -> tuple[TopicPartition, ...]:
         """Take all live brokers and the changed partitions of an UpdateMetadata request; return the newer ones.
 
-        `gone` are topics that were deleted while no controller told this broker.
+        `gone` are topics that were deleted while no controller told this broker. Not `is_whole`: more of the request
+        follows.
         """
         self.controller_id = controller_id
         self._brokers = {broker.id: broker for broker in brokers}
         for name in gone:
             self._forget(self._topics[name])
         taken = tuple(update.tp for update in partitions if self._take(update))
+        if is_whole:
+            self.told.set()
         for listener in self._listeners:
             listener()
         return taken

@@ -8,8 +8,8 @@ those of one turn of the event loop together.
   it; but Produces that follow each other at once. A handler does what must be in order before it returns its awaitable;
   the first steps of coroutines run in the order of the requests, too.
 - What writes to logs and comes in one turn of the event loop is *gathered*, and handled together: see `turn`.
-- A handler returns None for a request that gets no response (acks=0), and raises ProtocolError to close the
-  connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
+- A handler returns None for a request that gets no response (acks=0), and raises ProtocolError or UninformedError to
+  close the connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
 - A handler that only waits from here on (for replicas, say) calls `context.park()`: the request no longer counts as
   queued. Fetch, JoinGroup, SyncGroup and what brokers say to each other never count.
 - When a client goes away, its parked Fetch is cancelled. Everything else runs to its end.
@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from replication.errors import ProtocolError
+from replication.errors import ProtocolError, UninformedError
 from replication.network.admission import STALL_BYTES, Admission
 from replication.network.turn import Gathered, Turn, TurnHandler
 from replication.network.work import PARKING, Encoded, Handler, Work, encoding
@@ -437,6 +437,10 @@ class Connection(asyncio.BufferedProtocol):
     def _broke(self, work: Work, error: BaseException) -> None:
         if isinstance(error, ProtocolError):
             self._fail(str(error))
+            return
+        if isinstance(error, UninformedError):
+            logger.info("client=%s api=%s connection closed: %s", self.host, work.key.name, error)
+            self.abort()
             return
         logger.error(
             "client=%s id=%s api=%s version=%s failed, connection closed",

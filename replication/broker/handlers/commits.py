@@ -11,6 +11,7 @@ from replication.broker.verification import Asked, Verification
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group
+from replication.coordinators.partitioning import not_heard
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.network.steps import begin, in_steps, step
@@ -142,6 +143,8 @@ class CommitHandlers:
 
         Very many are changed in steps of CHANGED_AT_ONCE: then some may be stored, and others refused.
         """
+        if not self._metadata.is_told:
+            return dict.fromkeys(wanted, not_heard().code)
         codes: dict[TopicPartition, ErrorCode] = {}
         rest = iter(wanted)
         is_first = True

@@ -13,6 +13,7 @@ from logstore.records.marker import Marker
 from replication.broker.handlers.coordinators import GROUP, CoordinatorHandlers
 from replication.broker.markers import write_here
 from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.partitioning import not_heard
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.state import NO_EPOCH, NO_ID, Phase, Transaction
@@ -138,6 +139,8 @@ class TransactionHandlers:
         *,
         is_question: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
+        if not self._replicas.metadata.is_told:
+            return dict.fromkeys(tps, not_heard().code)
         unknown = {tp for tp in tps if self._replicas.metadata.leader(*tp) is None}
         if unknown and not is_question:
             refused = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,62 @@
+"""FirstNews: a broker that no controller has told of the cluster yet says nothing about topics and brokers.
+
+Its empty picture would pass for an empty cluster: tools would print no topics, and scripts would create those that are
+only not known yet. Such requests wait for the first UpdateMetadata, at most `WAIT_S`; then the connection is closed,
+and the client asks another broker, or again. Leaders and coordinators answer at once with a code that is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from replication.errors import UninformedError
+from replication.model.metadata import Metadata
+from replication.network.work import Handler, Work
+from replication.protocol.apis import ApiKey
+
+WAIT_S = 10.0
+
+WAITING = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    }
+)
+
+
+class FirstNews:
+    """Belongs to the event loop."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def awaited(self, handlers: Mapping[ApiKey, Handler]) -> Mapping[ApiKey, Handler]:
+        """`handlers`, of which those in WAITING wait."""
+        return {key: self._waiting(handler) if key in WAITING else handler for key, handler in handlers.items()}
+
+    def _waiting(self, handler: Handler) -> Handler:
+        def handle(work: Work, body: Any) -> Awaitable[Any] | Any:
+            return handler(work, body) if self._metadata.is_told else self._later(handler, work, body)
+
+        return handle
+
+    async def _later(self, handler: Handler, work: Work, body: Any) -> Any:
+        work.park()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._metadata.told.wait()
+        except TimeoutError:
+            raise UninformedError(f"no controller has described the cluster to this broker for {WAIT_S:g} s") from None
+        answer = handler(work, body)
+        return await answer if hasattr(answer, "__await__") else answer
