@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logstore.errors import InvalidRequestError, PylogError
@@ -89,7 +90,9 @@ class KafkaClient(Closing):
         self._rack = rack
         self._timeout_ms = timeout_ms
         self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pylog-client", daemon=True)
+        self._ended = self._loop.create_future()
+        run = partial(self._loop.run_until_complete, self._ended)
+        self._thread = threading.Thread(target=run, name="pylog-client", daemon=True)
         self._thread.start()
         self._producer: AsyncProducer | None = None
         self._endings: set[End] = set()
@@ -102,10 +105,10 @@ class KafkaClient(Closing):
         """
         if not self._is_closed:
             self._is_closed = True
-            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            stopping = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
             self._thread.join()
             self._loop.close()
+            stopping.result()
 
     @property
     def where(self) -> str:
@@ -384,14 +387,18 @@ class KafkaClient(Closing):
         return self._run(act(self._cluster))
 
     async def _stop(self) -> None:
-        for end in tuple(self._endings):
-            await end()
-        self._cluster.close()
-        waiting = asyncio.all_tasks() - {asyncio.current_task()}  # calls of other threads
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await asyncio.get_running_loop().shutdown_default_executor()
+        loop = asyncio.get_running_loop()
+        try:
+            for end in tuple(self._endings):
+                await end()
+            self._cluster.close()
+            waiting = asyncio.all_tasks() - {asyncio.current_task()}  # calls of other threads
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            await loop.shutdown_default_executor()
+        finally:
+            loop.call_soon(self._ended.set_result, None)  # the loop ends by itself, once whoever closes was told
 
     def _ending(self, close: End) -> End:
         """`close`, which is called at the end of this client unless it was called before."""

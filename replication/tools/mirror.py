@@ -36,6 +36,7 @@ from replication.tools.mirror_targets import (
     MirrorTarget,
     SourceTopic,
     Unit,
+    recreated,
 )
 
 __all__ = ["Copied", "MirrorError", "mirror"]
@@ -145,6 +146,7 @@ def _wanted(
             name=name,
             partitions=len(known[name].leaders),
             replicas=known[name].replicas,
+            id=known[name].id,
             settings={key: value for key, value in overrides.get(name, {}).items() if key not in _NOT_COPIED},
         )
         for name in sorted(chosen)
@@ -154,10 +156,8 @@ def _wanted(
 def _checked(start: int, first: int, end: int, tp: TopicPartition) -> int:
     """Return where to read on. Raises: MirrorError: the source is another one than before."""
     if start > end:
-        raise MirrorError(
-            f"{tp} was copied up to offset {start}, and ends at {end} in the source: it was "
-            "recreated there; delete the copy to begin again"
-        )
+        logger.warning("%s was copied up to offset %d, and ends at %d in the source", tp, start, end)
+        raise recreated(tp)
     if start < first:
         logger.warning("%s: offsets %d to %d were deleted in the source before they were copied", tp, start, first - 1)
     return max(start, first)
@@ -175,6 +175,8 @@ class _Copy:
         stop: threading.Event,
     ) -> None:
         self._source, self._target, self._progress, self._stop = source, target, progress, stop
+        wanted = list(wanted)
+        self._ids = {topic.name: topic.id for topic in wanted}
         self.done = {t.name: Copied(topic=t.name, partitions=t.partitions, created=target.prepare(t)) for t in wanted}
         tps = [TopicPartition(name, n) for name, each in self.done.items() for n in range(each.partitions)]
         first = {tp: found.offset for tp, found in source.offsets(dict.fromkeys(tps, EARLIEST)).items()}
@@ -191,9 +193,17 @@ class _Copy:
     def catch_up(self) -> None:
         """Copy everything up to the ends that the partitions have now, unless it is stopped."""
         self._ends = self._look(self._positions)
+        self._check_same()
         for tp, end in self._ends.items():
             self._copy(tp, end)
         self._flush()
+
+    def _check_same(self) -> None:
+        """Raise MirrorError if a topic of the source is another one than when the copy began."""
+        known = self._source.topics()
+        for name, topic_id in self._ids.items():
+            if name in known and known[name].id != topic_id:
+                raise recreated(name)
 
     def _copy(self, tp: TopicPartition, end: int) -> None:
         columns, size = [*COPIED_COLUMNS, "offset"], min(FETCH_BYTES, BATCH_BYTES)
@@ -219,6 +229,7 @@ class _Copy:
         self._held.clear()
         self._held_bytes = 0
         if units:
+            self._check_same()  # between the look and the reads, too
             self._target.append(units)
         for tp, (rows, _) in units.items():
             before = self.done[tp.topic]

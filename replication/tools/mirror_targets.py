@@ -50,9 +50,12 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
+    """`id` is "" where the source is older than Kafka 2.8."""
+
     name: str
     partitions: int
     replicas: int
+    id: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,13 +66,29 @@ def _known(topic: SourceTopic) -> dict[str, str]:
     return {key: value for key, value in topic.settings.items() if key in SETTINGS}
 
 
+def recreated(name: object) -> MirrorError:
+    return MirrorError(f"{name} was recreated in the source since it was copied; delete the copy to begin again")
+
+
+def _check_same(tp: TopicPartition, copied: str, now: str) -> None:
+    """Raise MirrorError if the ids say that the copied topic of the source is not the one that there is now.
+
+    A copy that an earlier release made knows no id.
+    """
+    if copied and now and copied != now:
+        raise recreated(tp)
+
+
 class MirrorTarget(Protocol):
     def prepare(self, topic: SourceTopic) -> bool:
         """Make sure that the topic has at least this many partitions; True if it was created."""
         ...
 
     def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the next offset of the source per partition; the given one where nothing was copied."""
+        """Return the next offset of the source per partition; the given one where nothing was copied.
+
+        The topics were prepared. Raises: MirrorError: another topic of that name was copied.
+        """
         ...
 
     def append(self, units: Mapping[TopicPartition, Unit]) -> None:
@@ -82,6 +101,7 @@ class MirrorTarget(Protocol):
 class DirectoryTarget:
     """A stand-alone directory. Every append to a partition is a transaction numbered by the source's next offset.
 
+    The run of a transaction ends with the id of the source's topic.
     Two simultaneous runs do no harm: the later one ends the other.
     """
 
@@ -90,8 +110,10 @@ class DirectoryTarget:
         self._source = source
         self._run = uuid.uuid4().hex
         self._positions: dict[TopicPartition, int | None] = {}
+        self._ids: dict[str, str] = {}
 
     def prepare(self, topic: SourceTopic) -> bool:
+        self._ids[topic.name] = topic.id
         try:
             known = self._store.topic(topic.name)
         except UnknownTopicError:
@@ -102,13 +124,19 @@ class DirectoryTarget:
         return False
 
     def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        self._positions = {tp: self._store.transactions.last_batch(self._name(tp)) for tp in starts}
+        state = self._store.transactions.state()
+        for tp in starts:
+            last = state.last_of(self._name(tp))
+            if last is not None:
+                _check_same(tp, last.run.partition(" ")[2], self._ids[tp.topic])
+            self._positions[tp] = None if last is None else last.batch_id
         return {tp: starts[tp] if known is None else known for tp, known in self._positions.items()}
 
     def append(self, units: Mapping[TopicPartition, Unit]) -> None:
         for tp, (rows, end) in units.items():
             name = self._name(tp)
-            with self._store.transactions.begin(name, end, run=self._run) as transaction:
+            run = f"{self._run} {self._ids[tp.topic]}".rstrip()
+            with self._store.transactions.begin(name, end, run=run) as transaction:
                 self._store.append(tp.topic, _placed(rows, tp.partition), transaction=transaction)
                 # A run that registers later ends this transaction, so none can come between this check and its commit.
                 if self._store.transactions.last_batch(name) != self._positions[tp]:
@@ -130,7 +158,7 @@ class ClusterTarget:
     """Another cluster. Nobody else may write to the copies: a run that finds foreign records behind its own ends.
 
     A group of the cluster holds, per partition, the end of the copy at the last checkpoint, and as the metadata of
-    that offset how far the source was copied then.
+    that offset how far the source was copied then, and the id of its topic.
     """
 
     def __init__(self, bootstrap: str, source: str, properties: Mapping[str, str]) -> None:
@@ -140,8 +168,10 @@ class ClusterTarget:
         self._group = f"pylog-mirror-{source}"
         self._ends: dict[TopicPartition, int] = {}
         self._ahead: dict[TopicPartition, pa.Table] = {}
+        self._ids: dict[str, str] = {}
 
     def prepare(self, topic: SourceTopic) -> bool:
+        self._ids[topic.name] = topic.id
         cluster = self._client.describe()
         if cluster.cluster_id == self._source:
             raise MirrorError(f"{self._client.where} is the cluster that is copied: name another one, or a directory")
@@ -172,6 +202,11 @@ class ClusterTarget:
     def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         SYSTEM.clock.sleep_ms(SETTLE_MS)
         copied = self._client.committed(self._group, starts)
+        found = dict(starts)
+        for tp, known in copied.items():
+            position, _, topic_id = (known.metadata or "0").partition(" ")
+            _check_same(tp, topic_id, self._ids[tp.topic])
+            found[tp] = int(position)
         for tp, end in self._client.offsets(dict.fromkeys(starts, LATEST)).items():
             known = copied.get(tp, Committed(end.offset))
             if known.offset > end.offset:
@@ -181,7 +216,6 @@ class ClusterTarget:
                 )
             self._ends[tp] = end.offset
             self._ahead[tp] = self._read(tp, known.offset, end.offset)
-        found = {tp: int(copied[tp].metadata or 0) if tp in copied else starts[tp] for tp in starts}
         self._checkpoint({tp: found[tp] for tp in starts if not len(self._ahead[tp])})
         return found
 
@@ -220,7 +254,10 @@ class ClusterTarget:
         try:
             self._client.commit(
                 self._group,
-                {tp: Committed(self._ends[tp], metadata=str(position)) for tp, position in copied.items()},
+                {
+                    tp: Committed(self._ends[tp], metadata=f"{position} {self._ids[tp.topic]}".rstrip())
+                    for tp, position in copied.items()
+                },
             )
         except PylogError as error:
             raise MirrorError(f"the position of the copy is not kept: {error}") from error

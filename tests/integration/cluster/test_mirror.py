@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -299,14 +300,39 @@ def test_two_runs_at_once_do_not_copy_twice(tmp_path):
     assert len(in_directory(tmp_path, "orders")[0]) == 10
 
 
-def test_a_source_that_was_recreated_is_not_taken_for_the_old_one(source, topic, tmp_path):
-    send(source, topic, 30)
-    copy(source, tmp_path, topics=[topic])
+def recreate(source, topic):
     source.administer("delete_topics", [topic], operation_timeout=20)
     source.until(lambda: not source.states(topic))
     source.create(*[[1]] * PARTITIONS, name=topic)
-    with pytest.raises(MirrorError, match="was recreated there"):
-        copy(source, tmp_path, topics=[topic])
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+@pytest.mark.parametrize("to", ["a directory", "a cluster"])
+def test_a_source_that_was_recreated_is_not_taken_for_the_old_one(source, cluster, topic, tmp_path, to, is_longer):
+    target = tmp_path if to == "a directory" else cluster.running.bootstrap
+    send(source, topic, 30)
+    copy(source, target, topics=[topic])
+    recreate(source, topic)
+    if is_longer:
+        send(source, topic, 60)
+    with pytest.raises(MirrorError, match="was recreated in the source"):
+        copy(source, target, topics=[topic])
+
+
+def test_a_source_that_is_recreated_while_it_is_copied_is_noticed(source, topic, tmp_path):
+    send(source, topic, 30)
+    process = start(source, tmp_path, "--topics", topic, "--follow")
+    try:
+        source.until(lambda: copied_so_far(tmp_path, topic) == 30)
+        recreate(source, topic)
+        send(source, topic, 60)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    # The topic was away for a moment: whichever is seen first.
+    assert re.search(f"{topic} was recreated in the source|no topic '{topic}'", errors), errors
+    assert copied_so_far(tmp_path, topic) == 30
 
 
 # How it is asked for.
