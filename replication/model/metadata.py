@@ -116,15 +116,16 @@ class Metadata:
     def _take(self, update: PartitionUpdate) -> bool:
         tp, metadata = update.tp, update.metadata
         topic = self._topics.get(tp.topic)
-        if topic is not None and topic.id != update.topic_id and update.topic_id is not None:
-            self._forget(topic)
-            topic = None
+        is_another = topic is not None and update.topic_id not in (None, topic.id)
         if metadata.state.leader == LEADER_DURING_DELETE:
-            if topic is not None:
+            if topic is not None and not is_another:  # else the former topic of this name is gone already
                 topic.partitions.pop(tp.partition, None)
                 if not topic.partitions:
                     self._forget(topic)
             return True
+        if topic is not None and is_another:
+            self._forget(topic)
+            topic = None
         if topic is None:
             topic = self._topics[tp.topic] = TopicMetadata(tp.topic, update.topic_id)
             if update.topic_id is not None:

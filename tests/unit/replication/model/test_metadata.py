@@ -42,6 +42,13 @@ def test_a_topic_recreated_takes_the_place_of_the_former_one():
     assert (metadata.name_of("x" * 22), metadata.name_of("y" * 22)) == (None, "t")
 
 
+def test_the_deletion_of_the_former_topic_of_a_name_does_not_take_the_present_one():
+    metadata = told(news(T0, 2, topic_id="y" * 22))
+    told(news(T0, LEADER_DURING_DELETE, topic_id="x" * 22), metadata=metadata)
+    assert metadata.leader("t", 0) == 2
+    assert metadata.name_of("y" * 22) == "t"
+
+
 def test_a_deleted_topic_goes_partition_by_partition():
     metadata = told(news(T0, 1), news(T1, 1))
     told(news(T0, LEADER_DURING_DELETE), metadata=metadata)
