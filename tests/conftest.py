@@ -23,12 +23,15 @@ if PRELOAD not in os.environ.get("PYTHONPATH", ""):
 APART = ("tests/spark/test_exactly_once_kills.py", "tests/spark/test_workers.py")
 # With --long these have a session of their own: one worker would be at it when all others have ended.
 WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_once", "tests/spark/test_tiering")
+# These share a real Kafka: of three brokers, or of one.
+KAFKA4, OF_THREE = "tests/conformance/kafka4", ("test_spark.py", "test_tools.py")
 # These are begun in this order, before the other slow files: with --long the demo, which leaves its JVM's classes for
 # the JVMs that are started after it; then the session, which takes longest.
 FIRST = [
     "tests/docs/test_demo.py",
     "tests/spark",
     "tests/spark, writes",
+    f"{KAFKA4}, three",
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
@@ -57,7 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def scope_of(file: str) -> str:
-    """Return what is handed to a worker as a whole: the file, or those that share a Spark session."""
+    """Return what is handed to a worker as a whole: the file, or those that share a Spark session or a Kafka."""
+    if file.startswith(KAFKA4):
+        return f"{KAFKA4}, three" if file.endswith(OF_THREE) else KAFKA4
     if not file.startswith("tests/spark/") or file in APART:
         return file
     return "tests/spark, writes" if file.startswith(WRITES) and repeats.times(0, 1) else "tests/spark"

@@ -227,6 +227,7 @@ class Kafka4:
             "share.coordinator.state.topic.num.partitions": 5,
             "default.replication.factor": copies,
             "group.initial.rebalance.delay.ms": 0,
+            "log.retention.ms": -1,  # tests send records of 1970
             **self._settings,
         }
 

@@ -43,8 +43,12 @@ PRODUCE_ZSTD = 7  # the first version of Produce whose clients know zstd
 # The records of a batch may take this much when they are decompressed, beside four times their size on the wire.
 EXPANDED_BYTES_MAX = 64 * 1024 * 1024
 
+LOOKS_BEFORE = 50_000  # records, in a third of a second
+LOOKED_AT_ONCE = 16  # records of a batch, in the event loop: otherwise a thread does it
+
 _HEAD = struct.Struct(">qi4xb4xh")  # of a batch: base offset, length behind that field, format, attributes
 _SEQUENCE = struct.Struct(">53xi")
+_COUNT = struct.Struct(">57xi")
 _CODEC_AT = 22  # the low byte of the attributes
 _REASON_MASK = 0xFF
 _KERNELS = "logstore.records.kernels"
@@ -98,13 +102,15 @@ def base_offset_of(records: Buffer) -> int:
 
 
 class _Loaded:
-    """The compiled check, once it is loaded: that takes a second, and memory that an idle broker does without.
+    """The compiled check, once it is loaded: that takes seconds of a slow processor, and 120 MB.
 
-    Where the kernels are not compiled yet, it takes half a minute: meanwhile records are looked into without them.
+    A broker that is sent little does without: it looks into `LOOKS_BEFORE` records by Python first, some microseconds
+    each. Where the kernels are not compiled yet, that takes half a minute: meanwhile it looks so, too.
     """
 
     check: Kernel | None = None
     thread: threading.Thread | None = None
+    looks = 0
 
 
 def load() -> None:
@@ -114,11 +120,14 @@ def load() -> None:
     _Loaded.check = check_records
 
 
-def _kernel() -> Kernel | None:
-    """Return the compiled check; None: it is being loaded."""
-    if _Loaded.check is None and hasattr(sys.modules.get(_KERNELS), "check_records"):
+def _kernel(records: int) -> Kernel | None:
+    """Return the compiled check for this many records more; None: it is not loaded yet."""
+    if _Loaded.check is not None:
+        return _Loaded.check
+    _Loaded.looks += records
+    if hasattr(sys.modules.get(_KERNELS), "check_records"):  # by compaction
         load()
-    elif _Loaded.check is None and _Loaded.thread is None:
+    elif _Loaded.looks > LOOKS_BEFORE and _Loaded.thread is None:
         _Loaded.thread = threading.Thread(target=load, name="kernels", daemon=True)
         _Loaded.thread.start()
     return _Loaded.check
@@ -145,10 +154,21 @@ def passes(records: bytearray | memoryview, terms: Terms) -> bool:
     Compressed batches never are: those are decompressed in a thread. CRC and header are checked by the log.
     """
     kernel, size = _Loaded.check, len(records) - HEADER_BYTES
-    if kernel is None or size < 0 or records[_CODEC_AT] & CODEC_MASK:
+    if size < 0 or records[_CODEC_AT] & CODEC_MASK:
         return False
+    if kernel is None:
+        count = _COUNT.unpack_from(records)[0]
+        if not 0 < count <= LOOKED_AT_ONCE or (kernel := _kernel(count)) is None:
+            return 0 < count <= LOOKED_AT_ONCE and _passes_slowly(records, terms)
     header = _address_of(_Byte.from_buffer(records))
     return not kernel(header, header + HEADER_BYTES, size, *terms)
+
+
+def _passes_slowly(records: bytearray | memoryview, terms: Terms) -> bool:
+    try:
+        return look_slowly(records, terms) is None
+    except (InvalidBatchError, CompressionError):
+        return False
 
 
 def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> None:
@@ -157,8 +177,9 @@ def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> No
     Raises: InvalidRecordsError, InvalidRecordError: they are not what the header says, expand beyond all reason, or are
     of no use to the topic; as `valid_batches`.
     """
-    terms, kernel = terms_of(config, now_ms), _kernel()
+    terms = terms_of(config, now_ms)
     try:
+        kernel = _kernel(header_at(records).count)
         found = look_slowly(records, terms) if kernel is None else _look(kernel, records, terms)
     except (InvalidBatchError, CompressionError) as error:
         valid_batches(records, config, dense=True)  # damage on the way here is another error

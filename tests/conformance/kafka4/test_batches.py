@@ -16,17 +16,15 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 from replication.tools.mirror import mirror
 from tests.support.commands import run_pylog
 from tests.support.hostile_batches import CASES
-from tests.support.kafka4 import Kafka4
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
 ROWS, SIZE = 4000, 1000  # several batches
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
-    with Kafka4(tmp_path_factory.mktemp("kafka4")) as running:
-        yield running
+def kafka(one_broker):
+    return one_broker
 
 
 @pytest.fixture(scope="module")

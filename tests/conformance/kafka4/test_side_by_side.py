@@ -9,17 +9,16 @@ import pytest
 from tests.support import kafka_answers
 from tests.support.asker import Asker
 from tests.support.in_process import brokers_in_process
-from tests.support.kafka4 import Kafka4, java_program
+from tests.support.kafka4 import java_program
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
 JAVA = Path(__file__).parent / "java/AdminAnswers.java"
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
-    with Kafka4(tmp_path_factory.mktemp("kafka4")) as running:
-        yield running
+def kafka(one_broker):
+    return one_broker
 
 
 @pytest.fixture(scope="module")

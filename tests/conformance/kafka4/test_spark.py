@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from replication.client.kafka_client import KafkaClient
-from tests.support.kafka4 import Kafka4, spark_jars
+from tests.support.kafka4 import spark_jars
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), only_long("a real Kafka 4.4, and a JVM for Spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("a real Kafka 4.4, and a JVM for Spark")]
 
 STEPS = ("large", "once", "columns", "committed", "streamed", "bounded")
 ENDED_WITHIN_S = 600
@@ -22,25 +22,24 @@ TOPICS |= {f"large-{codec}": 1 for codec in ("none", "zstd")}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(three_brokers, tmp_path_factory):
     """What each step of the program has found."""
-    jars, directory = spark_jars(), tmp_path_factory.mktemp("spark")
-    with Kafka4(tmp_path_factory.mktemp("kafka4"), brokers=3) as kafka:
-        with KafkaClient(kafka.bootstrap) as client:
-            for topic, partitions in TOPICS.items():
-                client.create_topic(topic, partitions=partitions, replicas=3, retention_ms=-1)  # times of 1970
-            transactions(client, "aborted")
-        command = [sys.executable, "-m", "tests.conformance.kafka4.spark_queries", kafka.bootstrap, jars, directory]
-        with (directory / "said").open("w+") as said, (directory / "errors").open("w+") as errors:
-            process = subprocess.Popen(list(map(str, command)), stdout=said, stderr=errors)
-            try:
-                kill_while_streaming(kafka, process, directory)
-                process.wait(ENDED_WITHIN_S)
-            finally:
-                process.kill()
-                process.wait()
-        assert process.returncode == 0, (directory / "errors").read_text()[-5000:]
-        return dict(map(json.loads, (directory / "said").read_text().splitlines()))
+    kafka, jars, directory = three_brokers, spark_jars(), tmp_path_factory.mktemp("spark")
+    with KafkaClient(kafka.bootstrap) as client:
+        for topic, partitions in TOPICS.items():
+            client.create_topic(topic, partitions=partitions, replicas=3, retention_ms=-1)  # times of 1970
+        transactions(client, "aborted")
+    command = [sys.executable, "-m", "tests.conformance.kafka4.spark_queries", kafka.bootstrap, jars, directory]
+    with (directory / "said").open("w+") as said, (directory / "errors").open("w+") as errors:
+        process = subprocess.Popen(list(map(str, command)), stdout=said, stderr=errors)
+        try:
+            kill_while_streaming(kafka, process, directory)
+            process.wait(ENDED_WITHIN_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, (directory / "errors").read_text()[-5000:]
+    return dict(map(json.loads, (directory / "said").read_text().splitlines()))
 
 
 def transactions(client, topic):

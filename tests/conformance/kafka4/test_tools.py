@@ -18,16 +18,15 @@ from replication.model.cluster import TopicPartition
 from replication.tools.reassignments import present
 from tests.support.asker import until
 from tests.support.commands import run_pylog
-from tests.support.kafka4 import Kafka4, java
+from tests.support.kafka4 import java
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("starts a Kafka")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
-    with Kafka4(tmp_path_factory.mktemp("kafka4"), 3) as running:
-        yield running
+def kafka(three_brokers):
+    return three_brokers
 
 
 @pytest.fixture(scope="module")

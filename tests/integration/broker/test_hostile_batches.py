@@ -35,7 +35,7 @@ async def test_only_batches_that_can_be_read_are_taken(tmp_path, way, monkeypatc
     guard.load()
     if way == "slowly":
         monkeypatch.setattr(guard._Loaded, "check", None)
-        monkeypatch.setattr(guard, "_kernel", lambda: None)
+        monkeypatch.setattr(guard, "_kernel", lambda records: None)
     async with client_of(tmp_path) as client:
         await made(client)
         if way == "alone, in the loop":

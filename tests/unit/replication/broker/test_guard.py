@@ -1,5 +1,6 @@
 """The guard of a leader looks into the records of a batch, in bounded memory."""
 
+import threading
 import tracemalloc
 
 import pytest
@@ -90,3 +91,19 @@ def test_the_compiled_look_finds_what_the_slow_one_finds(data, count, compacted)
     assert (slow is None) == (quick is None), (slow, quick)
     if slow is not None and guard.OTHER_MAX in (slow.reason, quick.reason):
         assert slow == quick
+
+
+def test_a_broker_that_is_sent_little_does_without_the_kernels(monkeypatch):
+    """They are 120 MB, and a second: they come with what makes up for that."""
+    loaded = threading.Event()
+    monkeypatch.setattr(guard, "_KERNELS", "nowhere")
+    monkeypatch.setattr(guard, "LOOKS_BEFORE", 100)
+    monkeypatch.setattr(guard, "load", loaded.set)
+    for name, value in {"check": None, "thread": None, "looks": 0}.items():
+        monkeypatch.setattr(guard._Loaded, name, value)
+    rows = [(b"k", b"v", ())] * 10
+    for _ in range(10):
+        assert guard.passes(bytearray(batch(*rows)), guard.terms_of(COMPACTED, 1_000))
+    assert not loaded.is_set()
+    assert not guard.passes(bytearray(batch((None, b"v", ()))), guard.terms_of(COMPACTED, 1_000))
+    assert loaded.wait(10)

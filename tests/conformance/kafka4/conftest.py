@@ -1,0 +1,20 @@
+"""One Kafka of one broker and one of three serve all tests here: a start is most of what they cost."""
+
+import pytest
+
+from tests.support.kafka4 import Kafka4
+
+# What `test_directories` needs: segments are compacted within seconds.
+CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
+
+
+@pytest.fixture(scope="session")
+def one_broker(tmp_path_factory):
+    with Kafka4(tmp_path_factory.mktemp("kafka4"), settings=CLEANER) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def three_brokers(tmp_path_factory):
+    with Kafka4(tmp_path_factory.mktemp("kafka4"), 3) as running:
+        yield running
