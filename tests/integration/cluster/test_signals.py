@@ -1,15 +1,19 @@
 """SIGTERM and Ctrl-C end every long command of a cluster within seconds: nothing is lost, and nobody waits for it."""
 
+import json
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 
 import pytest
 
 from replication.client.group_admin import describe_group
 from replication.client.kafka_client import KafkaClient
+from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
+from tests.support.commands import run_pylog
 from tests.support.fork_server import quick
 from tests.support.repeats import times
 
@@ -18,9 +22,15 @@ ENDS_WITHIN_S = 30
 PYLOG = quick("from logstore.cli import main; main()")
 
 
-def started(*words):
+def started(*words, given=None):
     command = [sys.executable, "-c", PYLOG, *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = dict.fromkeys(("stdout", "stderr") if given is None else ("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, text=True, **pipes)
+    if given is not None:
+        process.stdin.write(given)
+        process.stdin.close()
+        process.stdin = None  # `communicate` would flush it
+    return process
 
 
 def ended(process, number):
@@ -46,6 +56,45 @@ def test_a_member_of_a_group_commits_what_it_printed_and_leaves(cluster, number)
         assert client.committed(group, [tp])[tp].offset == 2000
         found = client.run(partial(describe_group, group=group))
         assert (found.state, len(found.members)) == ("Empty", 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: times(1, 2)])
+def test_a_measurement_of_consuming_ends_and_leaves_its_group(cluster, number):
+    topic = cluster.create((1, 2))
+    assert cluster.produce(topic, ["v"]) == []
+    group = f"perf-{topic}"
+    words = ("perf", "consume", "--topic", topic, "--messages", 10**6, "--timeout", 60_000, "--group", group)
+    with (
+        KafkaClient(cluster.running.bootstrap) as client,
+        started(*words, "--bootstrap-server", cluster.running.bootstrap) as process,
+    ):
+
+        def has_joined():
+            try:
+                return client.run(partial(describe_group, group=group)).state == "Stable"
+            except KafkaError:  # there is no such group yet
+                return False
+
+        cluster.until(has_joined)
+        code, _, err = ended(process, number)
+        assert code in (0, 143 if number == signal.SIGTERM else 130), err
+        assert not client.run(partial(describe_group, group=group)).members
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: times(1, 2)])
+def test_who_waits_for_a_reassignment_ends_and_it_goes_on(cluster, number):
+    topic = cluster.create((1,))
+    assert cluster.produce(topic, ["v" * 100_000] * 10) == []
+    plan = json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [2]}]})
+    where = ("reassign-partitions", "--reassignment-json-file", "-", "--bootstrap-server", cluster.running.bootstrap)
+    run_pylog(*where, "--execute", "--throttle", 200_000, input=plan).ok()
+    with started(*where, "--verify", "--wait", given=plan) as process:
+        time.sleep(1)
+        assert process.poll() is None
+        code, _, err = ended(process, number)
+    assert code == (143 if number == signal.SIGTERM else 130), err
+    waited = run_pylog(*where, "--verify", "--wait", input=plan).ok()
+    assert "throttle removed" in waited.err
 
 
 LONG = {
