@@ -141,10 +141,13 @@ class Terms(NamedTuple):
     newest_ms: int
 
 
+ANY_TIME = Terms(0, -INT64_MAX, INT64_MAX), Terms(1, -INT64_MAX, INT64_MAX)
+
+
 def terms_of(config: LogConfig, now_ms: int) -> Terms:
     allowed = config.timestamps_at(now_ms)
     if allowed is None:
-        return Terms(config.is_compacted, -INT64_MAX, INT64_MAX)
+        return ANY_TIME[config.is_compacted]
     return Terms(config.is_compacted, max(allowed.start, -INT64_MAX), min(allowed.stop - 1, INT64_MAX))
 
 
