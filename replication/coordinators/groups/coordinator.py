@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Of commits that come together: more are several batches.
 BATCH_BYTES_MAX = 16 * 1024
+FORGET_AGAIN_S = 1.0  # after a deletion of offsets that was not stored
 _BLANK = Group(id="")
 Told: TypeAlias = Callable[[int, ErrorCode], None]
 
@@ -357,7 +358,14 @@ class GroupCoordinator:
         if written.error:
             what = type(append.write).__name__
             logger.warning("group=%s %s is not stored: %s", slot.group.id, what, written.error.name)
+            if isinstance(append.write, events.GoneOffsets) and append.write.positions:
+                again = partial(self._forget_again, term, slot, append.write)
+                asyncio.get_running_loop().call_later(FORGET_AGAIN_S, again)
         self._post(term, slot, events.Appended(append.write, written.error, written.base_offset))
+
+    def _forget_again(self, term: Term[_Slot], slot: _Slot, write: events.GoneOffsets) -> None:
+        if term.slots.get(slot.group.id) is slot:
+            self._post(term, slot, events.ForgetAgain(write))
 
     # ------------------------------------------------------------------ offsets
 

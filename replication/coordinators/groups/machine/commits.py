@@ -13,6 +13,8 @@ from replication.coordinators.groups.machine.state import NO_TIME, Committed, Ph
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
+NOWHERE = -1  # the position of an offset that is only in flight
+
 
 def commit(draft: WorkingState, event: events.Commit) -> None:
     """Store the offsets, except those with too long a metadata text. A commit counts as a heartbeat of its member."""
@@ -143,11 +145,23 @@ def _forget(draft: WorkingState, topics: Collection[str]) -> None:
     """
     known = (tp for tps in (draft.offsets, *draft.uncommitted.values(), *draft.commits.values()) for tp in tps)
     if gone := tuple(dict.fromkeys(tp for tp in known if tp.topic in topics)):
-        _remove(draft, events.GoneOffsets(gone))
+        _remove(draft, events.GoneOffsets(gone, positions={tp: _last_position(draft, tp) for tp in gone}))
     draft.commits = {
         request: tuple(tp for tp in tps if tp.topic not in topics) if request in draft.in_transactions else tps
         for request, tps in draft.commits.items()
     }
+
+
+def forget_again(draft: WorkingState, event: events.ForgetAgain) -> None:
+    """Delete what was not deleted, but for partitions whose offset was committed since: for a later topic."""
+    left = {tp: at for tp, at in event.write.positions.items() if _last_position(draft, tp) == at}
+    if left:
+        _remove(draft, events.GoneOffsets(tuple(left), positions=left))
+
+
+def _last_position(draft: WorkingState, tp: TopicPartition) -> int:
+    stored = (offsets[tp].position for offsets in (draft.offsets, *draft.uncommitted.values()) if tp in offsets)
+    return max(stored, default=NOWHERE)
 
 
 def _is_expired(draft: WorkingState, tp: TopicPartition, stored: Committed) -> bool:

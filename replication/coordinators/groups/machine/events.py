@@ -101,6 +101,13 @@ class ForgetTopics:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetAgain:
+    """The deletion of a topic's offsets was not stored."""
+
+    write: GoneOffsets
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireOffsets: ...
 
 
@@ -133,6 +140,7 @@ Event: TypeAlias = (
     | DeleteOffsets
     | DeleteGroup
     | ForgetTopics
+    | ForgetAgain
     | ExpireOffsets
     | Ticked
     | Unloaded
@@ -176,13 +184,17 @@ class NewOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GoneOffsets:
-    """Deleted offsets, and the group with them if its generation is the same; `request` asked for it, if any."""
+    """Deleted offsets, and the group with them if its generation is the same; `request` asked for it, if any.
+
+    `positions`: where the last offset of each partition lies, if their topics are gone.
+    """
 
     partitions: tuple[TopicPartition, ...]
     group_generation: int | None = None
     request: int | None = None
     refused: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
     is_whole_group: bool = False  # a DeleteGroup asked
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 Write: TypeAlias = NewAssignment | EmptyGroup | NewStaticId | NewOffsets | GoneOffsets

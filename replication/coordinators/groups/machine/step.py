@@ -260,6 +260,7 @@ _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
     events.DeleteOffsets: commits.delete_offsets,
     events.DeleteGroup: commits.delete_group,
     events.ForgetTopics: commits.clean,
+    events.ForgetAgain: commits.forget_again,
     events.ExpireOffsets: commits.clean,
     events.Ticked: _tick,
     events.Unloaded: _unload,

@@ -119,11 +119,38 @@ def test_a_transaction_that_ends_before_the_deletion_is_stored_commits_nothing_f
     assert world.group.is_blank
 
 
-def test_a_deletion_that_is_not_stored_changes_nothing():
+def failed(world):
+    """The deletion was not stored."""
+    append = world.wants.pop()
+    world.post(events.Appended(append.write, ErrorCode.NOT_ENOUGH_REPLICAS))
+    return append.write
+
+
+@pytest.mark.parametrize("producer", [PRODUCER, None], ids=["in a transaction", "alone"])
+def test_a_deletion_that_is_not_stored_changes_nothing_and_is_tried_again(producer):
     world = World()
-    world.commit(PRODUCER, t=50)
+    world.commit(producer, t=50, u=5)
     world.settle()
     world.post(FORGET)
-    (append,) = world.wants
-    world.post(events.Appended(append.write, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert world.group.unstable == {T0}
+    write = failed(world)
+    assert end(world.group) == {T0: 50, U0: 5}
+    for _ in range(2):
+        world.post(events.ForgetAgain(write))
+        write = failed(world)
+    world.post(events.ForgetAgain(write))
+    world.settle()
+    assert end(world.group) == end(world.loaded()) == {U0: 5}
+
+
+@pytest.mark.parametrize("producer", [PRODUCER, None], ids=["in a transaction", "alone"])
+def test_what_was_committed_for_the_later_topic_meanwhile_is_not_deleted_with_it(producer):
+    world = World()
+    world.commit(producer, t=50)
+    world.settle()
+    world.post(FORGET)
+    write = failed(world)
+    world.commit(producer, t=3)
+    world.settle()
+    world.post(events.ForgetAgain(write))
+    world.settle()
+    assert end(world.group) == end(world.loaded()) == {T0: 3}
