@@ -40,6 +40,12 @@ class FirstNews:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
+        self._came = asyncio.Event()
+        metadata.listen(self._look)
+
+    def _look(self) -> None:
+        if self._metadata.is_told:
+            self._came.set()
 
     def awaited(self, handlers: Mapping[ApiKey, Handler]) -> Mapping[ApiKey, Handler]:
         """`handlers`, of which those in WAITING wait."""
@@ -55,7 +61,7 @@ class FirstNews:
         work.park()
         try:
             async with asyncio.timeout(WAIT_S):
-                await self._metadata.told.wait()
+                await self._came.wait()
         except TimeoutError:
             raise UninformedError(f"no controller has described the cluster to this broker for {WAIT_S:g} s") from None
         answer = handler(work, body)

@@ -7,7 +7,6 @@ one of its name. Belongs to the event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -45,17 +44,13 @@ class PartitionUpdate(NamedTuple):
 class Metadata:
     def __init__(self) -> None:
         self.controller_id: BrokerId | None = None
-        self.told = asyncio.Event()  # a controller has described the cluster: see `is_told`
+        # A controller has described the whole cluster: until then no topic is missing, only not known.
+        self.is_told = False
         self._brokers: Mapping[BrokerId, BrokerAddress] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[str, str] = {}  # topic id -> name
         self._leaders: dict[BrokerId, tuple[str, int]] = {}
         self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def is_told(self) -> bool:
-        """Has any controller described the whole cluster? Until then no topic is missing, only not known."""
-        return self.told.is_set()
 
     def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
         return self._brokers
@@ -107,11 +102,19 @@ class Metadata:
         for name in gone:
             self._forget(self._topics[name])
         taken = tuple(update.tp for update in partitions if self._take(update))
-        if is_whole:
-            self.told.set()
+        self.is_told = self.is_told or is_whole
+        self._notify()
+        return taken
+
+    def note_whole(self) -> None:
+        """Note that all of a request is taken in."""
+        if not self.is_told:
+            self.is_told = True
+            self._notify()
+
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
-        return taken
 
     def _take(self, update: PartitionUpdate) -> bool:
         tp, metadata = update.tp, update.metadata

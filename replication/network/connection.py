@@ -438,18 +438,11 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, ProtocolError):
             self._fail(str(error))
             return
+        who = "client=%s id=%s api=%s version=%s", self.host, work.client_id, work.key.name, work.version
         if isinstance(error, UninformedError):
-            logger.info("client=%s api=%s connection closed: %s", self.host, work.key.name, error)
-            self.abort()
-            return
-        logger.error(
-            "client=%s id=%s api=%s version=%s failed, connection closed",
-            self.host,
-            work.client_id,
-            work.key.name,
-            work.version,
-            exc_info=error,
-        )
+            logger.info(f"{who[0]} connection closed: %s", *who[1:], error)
+        else:
+            logger.error(f"{who[0]} failed, connection closed", *who[1:], exc_info=error)
         self.abort()
 
     # ------------------------------------------------------------------- the end

@@ -294,7 +294,7 @@ class ControllerRequests:
                 for update in updates:
                     if update.tp in taken:
                         self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))
-            self._metadata.told.set()
+            self._metadata.note_whole()
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
 
     async def _gone(self, named: Collection[str]) -> Collection[str]:

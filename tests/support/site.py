@@ -102,7 +102,7 @@ class Broker:
         info = BrokerInfo(self.id, -1, "127.0.0.1", self.port, lost_writes=lost_writes)
         self.epoch = await registration.register_broker(self.tree, info, now_ms=1, wait_ms=10_000)
         self.replicas.connect(self.tree, self.epoch)
-        self.replicas.metadata.told.set()  # the controller here only tells who leads
+        self.replicas.metadata.note_whole()  # the controller here only tells who leads
         return self
 
     async def stop(self):
