@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import logstore
 from datasource.connector.options import DECISION_TOPIC
+from replication.client.fetching import LATEST
 from replication.client.kafka_client import Isolation, KafkaClient
 from replication.model.cluster import TopicPartition
 from tests.support.tried_cluster import TriedCluster
@@ -160,7 +161,7 @@ class Cluster:
     def moment(self, kind: str) -> Callable[[], bool]:
         topic, isolation = self._moments[kind]
         topic = topic if topic in self._client.topics() else "out"  # of a sink that decides nothing
-        wanted = {TopicPartition(topic, p): -1 for p in self._client.topic(topic).leaders}
+        wanted = {TopicPartition(topic, p): LATEST for p in self._client.topic(topic).leaders}
 
         def ends() -> list[int]:
             return [found.offset for found in self._client.offsets(wanted, isolation=isolation).values()]
