@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
-from replication.client.attempts import LOST
-from replication.client.cluster import METADATA_TIMEOUT_MS, Cluster
+from replication.client.attempts import LOST, Backoff
+from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, Cluster
 from replication.client.connection import Answer, UnsupportedVersionError
 from replication.client.metadata import NO_LEADER
 from replication.errors import ErrorCode, KafkaError, error_of
@@ -73,13 +74,21 @@ async def topic_overrides(cluster: Cluster, topics: Sequence[str]) -> dict[str, 
 
 
 async def _describe(cluster: Cluster, topics: Sequence[str], keys: Sequence[str] | None) -> dict[str, Sequence[Any]]:
-    try:
-        answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, _request(TOPIC_RESOURCE, topics, keys))).body
-    except UnsupportedVersionError:
-        return {}
-    return {
-        result.resource_name: result.configs for result in answer.results if result.error_code.value == ErrorCode.NONE
-    }
+    """The settings of the topics, but of those that may not be seen or are gone.
+
+    Whoever is asked may not have heard of a new topic yet: somebody is asked again for some seconds.
+    """
+    patience = Backoff(asyncio.get_running_loop().time() + min(UNKNOWN_TOPIC_S, cluster.timeout_s))
+    while True:
+        try:
+            answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, _request(TOPIC_RESOURCE, topics, keys))).body
+        except UnsupportedVersionError:
+            return {}
+        codes = {result.error_code.value for result in answer.results}
+        if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION not in codes or patience.is_over:
+            seen = (result for result in answer.results if result.error_code.value == ErrorCode.NONE)
+            return {result.resource_name: result.configs for result in seen}
+        await patience.wait()
 
 
 def _request(kind: int, names: Iterable[str], keys: Sequence[str] | None) -> dict[str, Any]:
