@@ -264,6 +264,28 @@ def describe_transactions_twice(asker):
     return codes(asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states)
 
 
+@case("InitProducerId: an id without an epoch, an epoch without an id", [42, 42])
+def half_a_producer(asker):
+    return [code(init(asker, *half)) for half in ((7, -1), (-1, 0))]
+
+
+@case("InitProducerId: a producer without a transactional id", (0, 0))
+def producer_of_no_transaction(asker):
+    found = init(asker, 7, 0, transactional_id=None)
+    return code(found), found.producer_epoch
+
+
+def init(asker, producer_id, producer_epoch, **more):
+    body = {
+        "transactional_id": asker.named("init"),
+        "transaction_timeout": 10_000,
+        "producer_id": producer_id,
+        "producer_epoch": producer_epoch,
+        **more,
+    }
+    return asker.ask(ApiKey.INIT_PRODUCER_ID, 4, body)
+
+
 # ------------------------------------------------------------------ settings
 
 
