@@ -93,7 +93,7 @@ def script(spark: SparkSession, spark_directory: Path, monkeypatch: pytest.Monke
         spark.conf.set(name, value)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tested]:
     with running(directory=tmp_path_factory.mktemp("cluster"), **BROKERS) as tested:
         yield tested

@@ -8,13 +8,13 @@ from tests.support.kafka4 import Kafka4
 CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def one_broker(tmp_path_factory):
     with Kafka4(tmp_path_factory.mktemp("kafka4"), settings=CLEANER) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def three_brokers(tmp_path_factory):
     with Kafka4(tmp_path_factory.mktemp("kafka4"), 3) as running:
         yield running

@@ -114,7 +114,7 @@ def running(brokers=3, directory=None, coordination=None, own=None, **settings):
         yield Tested(started)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared(tmp_path_factory):
     with running(directory=tmp_path_factory.mktemp("cluster")) as tested:
         yield tested

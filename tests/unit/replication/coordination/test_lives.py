@@ -10,12 +10,12 @@ from replication.coordination.cluster import Term
 from replication.coordination.tree import Check, Create, Delete
 from replication.model.cluster import LeaderAndIsr, Reassignment, ReassignmentWrite, TopicPartition
 from tests.support.interleaving import SteppedTree, orders, run
-from tests.support.repeats import times
+from tests.support.repeats import soaked, times
 
 TERM = Term(1, Check(nodes.CONTROLLER_EPOCH, 0))
 OLD, NEW = "o" * 21 + "A", "n" * 21 + "A"
 T0 = TopicPartition("t", 0)
-SOME = times(150, 0) or None  # orders of the calls; None: every order
+SOME = soaked(times(150, 500), 0) or None  # orders of the calls; None, with --soak: every order
 OF_OLD, OF_NEW = {0: (1, 2), 1: (1, 2)}, {0: (3,)}
 
 
