@@ -15,7 +15,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from logstore.env import Env, OsFiles
-from logstore.errors import OutOfOrderSequenceError, ProducerFencedError, TransactionStateError
+from logstore.errors import (
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TransactionRepeatError,
+    TransactionStateError,
+)
 from logstore.log import isolation
 from logstore.log.producers import tracker
 from logstore.records.batch import TRANSACTIONAL, Record, build
@@ -27,7 +32,7 @@ from tests.support.partition import append, make, names, reopen
 from tests.support.repeats import times
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
-REFUSALS = (OutOfOrderSequenceError, ProducerFencedError, TransactionStateError)
+REFUSALS = (OutOfOrderSequenceError, ProducerFencedError, TransactionRepeatError, TransactionStateError)
 
 sides = st.integers(0, 1)
 ids = st.integers(1, 3)
@@ -92,7 +97,11 @@ class Model:
         if opened is not None and (epoch > current or not transactional):
             return TransactionStateError
         expected = self.next_sequence(producer) if epoch == current else 0
-        return None if sequence == expected else OutOfOrderSequenceError
+        if sequence == expected:
+            return None
+        is_used = epoch == current and (expected - sequence) % 2**31 <= 2**30
+        is_repeat = transactional and opened is None and is_used
+        return TransactionRepeatError if is_repeat else OutOfOrderSequenceError
 
     def duplicate(self, producer, epoch, sequence, count) -> Stored | None:
         if epoch != self.epoch(producer):
@@ -196,13 +205,19 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule(side=sides, producer=ids, back=st.integers(1, 8), length=st.integers(1, 9), as_owner=st.booleans())
     def append_again(self, side, producer, back, length, as_owner) -> None:
-        """A retry of batches that are there, one behind the other, and none that are not."""
+        """A retry of batches that are there, one behind the other, and none that are not.
+
+        A batch of a transaction that has ended is repeated by nothing.
+        """
         model = self.model
         data = model.data_of_epoch(producer)
         request = data[-back:][:length]
         if not request or any(a.next_offset != b.offset for a, b in itertools.pairwise(request)):
             return
-        is_known = request[-1] in data[-5:]
+        opened = model.opened(producer)
+        is_known = request[-1] in data[-5:] and not any(
+            each.transactional and (opened is None or each.offset < opened) for each in request if each in data[-5:]
+        )
         raw = bytearray().join(self.encoded(stored) for stored in request)
         try:
             info = append(self.logs[side], raw, as_owner=as_owner)
