@@ -170,9 +170,11 @@ class BrokerConnection:
         try:
             tls = tls_context(self._security)
             asked = await connect(*self._where, timeout_s=self._timeout_s, answer_bytes_max=ANSWER_BYTES_MAX, tls=tls)
-            answer = asked.send(ApiKey.METADATA, 0, self._client_id, {"topics": []})
-            await self._in_time(asked, answer, ApiKey.METADATA, self._timeout_s)
-            asked.end(ConnectionAbortedError("all is known"))
+            try:
+                answer = asked.send(ApiKey.METADATA, 0, self._client_id, {"topics": []})
+                await self._in_time(asked, answer, ApiKey.METADATA, self._timeout_s)
+            finally:
+                asked.end(ConnectionAbortedError("nobody waits for it any more"))
         except (OSError, ProtocolError):
             return False
         return True

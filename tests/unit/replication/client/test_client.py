@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from logstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnknownTopicError
+from logstore.errors import InvalidConfigError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
 from logstore.records.arrow import decode
 from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, Record, build
 from logstore.records.marker import end_marker
 from replication.client.addresses import addresses_of
-from replication.client.connection import UnreachableError
+from replication.client.connection import SILENT_S, UnreachableError
 from replication.client.fetching import LATEST, committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import PartitionLeader, TopicMetadata, newer
@@ -196,3 +196,23 @@ def test_a_batch_that_would_be_left_out_must_be_what_its_header_says():
     data[-1] ^= 1
     with pytest.raises(InvalidBatchError):
         list(committed(memoryview(data), [Aborted(7, 2)]))
+
+
+def test_a_client_whose_broker_is_silent_closes_at_once_and_leaves_no_connection():
+    """A stopped broker: its system accepts, and nobody answers. By then it is asked in two ways."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
+        client = KafkaClient(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=20_000)
+
+        def ask():
+            with pytest.raises(InvalidRequestError, match="is closed"):
+                client.topics()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(2 * SILENT_S)
+        closing = threading.Thread(target=client.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive(), "what is left open keeps the loop from its end"
+        asking.join(10)
+        assert not asking.is_alive()
