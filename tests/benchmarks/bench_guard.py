@@ -18,7 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from logstore.config import LogConfig
+from logstore.env import SYSTEM
 from logstore.log.log import Log
+from logstore.log.segments.directory import topic_id_of
 from logstore.records.batch import batches
 from replication.local_cluster import LocalCluster
 from replication.replica.leader import guard
@@ -37,7 +39,8 @@ def cpu_s(pid):
 
 
 def create(bootstrap, topic, partitions):
-    (made,) = AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, partitions, 1)]).values()
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (made,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
     made.result()
 
 
@@ -56,7 +59,7 @@ def send(bootstrap, topic, count, size, partitions, **settings):
 
 def look_s(directory):
     """The CPU seconds of the look at all batches of a partition, and how many there are."""
-    log = Log.open(directory, read_only=True, config=LogConfig())
+    log = Log.open(directory, topic_id=topic_id_of(directory, SYSTEM), config=LogConfig(), env=SYSTEM, read_only=True)
     terms, offset, found = guard.terms_of(LogConfig(), time.time_ns() // 1_000_000), 0, []
     while offset < log.log_end_offset:
         read = log.read(offset, max_bytes=1 << 20)
@@ -93,6 +96,10 @@ def of_compressed(total, rounds, kafka):
     rows, size = [], 1000
     with LocalCluster(1) as cluster:
         sides = {"pylog": (cluster.bootstrap, cluster.pid(1)), "Kafka": (kafka.bootstrap, kafka.pid(1))}
+        for bootstrap, _ in sides.values():  # a broker loads its kernels once that pays; a JVM compiles
+            create(bootstrap, "warm", PARTITIONS)
+            send(bootstrap, "warm", 2 * guard.LOOKS_BEFORE, size, PARTITIONS, **{"compression.type": "lz4"})
+        time.sleep(5)
         for codec in CODECS:
             for bootstrap, _ in sides.values():
                 create(bootstrap, codec, PARTITIONS)
