@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_MS = 30_000  # of one attempt
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
 UNKNOWN_TOPIC_S = 5.0
+NEW_TOPIC_S = 1.0  # the same, of a topic that was never seen: a slip is told soon
 # Of one broker that is asked for metadata: one that hangs must not use up the time of the call.
 METADATA_TIMEOUT_MS = 5_000
 
@@ -125,8 +126,8 @@ class Cluster:
             if topic is not None and error is ErrorCode.NONE:
                 return topic
             is_unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            # A name that never was there is a slip, told at once; unless a broker that has just started was asked.
-            late = patience if known is not None else now
+            # A name that never was there is a slip, told soon: brokers hear of a new topic one after the other.
+            late = patience if known is not None else min(patience, now + NEW_TOPIC_S)
             is_late = asyncio.get_running_loop().time() >= late and self._is_informed
             if is_unknown and (is_late or backoff.is_over):
                 others = (await self.describe()).topics
