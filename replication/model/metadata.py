@@ -90,19 +90,16 @@ class Metadata:
         partitions: Iterable[PartitionUpdate],
         *,
         gone: Iterable[str] = (),
-        is_whole: bool = True,
     ) -> tuple[TopicPartition, ...]:
         """Take all live brokers and the changed partitions of an UpdateMetadata request; return the newer ones.
 
-        `gone` are topics that were deleted while no controller told this broker. Not `is_whole`: more of the request
-        follows.
+        `gone` are topics that were deleted while no controller told this broker.
         """
         self.controller_id = controller_id
         self._brokers = {broker.id: broker for broker in brokers}
         for name in gone:
             self._forget(self._topics[name])
         taken = tuple(update.tp for update in partitions if self._take(update))
-        self.is_told = self.is_told or is_whole
         self._notify()
         return taken
 

@@ -288,9 +288,9 @@ class ControllerRequests:
             self._told_in = told_in
             live = ((broker.id, broker.endpoints[0], broker.rack) for broker in request.live_brokers)
             brokers = tuple(BrokerAddress(broker, at.host, at.port, rack) for broker, at, rack in live)
-            self._metadata.update(request.controller_id, brokers, (), gone=gone, is_whole=False)
+            self._metadata.update(request.controller_id, brokers, (), gone=gone)
             async for updates in in_steps(_updates_of(request)):
-                taken = set(self._metadata.update(request.controller_id, brokers, updates, is_whole=False))
+                taken = set(self._metadata.update(request.controller_id, brokers, updates))
                 for update in updates:
                     if update.tp in taken:
                         self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))

@@ -11,14 +11,14 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.errors import UnreadableBatchError, did_you_mean
+from logstore.errors import UnknownTopicError, UnreadableBatchError, did_you_mean
 from logstore.progress import Progress, no_progress
 from logstore.store.reading import read_round
 from replication.client.addresses import addresses_of
@@ -193,17 +193,16 @@ class _Copy:
     def catch_up(self) -> None:
         """Copy everything up to the ends that the partitions have now, unless it is stopped."""
         self._ends = self._look(self._positions)
-        self._check_same()
         for tp, end in self._ends.items():
             self._copy(tp, end)
         self._flush()
 
-    def _check_same(self) -> None:
-        """Raise MirrorError if a topic of the source is another one than when the copy began."""
-        known = self._source.topics()
-        for name, topic_id in self._ids.items():
-            if name in known and known[name].id != topic_id:
-                raise recreated(name)
+    def _check_same(self, names: Iterable[str]) -> None:
+        """Raise MirrorError if one of these topics is another one than when the copy began."""
+        for name in names:
+            with suppress(UnknownTopicError):  # it is gone: this is the last of it
+                if self._source.topic(name).id != self._ids[name]:
+                    raise recreated(name)
 
     def _copy(self, tp: TopicPartition, end: int) -> None:
         columns, size = [*COPIED_COLUMNS, "offset"], min(FETCH_BYTES, BATCH_BYTES)
@@ -229,7 +228,7 @@ class _Copy:
         self._held.clear()
         self._held_bytes = 0
         if units:
-            self._check_same()  # between the look and the reads, too
+            self._check_same({tp.topic for tp in units})  # after the reads: what is held is of this topic
             self._target.append(units)
         for tp, (rows, _) in units.items():
             before = self.done[tp.topic]

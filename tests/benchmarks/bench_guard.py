@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from bench_cluster import cpu_s
+
 from logstore.config import LogConfig
 from logstore.env import SYSTEM
 from logstore.log.log import Log
@@ -31,11 +33,6 @@ SIZES = ((1, 100), (10, 100), (160, 100), (640, 100), (64, 1000))  # records per
 CODECS = ("lz4", "zstd", "gzip", "snappy")
 PARTITIONS, WARM = 6, 2
 GOAL, GOAL_LZ4 = 0.05, 2.0
-
-
-def cpu_s(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def create(bootstrap, topic, partitions):

@@ -43,7 +43,7 @@ PRODUCE_ZSTD = 7  # the first version of Produce whose clients know zstd
 # The records of a batch may take this much when they are decompressed, beside four times their size on the wire.
 EXPANDED_BYTES_MAX = 64 * 1024 * 1024
 
-LOOKS_BEFORE = 50_000  # records, in a third of a second
+LOOKS_BEFORE = 50_000  # records: to look into them costs as much as to load the kernels
 LOOKED_AT_ONCE = 16  # records of a batch, in the event loop: otherwise a thread does it
 
 _HEAD = struct.Struct(">qi4xb4xh")  # of a batch: base offset, length behind that field, format, attributes
@@ -161,8 +161,10 @@ def passes(records: bytearray | memoryview, terms: Terms) -> bool:
         return False
     if kernel is None:
         count = _COUNT.unpack_from(records)[0]
-        if not 0 < count <= LOOKED_AT_ONCE or (kernel := _kernel(count)) is None:
-            return 0 < count <= LOOKED_AT_ONCE and _passes_slowly(records, terms)
+        if not 0 < count <= LOOKED_AT_ONCE:
+            return False
+        if (kernel := _kernel(count)) is None:
+            return _passes_slowly(records, terms)
     header = _address_of(_Byte.from_buffer(records))
     return not kernel(header, header + HEADER_BYTES, size, *terms)
 

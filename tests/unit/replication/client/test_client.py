@@ -199,7 +199,7 @@ def test_a_batch_that_would_be_left_out_must_be_what_its_header_says():
         list(committed(memoryview(data), [Aborted(7, 2)]))
 
 
-def test_a_client_whose_broker_is_silent_closes_at_once_and_leaves_no_connection():
+def test_a_client_whose_broker_is_silent_closes_and_leaves_no_connection():
     """A stopped broker: its system accepts, and nobody answers. By then it is asked in two ways."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
         client = KafkaClient(f"127.0.0.1:{silent.getsockname()[1]}", timeout_ms=20_000)
