@@ -116,7 +116,7 @@ def command_line() -> str:
         "<!-- Written by docs/generate.py from the commands' own help: change that and run `make docs`. -->",
         "",
         "Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed (or found damage),",
-        "2 wrong usage.",
+        "2 wrong usage, 130 Ctrl-C and 143 SIGTERM where these are not the normal end.",
         "`--path` can also come from the environment variable `PYLOG_PATH`,",
         "`--bootstrap-server` from `PYLOG_BOOTSTRAP`.",
         "",

@@ -35,7 +35,7 @@ def release(client: KafkaClient, name: str, decision_topic: str | None, output: 
     topic, listed = decision_topic or DECISION_TOPIC, client.list_transactions()
     if topic not in client.topics():
         raise InvalidRequestError(f"no topic {topic!r}: no driver of Spark keeps its decisions there")
-    names = names_in(each.transactional_id for each in listed or ())
+    names = names_in([each.transactional_id for each in listed or ()])
     if listed is not None and name not in names:
         raise InvalidRequestError(f"no driver of Spark wrote as {name!r}{did_you_mean(name, names)}")
     settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic=topic)

@@ -27,7 +27,7 @@ OLD_BYTES_MIN: Final = 26  # of format 0, without key and value
 
 
 class MessageHead(NamedTuple):
-    """What all formats begin with."""
+    """The fields with which all formats begin."""
 
     size_bytes: int
     magic: int

@@ -23,9 +23,10 @@ AskedTime: TypeAlias = TimeMs | SpecialTime
 
 
 def to_wire(time: AskedTime) -> int:
-    """The number for the wire. A moment before 1970 asks for the first record, since every record is later or undated.
+    """Return the number for the wire.
 
-    A moment beyond 64 bits becomes the last one that the wire can carry.
+    A moment before 1970 has none: it asks for the first record, so earlier ones may come, and none is passed over. A
+    moment beyond 64 bits becomes the last one that the wire can carry.
     """
     if isinstance(time, SpecialTime):
         return time.value

@@ -10,7 +10,7 @@ RUN_SLOTS, and the batch, modulo 2: nobody uses those of the last decision while
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -82,11 +82,11 @@ def attempt_id(name: str, number: int, batch_id: int, task: tuple[int, int]) -> 
     return f"{_ids_of(name)}{number % RUN_SLOTS}/{batch_id % 2}/{task[0]}/{task[1]}"
 
 
-def names_in(ids: Iterable[str]) -> set[str]:
+def names_in(ids: Collection[str]) -> set[str]:
     """Return the names under which the drivers and tasks wrote that have these transactional ids."""
-    prefixes = f"{ID_PREFIX}/driver/", f"{ID_PREFIX}/task/"
-    named = [id.removeprefix(prefix) for id in ids for prefix in prefixes if id.startswith(prefix)]
-    return {name for each in named for name in (each, each.rsplit("/", 4)[0])}
+    driver, task = driver_id(""), f"{ID_PREFIX}/task/"
+    names = {id.removeprefix(driver) for id in ids if id.startswith(driver)}
+    return names | {id.removeprefix(task).rsplit("/", 4)[0] for id in ids if id.startswith(task)}
 
 
 def _ids_of(name: str) -> str:

@@ -18,9 +18,11 @@ from datasource.topics.transactions.state import (
     NameState,
     UnknownOutcomeError,
     attempt_id,
+    driver_id,
     ended,
     free_names,
     is_leftover,
+    names_in,
     read_value,
     taken_over,
     value_of,
@@ -47,6 +49,12 @@ def test_a_run_ends_what_it_and_those_before_it_began_and_nothing_of_the_next_ei
 def test_two_batches_that_follow_each_other_and_two_runs_share_no_id(name, other, number, batch):
     ids = [attempt_id(n, r, b, (0, 0)) for n in {name, other} for r in (number, number + 1) for b in (batch, batch + 1)]
     assert len(set(ids)) == len(ids)
+
+
+@given(NAMES, NAMES, NUMBERS, NUMBERS)
+def test_the_names_in_ids_are_those_of_their_drivers_and_tasks_only(driver, task, number, batch):
+    ids = [driver_id(driver), attempt_id(task, number, batch, (7, 2)), "somebody-else"]
+    assert names_in(ids) == {driver, task}
 
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.booleans(), st.text(max_size=5))
