@@ -138,7 +138,8 @@ class TopicAdmin:
             try:
                 await self._write(tree, topic, assignment)
             except TopicExistsError:
-                if loop.time() > end_s or await topics.is_there_to_stay(tree, topic.name):
+                named = await topics.read_name(tree, topic.name)
+                if loop.time() > end_s or (named.exists and not named.is_marked):
                     raise
                 await asyncio.sleep(DELETION_POLL_S)
             else:
@@ -203,20 +204,33 @@ class TopicAdmin:
             if await self.ready(name, count, timeout_s=timeout_s) is None:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
 
-    async def delete(self, name: str, *, timeout_s: float) -> None:
-        """Delete a topic, and wait until it is gone. Raises: KafkaError: it will be deleted, but is not yet."""
-        topic_id = self._known(name).id
+    async def delete(self, name: str, topic_id: str | None = None, *, timeout_s: float) -> None:
+        """Delete the topic that the tree has under this name, and wait until it is gone; with `topic_id`, only that one.
+
+        Raises: KafkaError: REQUEST_TIMED_OUT: it will be deleted, but is not yet.
+        """
+        tree, known = self._tree(), self._metadata.topic(name)
+        exists, is_marked, found_id = await topics.read_name(tree, name)
+        if topic_id not in (None, found_id):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
+        if not exists or (known is None and is_marked):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
         if not self._config.delete_topic_enable:
             raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
-        await topics.mark_deleted(self._tree(), name)
+        await topics.mark_deleted(tree, name, found_id)
+        is_behind = known is None or known.id != found_id  # this broker may never hear of the topic
 
-        def is_gone() -> bool:
+        def is_forgotten() -> bool:
             found = self._metadata.topic(name)
-            return found is None or found.id != topic_id
+            return found is None or found.id != found_id
 
-        await self._until(is_gone, timeout_s)
-        if not is_gone():
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while is_behind and await topics.is_there(tree, name, found_id):
+                    await asyncio.sleep(DELETION_POLL_S)
+                await self._until(is_forgotten, math.inf)
+                return
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
 
     def is_elected(self, tp: TopicPartition, *, is_unclean: bool) -> bool | None:
         """Does the preferred replica lead, or (`is_unclean`) any? None: there is no such partition."""

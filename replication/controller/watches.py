@@ -89,9 +89,16 @@ class Watches:
             deleted.add(topic_id)
 
     async def deletions(self, watch: Watch | None = None) -> tuple[events.Event, ...]:
-        """Requested deletions, after the present topics, one of which may be new."""
+        """Requested deletions, after the present topics, one of which may be new.
+
+        The marks are read again after the topics: a topic that was deleted and made again since is not marked.
+        """
         names = await self._tree.children(nodes.DELETED_TOPICS, watch)
-        return (await self.read_topics(), events.DeleteRequested(names)) if names else ()
+        if not names:
+            return ()
+        topics = await self.read_topics()
+        marked = frozenset(await self._tree.children(nodes.DELETED_TOPICS))
+        return topics, events.DeleteRequested(tuple(name for name in names if name in marked))
 
     async def election(self, watch: Watch) -> tuple[events.Event, ...]:
         """Requested elections, after the present ISRs, whose notices come a moment later."""

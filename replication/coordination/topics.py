@@ -7,6 +7,7 @@ Changes of settings leave a notice behind, as those by Kafka's tools do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from logstore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from replication.coordination import nodes
@@ -170,10 +171,23 @@ async def mark_deleted(tree: Tree, topic: str, topic_id: str | None = None) -> N
         return
 
 
-async def is_there_to_stay(tree: Tree, topic: str) -> bool:
-    """Return whether the topic exists and is not being deleted."""
-    found, marked = await tree.read_batch([nodes.topic_path(topic), nodes.deletion_path(topic)])
-    return found is not None and marked is None
+class NameState(NamedTuple):
+    """The use of a topic's name: by which topic, and whether that is being deleted."""
+
+    exists: bool
+    is_marked: bool
+    topic_id: str | None
+
+
+async def read_name(tree: Tree, topic: str) -> NameState:
+    paths = [nodes.topic_path(topic), nodes.deletion_path(topic), nodes.topic_id_path(topic)]
+    found, marked, named = await tree.read_batch(paths)
+    return NameState(found is not None, marked is not None, None if named is None else named.data.decode())
+
+
+async def is_there(tree: Tree, topic: str, topic_id: str | None) -> bool:
+    found = await read_name(tree, topic)
+    return found.exists and found.topic_id == topic_id
 
 
 async def is_marked_deleted(tree: Tree, topic: str) -> bool:

@@ -156,7 +156,8 @@ class TopicHandlers:
             except KafkaError as error:
                 return {**_failed(named, error), "topic_id": topic_id}
             known = self._metadata.topic(name)
-            found = await _outcome(name, self._admin.delete(name, timeout_s=timeout_s))
+            wanted_id = None if topic_id is None else topic_id_of(topic_id)
+            found = await _outcome(name, self._admin.delete(name, wanted_id, timeout_s=timeout_s))
             return {**found, "topic_id": topic_uuid(known.id if known is not None else None)}
 
         return {"responses": await all_of(delete, wanted)}

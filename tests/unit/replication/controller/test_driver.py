@@ -169,6 +169,54 @@ def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_
     asyncio.run(check())
 
 
+class MakesAgain:
+    """A session in which `t` is deleted and made again right after a look at the marks, once that sees those of t and u."""
+
+    def __init__(self, tree):
+        self.tree, self.is_seen, self.is_begun = tree, asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.tree, name)
+
+    async def multi(self, steps):
+        if Delete(nodes.topic_path("t")) in steps:
+            self.is_begun.set()
+            await self.is_seen.wait()
+        return await self.tree.multi(steps)
+
+    async def children(self, path, *watch):
+        names = await self.tree.children(path, *watch)
+        if path == nodes.DELETED_TOPICS and {"t", "u"} <= set(names) and not self.is_seen.is_set():
+            self.is_seen.set()
+            while await self.tree.get(nodes.topic_path("t")) is not None:
+                await asyncio.sleep(0.005)
+            await topics.create_topic(self.tree, "t", "j" * 21 + "A", {0: (1,)}, {})
+        return names
+
+
+def test_a_topic_that_is_made_again_during_a_look_at_the_marks_is_not_deleted(tmp_path):
+    """(R40) The marks were read before, the topics after."""
+
+    async def check():
+        wrapped, wrap = wrapping(MakesAgain)
+
+        async with site(tmp_path, wrap=wrap) as here:
+            await here.create()
+            await here.until(here.state)
+            await topics.create_topic(here.tree, "u", "u" * 21 + "A", {0: (1,)}, {})
+            await here.until(lambda: _state(here.tree, TopicPartition("u", 0)))
+            await topics.mark_deleted(here.tree, "t")
+            await wrapped[0].is_begun.wait()
+            await topics.mark_deleted(here.tree, "u")
+            await here.until(lambda: _is_gone(here.tree, nodes.topic_path("u")))
+            await here.until(lambda: _true(here.loop.state.topics.keys() == {"t"}))
+            await here.until(here.state)
+            assert not here.loop.state.deletions
+            assert (await cluster.read_topics(here.tree))["t"].id == "j" * 21 + "A"
+
+    asyncio.run(check())
+
+
 def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
     async def check():
         wrapped, wrap = wrapping(LosesAnswers)
