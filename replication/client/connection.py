@@ -166,18 +166,25 @@ class BrokerConnection:
             asked.cancel()
 
     async def _is_too_old(self) -> bool:
-        """Return whether a broker that does not tell its versions answers the oldest of requests."""
+        """Return whether a broker that did not tell its versions answers the oldest of requests, and not that one again.
+
+        The second question tells an old broker from one that was busy, or whose former connection was cut.
+        """
+        is_heard = False
         try:
             tls = tls_context(self._security)
             asked = await connect(*self._where, timeout_s=self._timeout_s, answer_bytes_max=ANSWER_BYTES_MAX, tls=tls)
             try:
                 answer = asked.send(ApiKey.METADATA, 0, self._client_id, {"topics": []})
                 await self._in_time(asked, answer, ApiKey.METADATA, self._timeout_s)
+                is_heard = True
+                answer = asked.send(ApiKey.API_VERSIONS, 0, self._client_id, {})
+                await self._in_time(asked, answer, ApiKey.API_VERSIONS, SILENT_S)
             finally:
                 asked.end(ConnectionAbortedError("nobody waits for it any more"))
         except (OSError, ProtocolError):
-            return False
-        return True
+            return is_heard
+        return False
 
     def _too_old(self) -> UnsupportedVersionError:
         return UnsupportedVersionError(

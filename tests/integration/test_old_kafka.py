@@ -1,11 +1,13 @@
 """A Kafka before 0.10, which ends the connection when it is asked for its versions, is named as such at once."""
 
+import itertools
 import os
 import socket
 import struct
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,7 +17,8 @@ from tests.support.kafka4 import free_ports
 from tests.support.kafka_tools import QUIET, kafka_home
 from tests.support.repeats import only_long
 
-METADATA = 3
+METADATA, API_VERSIONS = 3, 18
+LATE_S = 1.2
 
 
 def read(connection, size):
@@ -25,37 +28,59 @@ def read(connection, size):
     return found
 
 
-def serve(connection, manner):
-    """As a Kafka 0.9, which is silent, or ends the connection: it answers Metadata 0 only, of no brokers and topics."""
+def serve(connection, manner, is_first):
+    """As a Kafka 0.9, which is silent, or ends the connection: it answers Metadata 0 only, of no brokers and topics.
+
+    Or as a later one whose first connection is cut, or is answered late.
+    """
     with connection:
         while size := read(connection, 4):
             asked = read(connection, *struct.unpack(">i", size))
             key, version, correlation = struct.unpack_from(">hhi", asked)
             if (key, version) == (METADATA, 0):
                 connection.sendall(struct.pack(">iiii", 12, correlation, 0, 0))
-            elif manner == "ends":
+            elif manner == "ends" or (manner == "is cut once" and is_first):
                 return
+            elif key == API_VERSIONS and manner not in ("is silent", "ends"):
+                time.sleep(LATE_S if is_first else 0)
+                connection.sendall(struct.pack(">iihihhh", 16, correlation, 0, 1, METADATA, 99, 99))
 
 
-@pytest.mark.parametrize("manner", ["is silent", "ends"])
-def test_a_broker_that_does_not_tell_its_versions_and_answers_the_oldest_request_is_too_old(manner):
+@contextmanager
+def broker(manner):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept():
-            while True:
+            for number in itertools.count():
                 try:
                     connection = server.accept()[0]
                 except OSError:
                     return
-                threading.Thread(target=serve, args=(connection, manner), daemon=True).start()
+                threading.Thread(target=serve, args=(connection, manner, number == 0), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        with (
-            KafkaClient(f"127.0.0.1:{server.getsockname()[1]}") as client,
-            pytest.raises(UnsupportedVersionError, match=r"a Kafka before 0\.10"),
-        ):
-            client.topics()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("manner", ["is silent", "ends"])
+def test_a_broker_that_does_not_tell_its_versions_and_answers_the_oldest_request_is_too_old(manner):
+    with (
+        broker(manner) as address,
+        KafkaClient(address) as client,
+        pytest.raises(UnsupportedVersionError, match=r"a Kafka before 0\.10"),
+    ):
+        client.topics()
+
+
+@pytest.mark.parametrize("manner", ["is cut once", "is late once"])
+def test_a_broker_whose_connection_is_cut_or_that_was_busy_is_asked_again(manner):
+    with (
+        broker(manner) as address,
+        KafkaClient(address) as client,
+        pytest.raises(UnsupportedVersionError, match="speaks METADATA in versions 99 to 99"),
+    ):
+        client.topics()
 
 
 @pytest.mark.slow
