@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from logstore.env import Env
-from logstore.errors import TopicExistsError
+from logstore.errors import InvalidTopicError, TopicExistsError
 from logstore.store.catalog import check_collision, check_topic_name, new_topic_id
 from replication.config.broker import BrokerConfig
 from replication.coordination import nodes, topics
@@ -205,16 +205,20 @@ class TopicAdmin:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
 
     async def delete(self, name: str, topic_id: str | None = None, *, timeout_s: float) -> None:
-        """Delete the topic that the tree has under this name, and wait until it is gone; with `topic_id`, only that one.
+        """Delete the topic of this name, as the tree has it, and wait until it is gone; with `topic_id`, only that one.
 
         Raises: KafkaError: REQUEST_TIMED_OUT: it will be deleted, but is not yet.
         """
+        try:
+            check_topic_name(name)  # others might be paths of the tree
+        except InvalidTopicError:
+            raise _unknown(name) from None
         tree, known = self._tree(), self._metadata.topic(name)
         exists, is_marked, found_id = await topics.read_name(tree, name)
         if topic_id not in (None, found_id):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
         if not exists or (known is None and is_marked):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+            raise _unknown(name)
         if not self._config.delete_topic_enable:
             raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         await topics.mark_deleted(tree, name, found_id)
@@ -226,7 +230,7 @@ class TopicAdmin:
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while is_behind and await topics.is_there(tree, name, found_id):
+                while is_behind and await topics.is_there(tree, name, found_id):  # noqa: ASYNC110  nobody tells
                     await asyncio.sleep(DELETION_POLL_S)
                 await self._until(is_forgotten, math.inf)
                 return
@@ -287,7 +291,7 @@ class TopicAdmin:
     def _known(self, name: str) -> TopicMetadata:
         known = self._metadata.topic(name)
         if known is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+            raise _unknown(name)
         return known
 
     def _wake(self) -> None:
@@ -304,6 +308,10 @@ class TopicAdmin:
                     await changed.wait()
             except TimeoutError:
                 continue
+
+
+def _unknown(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
 
 
 def _check_replicas(assignment: Mapping[int, Assignment], brokers: Mapping[int, object]) -> None:

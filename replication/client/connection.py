@@ -166,7 +166,7 @@ class BrokerConnection:
             asked.cancel()
 
     async def _is_too_old(self) -> bool:
-        """Return whether a broker that did not tell its versions answers the oldest of requests, and not that one again.
+        """Return whether a broker that did not tell its versions answers the oldest of requests, and not that again.
 
         The second question tells an old broker from one that was busy, or whose former connection was cut.
         """

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -35,6 +35,7 @@ from replication.model.cluster import (
     rows_by_topic,
     topic_uuid,
 )
+from replication.model.metadata import UPDATE_PARTITIONS_MAX
 from replication.model.state_changes import ControllerLines, StateChange
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
@@ -48,7 +49,6 @@ Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 REPEAT_S = 0.1
-PARTITIONS_AT_ONCE = 10_000  # in one request: brokers bound what they take (`protocol.bounds`)
 # So that a stuck leader does not delay the metadata of all others until its session ends.
 LEADERS_WAIT_S = 2.0
 
@@ -100,11 +100,10 @@ class BrokerChannels:
 
     def send(self, request: Send) -> None:
         """Queue a request; one with very many partitions becomes several."""
-        if len(request.partitions) > PARTITIONS_AT_ONCE:
-            for begin in range(0, len(request.partitions), PARTITIONS_AT_ONCE):
-                part: Any = request.partitions[begin : begin + PARTITIONS_AT_ONCE]
-                self.send(replace(request, partitions=part))
-            return
+        for part in _parts_of(request):
+            self._queue(part)
+
+    def _queue(self, request: Send) -> None:
         for line in _lines_of(self._lines, request):
             self._log(line)
         queue = request.broker, isinstance(request, SendUpdateMetadata)
@@ -114,7 +113,7 @@ class BrokerChannels:
             if (
                 isinstance(last, SendUpdateMetadata)
                 and last.broker_epoch == request.broker_epoch
-                and len(last.partitions) + len(request.partitions) <= PARTITIONS_AT_ONCE
+                and len(last.partitions) + len(request.partitions) < UPDATE_PARTITIONS_MAX
             ):
                 latest = {row.tp: row for row in (*last.partitions, *request.partitions)}
                 request = replace(request, partitions=tuple(latest.values()))
@@ -181,6 +180,18 @@ class BrokerChannels:
         if isinstance(request, SendStopReplica) and request.delete:
             self._answered(_deleted(request, response))
         return True
+
+
+def _parts_of(request: Send) -> Iterator[Send]:
+    """Split a request with very many partitions. An UpdateMetadata that is full is followed by another one."""
+    partitions: Sequence[Any] = request.partitions
+    is_metadata = isinstance(request, SendUpdateMetadata)
+    if len(partitions) + is_metadata <= UPDATE_PARTITIONS_MAX:
+        yield request
+        return
+    for begin in range(0, len(partitions) + is_metadata, UPDATE_PARTITIONS_MAX):
+        part: Any = tuple(partitions[begin : begin + UPDATE_PARTITIONS_MAX])
+        yield replace(request, partitions=part)
 
 
 def _lines_of(lines: ControllerLines, request: Send) -> Iterable[StateChange]:

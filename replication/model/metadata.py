@@ -28,6 +28,11 @@ class PartitionMetadata:
     offline_replicas: Assignment = ()
 
 
+# In one UpdateMetadata request, since brokers bound what they take (`protocol.bounds`). After one that has as
+# many, more follow: a broker is told of the whole cluster with the first that has fewer.
+UPDATE_PARTITIONS_MAX = 10_000
+
+
 @dataclass(slots=True)
 class TopicMetadata:
     name: str

@@ -129,7 +129,7 @@ def _one_batch(buffer: memoryview, at: int) -> OneBatch | None:
     first = end + _ONE_PARTITION.size
     if partitions != 1 or records_size < 0 or first + records_size != len(buffer):
         return None
-    return acks, timeout_ms, str(buffer[at:end], "utf-8"), index, buffer[first:]
+    return acks, timeout_ms, text(buffer[at:end]), index, buffer[first:]
 
 
 def _one_batch_compact(buffer: memoryview, at: int) -> OneBatch | None:
@@ -146,7 +146,7 @@ def _one_batch_compact(buffer: memoryview, at: int) -> OneBatch | None:
     no_tags = buffer[last:] == bytes(3)  # of the partition, the topic, the request
     if partitions != 2 or not records_size or not no_tags:
         return None
-    return acks, timeout_ms, str(buffer[at:end], "utf-8"), index, buffer[first:last]
+    return acks, timeout_ms, text(buffer[at:end]), index, buffer[first:last]
 
 
 # A consumer's request for one partition, without a rack, tags and partitions that leave a session: what is before the

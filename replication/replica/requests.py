@@ -26,7 +26,13 @@ from replication.model.cluster import (
     TopicPartition,
     topic_id_of,
 )
-from replication.model.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
+from replication.model.metadata import (
+    UPDATE_PARTITIONS_MAX,
+    BrokerAddress,
+    Metadata,
+    PartitionMetadata,
+    PartitionUpdate,
+)
 from replication.model.state_changes import RequestLines, StateChange
 from replication.network.steps import in_steps
 from replication.protocol import interbroker as ib
@@ -294,7 +300,8 @@ class ControllerRequests:
                 for update in updates:
                     if update.tp in taken:
                         self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))
-            self._metadata.note_whole()
+            if sum(len(topic.partition_states) for topic in request.topic_states) < UPDATE_PARTITIONS_MAX:
+                self._metadata.note_whole()
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
 
     async def _gone(self, named: Collection[str]) -> Collection[str]:

@@ -440,6 +440,15 @@ def join_not_utf8(asker):
     return found if found is CLOSED else code(found)
 
 
+@case("Produce: a topic whose name is not UTF-8", [3, 3])
+def produce_not_utf8(asker):
+    rows = (ProducePartition(0, bytes(build([Record(0, 1_000, None, b"v")]))),)
+    request = ProduceRequest(-1, 1000, (ProduceTopic("no-utf-8-here", rows),))
+    instead = (b"no-utf-8-here", b"\xff\xfe" + b"no-utf-8-he")
+    found = [asker.ask(ApiKey.PRODUCE, version, request, instead=instead) for version in (8, 9)]
+    return [each if each is CLOSED else code(each.topics[0].partitions[0]) for each in found]
+
+
 @case("SyncGroup of another protocol, of none, and of this one", [23, 23, 23, 0])
 def sync_other(asker):
     group = asker.named("sync")
@@ -508,7 +517,7 @@ def find_twice(asker):
     return [row.key for row in asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators]
 
 
-@case("OffsetFetch: a group twice", 1, 2)
+@case("OffsetFetch: a group twice", 2)
 def fetch_offsets_twice(asker):
     groups = [{"group_id": "never", "member_id": None, "member_epoch": -1, "topics": None}] * 2
     return len(asker.ask(ApiKey.OFFSET_FETCH, 8, {"groups": groups, "require_stable": False}).groups)

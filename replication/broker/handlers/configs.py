@@ -241,7 +241,8 @@ def _apply(found: dict[str, str], row: Any, setting: Field[Any] | None, value: A
             values = Listed(_check_given(row).replace(" ", "").split(","))
             known = found.get(row.name, format_value(value)).replace(" ", "").split(",")
             old = [part for part in known if part and part not in values]
-            found[row.name] = ",".join([*old, *values.order] if row.config_operation == APPEND else old)
+            new = filter(None, values.order) if row.config_operation == APPEND else ()
+            found[row.name] = ",".join([*old, *new])
         case _:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")
 

@@ -161,9 +161,10 @@ class DataHandlers:
         """Add the batch to `refused` or to `records`. A partition named twice is added to both, and refused."""
         batch = partition.records or b""
         if reason is None:
-            wrong = refuse_header(accepts, batch) or self._refuse_base_offset(batch)
             if tp in records:
-                wrong = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
+                wrong: Refusal | None = (ErrorCode.INVALID_REQUEST, "the request names this partition twice")
+            else:
+                wrong = refuse_header(accepts, batch) or self._refuse_base_offset(batch)
             if wrong is None:
                 records[tp] = bytearray(batch) if isinstance(batch, bytes) else batch  # stamped in place
                 return

@@ -24,12 +24,12 @@ from replication.model.cluster import EPOCH_DURING_DELETE, NO_LEADER, Replica, T
 
 
 def begin(draft: WorkingState, topics: Iterable[str]) -> None:
-    """Begin to delete these topics; unmark those that do not exist. Idle without delete.topic.enable."""
-    if not draft.limits.delete_topic_enable:
-        return
+    """Begin to delete these topics, if delete.topic.enable is true; unmark those that do not exist."""
     for name in topics:
         if name not in draft.topics:
             draft.also(Unmark(name))
+        elif not draft.limits.delete_topic_enable:
+            continue
         elif any(tp.topic == name for tp in draft.moves) or not draft.topics[name].partitions:
             draft.delayed_deletions.add(name)
         elif name not in draft.deletions:

@@ -9,6 +9,7 @@ from replication.coordination import nodes, topics
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
 from replication.protocol import interbroker as ib
+from replication.replica import requests
 from tests.support.site import T0, Site, batch, on_loop
 
 
@@ -39,6 +40,20 @@ def update(broker, *names, controller_epoch=1):
         topic_states=states,
         live_brokers=(),
     )
+
+
+@on_loop
+async def test_the_cluster_is_known_with_the_first_request_that_is_not_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(requests, "UPDATE_PARTITIONS_MAX", 2)
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        metadata = one.replicas.metadata
+        metadata.is_told = False
+        told = []
+        for names in (("a", "b"), ("c", "d"), ()):
+            await one.replicas.requests.obey(update(one, *names))
+            told.append(metadata.is_told)
+        assert told == [False, False, True]
 
 
 @on_loop

@@ -17,7 +17,7 @@ LATER_ID = "j" * 21 + "A"
 
 
 def deleted(directory, metadata, exists, **asked):
-    """Delete the topic at a broker with this metadata, whose cluster has one of `LATER_ID`; the error, and if it is gone."""
+    """Delete the topic at a broker with this metadata; the error, and what the tree has of it then."""
 
     async def check():
         async with site(directory) as here:

@@ -107,6 +107,26 @@ def test_only_replicas_that_live_brokers_cannot_serve_are_told_as_offline():
     asyncio.run(check())
 
 
+@pytest.mark.parametrize(("partitions", "parts"), [(1, [1]), (2, [2, 0]), (3, [2, 1]), (4, [2, 2, 0])])
+def test_metadata_of_many_partitions_end_with_a_request_that_is_not_full(monkeypatch, partitions, parts):
+    """That is how a broker knows that it has heard of all; what changes meanwhile is not put into a full one."""
+    monkeypatch.setattr(channels, "UPDATE_PARTITIONS_MAX", 2)
+
+    async def check():
+        async with network() as net:
+            net.hold(1, METADATA)
+            net.tell(1, *[3] * partitions)
+            await net.rest()
+            net.tell(1, 3)
+            net.held[1, METADATA].set()
+            await net.rest()
+            sent = [sum(len(topic.partition_states) for topic in request.topic_states) for request in net.requests]
+            assert (sent[: len(parts) - 1], sum(sent)) == (parts[:-1], partitions + 1)
+            assert max(sent[len(parts) - 1 :]) < 2
+
+    asyncio.run(check())
+
+
 def test_nobody_hears_of_a_leader_that_has_not_obeyed():
     async def check():
         async with network() as net:

@@ -170,7 +170,7 @@ def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_
 
 
 class MakesAgain:
-    """A session in which `t` is deleted and made again right after a look at the marks, once that sees those of t and u."""
+    """A session in which `t` is deleted and made again right after a look that sees the marks of t and u."""
 
     def __init__(self, tree):
         self.tree, self.is_seen, self.is_begun = tree, asyncio.Event(), asyncio.Event()
@@ -188,7 +188,7 @@ class MakesAgain:
         names = await self.tree.children(path, *watch)
         if path == nodes.DELETED_TOPICS and {"t", "u"} <= set(names) and not self.is_seen.is_set():
             self.is_seen.set()
-            while await self.tree.get(nodes.topic_path("t")) is not None:
+            while await self.tree.get(nodes.topic_path("t")) is not None:  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.005)
             await topics.create_topic(self.tree, "t", "j" * 21 + "A", {0: (1,)}, {})
         return names

@@ -369,6 +369,8 @@ def test_without_delete_topic_enable_a_topic_is_only_marked():
     act(world, ("writes", 0))
     limits = ControllerSettings(delete_topic_enable=False)
     assert step(world.state, events.DeleteRequested(("t",)), limits) == (world.state, ())
+    _, effects = step(world.state, events.DeleteRequested(("gone",)), limits)
+    assert effects == (events.Unmark("gone"),), "or nobody can create it"
 
 
 def told_of(effects):
