@@ -18,6 +18,7 @@ from logstore.tools.dump import dump
 
 KRAFT = "#\n#Thu\nnode.id=1\ndirectory.id=GynIwQpamDxsu0dd-P6sxw\nversion=1\ncluster.id=XqoLUbv\n"
 ZOOKEEPERS = "#\nversion=0\nbroker.id=3\ncluster.id=XqoLUbv\n"
+BEFORE_CLUSTERS_HAD_IDS = "#\nversion=0\nbroker.id=3\n"  # Kafka 0.9 and 0.10.0
 ID = "GynIwQpamDxsu0dd-P6sxx"
 
 
@@ -32,7 +33,7 @@ def marker(first, *, commit):
     return bytes(data)
 
 
-@pytest.fixture(params=[KRAFT, ZOOKEEPERS])
+@pytest.fixture(params=[KRAFT, ZOOKEEPERS, BEFORE_CLUSTERS_HAD_IDS])
 def kafkas(request, tmp_path) -> Path:
     """Two partitions: with gaps in and between segments, and with an aborted and an open transaction."""
     root = tmp_path / "kafka"
@@ -109,3 +110,16 @@ def test_whoever_would_write_there_is_told_of_the_mirror_in_one_line(kafkas):
         assert "pylog.format" not in str(error.value)
         assert "\n" not in str(error.value)
     assert contents(kafkas) == before
+
+
+def test_a_directory_of_an_unknown_format_stays_as_it_is(tmp_path):
+    for meta in ("version=0\n", "version=0\npylog.format=2\n"):
+        (tmp_path / "meta.properties").write_text(meta)
+        for act in (
+            lambda: logstore.open(tmp_path),
+            lambda: logstore.recover(tmp_path),
+            lambda: LogDir.check_free(tmp_path, env=SYSTEM, alone_for="broker"),
+        ):
+            with pytest.raises(NotAStoreError):
+                act()
+            assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
