@@ -10,7 +10,7 @@ import logstore
 from datasource.connector.source import PylogDataSource
 from datasource.topics import directory as spark_directory
 from logstore.env import SYSTEM
-from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError
+from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError, StoreError
 from logstore.records.batch import Record, build, stamp
 from logstore.records.marker import end_marker
 from logstore.store.log_dir import LogDir
@@ -79,6 +79,15 @@ def test_it_is_read_and_stays_as_it_is(kafkas):
     lines = list(dump(kafkas / "t-0" / f"{0:020}.log", verify=True))
     assert [line.facts["isvalid"] for line in lines] == [True] * 3
     assert contents(kafkas) == before
+
+
+def test_a_partition_of_other_brokers_is_named_as_one(kafkas):
+    (kafkas / "t-1").rename(kafkas / "t-2")
+    with logstore.open(kafkas, read_only=True) as store:
+        assert store.log("t", 2).log_end_offset == 5
+        with pytest.raises(StoreError, match="other brokers of that Kafka have it") as error:
+            store.log("t", 1)
+    assert "delete" not in str(error.value)
 
 
 def test_spark_reads_it(kafkas):
