@@ -2,8 +2,8 @@
 
 Below the recovery point everything was fsynced: damage there is corruption, which is reported, and nothing is dropped.
 Above it anything may be missing or garbage after a loss of power: the log is cut at the first thing that is not the
-next valid batch, even if good batches follow, since a hole would be worse. Indexes and leader epochs that do not fit
-are rebuilt from the batches.
+next valid batch, even if good batches follow, since a hole would be worse. Later segments are put aside. Indexes and
+leader epochs that do not fit are rebuilt from the batches.
 
 Every step may be repeated: recovery after a crash in a recovery ends the same, and a second one changes nothing.
 """
@@ -26,7 +26,7 @@ from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import PartitionDirectory
 from logstore.log.segments.end import SegmentEnd
-from logstore.log.segments.formats import foreign_at, named, old_at
+from logstore.log.segments.formats import foreign_at, named
 from logstore.log.segments.index_check import IndexCheck, is_short
 from logstore.log.segments.lookup import discontinuity, place_of
 from logstore.log.segments.names import (
@@ -41,7 +41,7 @@ from logstore.log.segments.names import (
     SWAP_SUFFIX,
 )
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment import TORN, Segment
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -105,8 +105,7 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
             continue  # it left the log meanwhile
         if is_active and (reason := end_reason(files.env, segment, view.tail)):
             yield Damage(segment.path, size_bytes, reason)
-        is_gap_fine = files.is_kafkas and not is_active and next_offset <= view.bases[number + 1]
-        if not (is_active or is_gap_fine) and (reason := discontinuity(next_offset, view.bases[number + 1], config)):
+        if not is_active and (reason := discontinuity(files, next_offset, view.bases[number + 1])):
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
@@ -118,8 +117,8 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
 
 def end_reason(env: Env, segment: Segment, tail: SegmentEnd) -> str | None:
     """Why the active segment goes on behind its last batch, and not with half a batch; None: it does not."""
-    old = old_at(env, segment.path, tail.position)
-    return old.reason if old is not None else tail.damage
+    foreign = foreign_at(env, segment.path, tail.position)
+    return foreign.reason if foreign is not None else tail.damage
 
 
 def checked_batches(
@@ -142,6 +141,7 @@ def checked_batches(
                 check(chunk, at, batch)
                 if batch.base_offset < next_offset:
                     raise InvalidBatchError(at, f"offset {batch.base_offset} after {next_offset - 1}")
+                segment.check_reach(position + at, batch)
                 yield position + at, batch
                 at, next_offset = at + needed, batch.next_offset
                 needed = HEADER_BYTES
@@ -149,7 +149,7 @@ def checked_batches(
             raise CorruptLogError(segment.path, position + error.position, error.reason) from error
         position += at
         if position + needed > size_bytes and position < size_bytes:
-            raise CorruptLogError(segment.path, position, "the file ends within a batch")
+            raise CorruptLogError(segment.path, position, TORN)
         if needed > len(space):
             space = memoryview(bytearray(needed))
 
@@ -259,7 +259,7 @@ class Recovery:
         end, number = self._files.view.start_mark, 0
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
-            if number and (reason := discontinuity(end, segment.base_offset, self._config)):
+            if number and (reason := discontinuity(self._files, end, segment.base_offset)):
                 if min(end, segment.base_offset) >= self._recovery_point:
                     self._refuse_foreign(segment, 0, number)
                     self._put_aside_from(number, reason)
@@ -282,7 +282,7 @@ class Recovery:
         size_bytes = segment.size_bytes()
         tail = segment.tail(size_bytes)
         if tail.position < size_bytes:
-            self._pass_over(CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch"))
+            self._pass_over(CorruptLogError(segment.path, tail.position, tail.damage or TORN))
             return self._bases[self._bases.index(segment.base_offset) + 1]
         newest = segment.time_index.last() or (NO_TIMESTAMP - 1, 0)
         is_sealed = newest[0] == tail.max_timestamp_ms
