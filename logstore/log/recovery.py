@@ -32,13 +32,14 @@ from logstore.log.segments.lookup import discontinuity, place_of
 from logstore.log.segments.names import (
     CLEANED_SUFFIX,
     CLEANER_LOCK,
-    DAMAGED_SUFFIX,
+    DAMAGED_LOG_FILE,
     DELETED_SUFFIX,
     INDEX_FILE,
     LOCK,
     METADATA,
     SEGMENT_FILE,
     SWAP_SUFFIX,
+    damaged_file,
 )
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import TORN, Segment
@@ -59,7 +60,7 @@ CHUNK_BYTES = 1024 * 1024
 # Leftovers of an interrupted change.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
 PASSING_SUFFIXES = (*LEFTOVER_SUFFIXES, SWAP_SUFFIX)
-_REMEDY = "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
+_REMEDY = "nothing was cut; restore the file from a copy, or read around the place, from a later offset on"
 
 
 class Damage(NamedTuple):
@@ -178,6 +179,7 @@ class Recovery:
         self._bases: list[int] = []
         self._epoch_starts: list[EpochStart] = []  # as the batches say that were read whole
         self._has_producers = False  # above the recovery point
+        self._asides: list[int] = []  # base offsets of segments that were put aside earlier
         self._cut_bytes = 0
         self._removed: list[str] = []
         self._rebuilt: list[str] = []
@@ -189,6 +191,7 @@ class Recovery:
         What would be cut is whole, and its CRC is right.
         """
         names = self._sweep()
+        self._asides = [int(found[1]) for name in names if (found := DAMAGED_LOG_FILE.fullmatch(name))]
         view = self._files.refresh()
         # What lay below the log's end was flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
@@ -262,7 +265,7 @@ class Recovery:
             if number and (reason := discontinuity(self._files, end, segment.base_offset)):
                 if min(end, segment.base_offset) >= self._recovery_point:
                     self._refuse_foreign(segment, 0, number)
-                    self._put_aside_from(number, reason)
+                    self._take_out_from(number, reason, keep=True)
                     break
                 self._pass_over(CorruptLogError(segment.path, 0, reason, "restore it from a copy"))
             is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] < self._recovery_point
@@ -310,7 +313,9 @@ class Recovery:
                     is_damaged = True
                     continue
                 self._refuse_foreign(segment, position, number)
-                self._drop_from(number + 1, error.reason)
+                # Crashes do this again and again: the first rest is kept. What is below it is of a recovery cut short.
+                keep = all(base > self._bases[-1] for base in self._asides)
+                self._take_out_from(number + 1, error.reason, keep=keep)
                 self._cut(segment, position, end, size_bytes, error.reason)
             break
         if not is_damaged and not indexes.fit(position, self._config):
@@ -341,24 +346,21 @@ class Recovery:
         segment.truncate(position, end)
         self._cut_bytes += size_bytes - position
 
-    def _drop_from(self, number: int, reason: str) -> None:
-        """Remove the segments behind a hole, the last one first: a crash here leaves no other hole."""
-        for base in reversed(self._bases[number:]):
-            segment = self._files.segment(base)
-            logger.warning("path=%s removed: it follows a hole (%s)", segment.path, reason)
-            self._cut_bytes += segment.size_bytes()
-            segment.remove()
-            self._removed.append(segment.path)
-        del self._bases[number:]
+    def _take_out_from(self, number: int, reason: str, *, keep: bool) -> None:
+        """Take what is behind a hole out of the log, the last segment first: a crash here leaves no other hole.
 
-    def _put_aside_from(self, number: int, reason: str) -> None:
-        """Keep what is behind missing segments under names that readers do not see: nothing in it is wrong."""
+        `keep`: under names that readers do not see, since nothing in it need be wrong.
+        """
         for base in reversed(self._bases[number:]):
             segment = self._files.segment(base)
-            aside = f"{segment.path}.{self._env.clock.now_ms()}{DAMAGED_SUFFIX}"
-            logger.warning("path=%s put aside as %s: %s", segment.path, aside, reason)
-            self._cut_bytes += segment.size_bytes()
-            self._env.files.rename(segment.path, aside)
+            size_bytes = segment.size_bytes()
+            if keep and size_bytes:
+                aside = damaged_file(segment.path, self._env.clock.now_ms())
+                logger.warning("path=%s put aside as %s: it follows a hole (%s)", segment.path, aside, reason)
+                self._env.files.rename(segment.path, aside)
+            else:
+                logger.warning("path=%s removed: it follows a hole (%s)", segment.path, reason)
+            self._cut_bytes += size_bytes
             segment.remove()
             self._removed.append(segment.path)
         del self._bases[number:]
