@@ -210,7 +210,7 @@ class UnsupportedFormatError(CorruptLogError):
     def __init__(self, path: object, position: int, reason: str) -> None:
         PylogError.__init__(
             self,
-            f"{path}: at byte {position}: {reason}; nothing was changed: serve this directory with the Kafka that "
+            f"{path}: at byte {position}: {reason}; the file was not changed: serve this directory with the Kafka that "
             "wrote it, and copy its topics with `pylog mirror`",
             path=str(path),
             position=position,

@@ -51,7 +51,7 @@ def find(log: Log, base: int) -> list[Hole]:
         size_bytes = view.tail.position if is_active else segment.size_bytes()
         end = view.end if is_active else view.bases[number + 1]
         found, place = list[Hole](), (0, base)
-        while (damage := soundness.check_segment(files, view, number, log.config, start=place)) is not None:
+        while (damage := soundness.check_segment(files, view, number, start=place)) is not None:
             assert damage.offset is not None, "where a segment begins is known"
             behind = segment.resume_behind(damage.sound_bytes, size_bytes, end)
             if behind is None or behind[1] > end:

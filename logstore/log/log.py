@@ -37,6 +37,7 @@ from logstore.log.recovery import Damage, OnDamage, Recovery, RecoveryReport, ve
 from logstore.log.recovery_point import RecoveryPoint
 from logstore.log.segments import lookup, offset_checkpoints
 from logstore.log.segments.directory import PartitionDirectory
+from logstore.log.segments.formats import named
 from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
@@ -59,11 +60,10 @@ class Log:
 
     def __init__(self, directory: Path, *, topic_id: str, config: LogConfig, env: Env, read_only: bool = False) -> None:
         self.topic_id = topic_id
-        self.config = config
         self.read_only = read_only
         self.env = env
         self.files = PartitionDirectory(directory, topic_id=topic_id, env=env, read_only=read_only)
-        self.files.may_have_gaps = config.is_compacted
+        self.reconfigure(config)
         self.epochs = LeaderEpochs(env, self.files.path)
         tracker = ProducerTracker(self.files)
         self.point = RecoveryPoint(self.files, tracker)
@@ -99,7 +99,7 @@ class Log:
 
     def reconfigure(self, config: LogConfig) -> None:
         self.config = config
-        self.files.may_have_gaps = config.is_compacted
+        self.files.is_compacted = config.is_compacted
 
     def close(self) -> None:
         """Close the files. Nothing is flushed; a later call opens them again."""
@@ -144,6 +144,8 @@ class Log:
             except FileNotFoundError:
                 self.files.check_topic()
                 raise
+            except CorruptLogError as error:
+                raise named(self.env, error) from None
             self._is_caught_up = is_outermost
 
     def _catch_up(self) -> None:
@@ -460,8 +462,7 @@ class Log:
     def finish_swaps(self) -> None:
         """Under the lock: put rewritten segments in the place of those that they replace."""
         with marking_failure(self.env, self.files.root):
-            names = self.files.reread().aside
-            done = finish_swaps(self.env, self.files.path, names, self.env.clock.now_ms())
+            done = finish_swaps(self.env, self.files.path, self.files.reread().aside, self.env.clock.now_ms())
         for path in done:
             logger.info("path=%s rewritten", path)
         self.files.reread()

@@ -81,8 +81,6 @@ class LogReader:
         Raises: CorruptLogError: something else is there, or a gap between segments where none may be;
         FileNotFoundError.
         """
-        may_have_gaps = self._files.may_have_gaps or view.was_compacted
-        is_kafkas = self._files.is_kafkas
         number = lookup.number_of(view, request.offset)
         segment = self._files.segment(view.bases[number])
         found = self._read_on(segment, request, lookup.end_of(view, number))
@@ -93,8 +91,7 @@ class LogReader:
             number += 1
             is_last = number == len(view.bases)
             following = view.end if is_last else view.bases[number]
-            if not is_kafkas or is_last:
-                lookup.check_ends(segment, following, may_have_gaps=may_have_gaps and not is_last)
+            lookup.check_end(self._files, segment, following, is_last=is_last)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
         return self._found(segment, found)

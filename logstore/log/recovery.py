@@ -2,8 +2,8 @@
 
 Below the recovery point everything was fsynced: damage there is corruption, which is reported, and nothing is dropped.
 Above it anything may be missing or garbage after a loss of power: the log is cut at the first thing that is not the
-next valid batch, even if good batches follow, since a hole would be worse. Indexes and leader epochs that do not fit
-are rebuilt from the batches.
+next valid batch, even if good batches follow, since a hole would be worse. Later segments are put aside. Indexes and
+leader epochs that do not fit are rebuilt from the batches.
 
 Every step may be repeated: recovery after a crash in a recovery ends the same, and a second one changes nothing.
 """
@@ -26,22 +26,23 @@ from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import PartitionDirectory
 from logstore.log.segments.end import SegmentEnd
-from logstore.log.segments.formats import foreign_at, named, old_at
+from logstore.log.segments.formats import foreign_at, named
 from logstore.log.segments.index_check import IndexCheck, is_short
 from logstore.log.segments.lookup import discontinuity, place_of
 from logstore.log.segments.names import (
     CLEANED_SUFFIX,
     CLEANER_LOCK,
-    DAMAGED_SUFFIX,
+    DAMAGED_LOG_FILE,
     DELETED_SUFFIX,
     INDEX_FILE,
     LOCK,
     METADATA,
     SEGMENT_FILE,
     SWAP_SUFFIX,
+    damaged_file,
 )
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment import TORN, Segment
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -59,7 +60,7 @@ CHUNK_BYTES = 1024 * 1024
 # Leftovers of an interrupted change.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
 PASSING_SUFFIXES = (*LEFTOVER_SUFFIXES, SWAP_SUFFIX)
-_REMEDY = "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
+_REMEDY = "nothing was cut; restore the file from a copy, or read around the place, from a later offset on"
 
 
 class Damage(NamedTuple):
@@ -105,8 +106,7 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
             continue  # it left the log meanwhile
         if is_active and (reason := end_reason(files.env, segment, view.tail)):
             yield Damage(segment.path, size_bytes, reason)
-        is_gap_fine = files.is_kafkas and not is_active and next_offset <= view.bases[number + 1]
-        if not (is_active or is_gap_fine) and (reason := discontinuity(next_offset, view.bases[number + 1], config)):
+        if not is_active and (reason := discontinuity(files, next_offset, view.bases[number + 1])):
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
@@ -118,8 +118,8 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
 
 def end_reason(env: Env, segment: Segment, tail: SegmentEnd) -> str | None:
     """Why the active segment goes on behind its last batch, and not with half a batch; None: it does not."""
-    old = old_at(env, segment.path, tail.position)
-    return old.reason if old is not None else tail.damage
+    foreign = foreign_at(env, segment.path, tail.position)
+    return foreign.reason if foreign is not None else tail.damage
 
 
 def checked_batches(
@@ -142,6 +142,7 @@ def checked_batches(
                 check(chunk, at, batch)
                 if batch.base_offset < next_offset:
                     raise InvalidBatchError(at, f"offset {batch.base_offset} after {next_offset - 1}")
+                segment.check_reach(position + at, batch)
                 yield position + at, batch
                 at, next_offset = at + needed, batch.next_offset
                 needed = HEADER_BYTES
@@ -149,7 +150,7 @@ def checked_batches(
             raise CorruptLogError(segment.path, position + error.position, error.reason) from error
         position += at
         if position + needed > size_bytes and position < size_bytes:
-            raise CorruptLogError(segment.path, position, "the file ends within a batch")
+            raise CorruptLogError(segment.path, position, TORN)
         if needed > len(space):
             space = memoryview(bytearray(needed))
 
@@ -178,6 +179,7 @@ class Recovery:
         self._bases: list[int] = []
         self._epoch_starts: list[EpochStart] = []  # as the batches say that were read whole
         self._has_producers = False  # above the recovery point
+        self._asides: list[int] = []  # base offsets of segments that were put aside earlier
         self._cut_bytes = 0
         self._removed: list[str] = []
         self._rebuilt: list[str] = []
@@ -189,6 +191,7 @@ class Recovery:
         What would be cut is whole, and its CRC is right.
         """
         names = self._sweep()
+        self._asides = [int(found[1]) for name in names if (found := DAMAGED_LOG_FILE.fullmatch(name))]
         view = self._files.refresh()
         # What lay below the log's end was flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
@@ -259,10 +262,10 @@ class Recovery:
         end, number = self._files.view.start_mark, 0
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
-            if number and (reason := discontinuity(end, segment.base_offset, self._config)):
+            if number and (reason := discontinuity(self._files, end, segment.base_offset)):
                 if min(end, segment.base_offset) >= self._recovery_point:
                     self._refuse_foreign(segment, 0, number)
-                    self._put_aside_from(number, reason)
+                    self._take_out_from(number, reason, keep=True)
                     break
                 self._pass_over(CorruptLogError(segment.path, 0, reason, "restore it from a copy"))
             is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] < self._recovery_point
@@ -282,7 +285,7 @@ class Recovery:
         size_bytes = segment.size_bytes()
         tail = segment.tail(size_bytes)
         if tail.position < size_bytes:
-            self._pass_over(CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch"))
+            self._pass_over(CorruptLogError(segment.path, tail.position, tail.damage or TORN))
             return self._bases[self._bases.index(segment.base_offset) + 1]
         newest = segment.time_index.last() or (NO_TIMESTAMP - 1, 0)
         is_sealed = newest[0] == tail.max_timestamp_ms
@@ -310,7 +313,9 @@ class Recovery:
                     is_damaged = True
                     continue
                 self._refuse_foreign(segment, position, number)
-                self._drop_from(number + 1, error.reason)
+                # Crashes do this again and again: the first rest is kept. What is below it is of a recovery cut short.
+                keep = all(base > self._bases[-1] for base in self._asides)
+                self._take_out_from(number + 1, error.reason, keep=keep)
                 self._cut(segment, position, end, size_bytes, error.reason)
             break
         if not is_damaged and not indexes.fit(position, self._config):
@@ -341,24 +346,21 @@ class Recovery:
         segment.truncate(position, end)
         self._cut_bytes += size_bytes - position
 
-    def _drop_from(self, number: int, reason: str) -> None:
-        """Remove the segments behind a hole, the last one first: a crash here leaves no other hole."""
-        for base in reversed(self._bases[number:]):
-            segment = self._files.segment(base)
-            logger.warning("path=%s removed: it follows a hole (%s)", segment.path, reason)
-            self._cut_bytes += segment.size_bytes()
-            segment.remove()
-            self._removed.append(segment.path)
-        del self._bases[number:]
+    def _take_out_from(self, number: int, reason: str, *, keep: bool) -> None:
+        """Take what is behind a hole out of the log, the last segment first: a crash here leaves no other hole.
 
-    def _put_aside_from(self, number: int, reason: str) -> None:
-        """Keep what is behind missing segments under names that readers do not see: nothing in it is wrong."""
+        `keep`: under names that readers do not see, since nothing in it need be wrong.
+        """
         for base in reversed(self._bases[number:]):
             segment = self._files.segment(base)
-            aside = f"{segment.path}.{self._env.clock.now_ms()}{DAMAGED_SUFFIX}"
-            logger.warning("path=%s put aside as %s: %s", segment.path, aside, reason)
-            self._cut_bytes += segment.size_bytes()
-            self._env.files.rename(segment.path, aside)
+            size_bytes = segment.size_bytes()
+            if keep and size_bytes:
+                aside = damaged_file(segment.path, self._env.clock.now_ms())
+                logger.warning("path=%s put aside as %s: it follows a hole (%s)", segment.path, aside, reason)
+                self._env.files.rename(segment.path, aside)
+            else:
+                logger.warning("path=%s removed: it follows a hole (%s)", segment.path, reason)
+            self._cut_bytes += size_bytes
             segment.remove()
             self._removed.append(segment.path)
         del self._bases[number:]

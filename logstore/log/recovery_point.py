@@ -19,7 +19,7 @@ from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery import cut_short
 from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.formats import named, old_at
+from logstore.log.segments.formats import foreign_at, named
 
 Found = TypeVar("Found")
 
@@ -39,7 +39,7 @@ class RecoveryPoint:
     def view(self, *, reread: bool = False) -> DirectoryView:
         """Return the log as it is now: two stats if nothing changed. `reread`: trust nothing that is remembered.
 
-        Raises: CorruptLogError: what was flushed is missing; UnsupportedFormatError.
+        Raises: CorruptLogError: what was flushed is missing, or a message that pylog does not read is behind the end.
         """
         flushed = self.offset  # before the look: other threads append and flush meanwhile, or cut
         view = self._files.reread() if reread else self._files.refresh()
@@ -51,9 +51,9 @@ class RecoveryPoint:
 
     def _check_format(self, view: DirectoryView) -> None:
         """Raise unless what is behind the last batch may be half a batch. Such a log has no end that anybody knows."""
-        old = old_at(self._env, self._files.segment(view.bases[-1]).path, view.tail.position)
-        if old is not None:
-            raise old
+        foreign = foreign_at(self._env, self._files.segment(view.bases[-1]).path, view.tail.position)
+        if foreign is not None:
+            raise foreign
 
     def look_up(
         self, find: Callable[[DirectoryView], Found], *, with_names: bool = False, reread: bool = False

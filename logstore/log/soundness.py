@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, marking_failure
-from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.log import Log
 from logstore.log.reader import ReadResult
@@ -19,7 +18,7 @@ from logstore.log.recovery import CHUNK_BYTES, checked_batches, cut_short, end_r
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.formats import named
 from logstore.log.segments.lookup import Spot, discontinuity, number_of, place_of
-from logstore.log.segments.names import DAMAGED_SUFFIX
+from logstore.log.segments.names import damaged_file
 from logstore.records.batch import InvalidBatchError, batches, check
 
 Cutting = Callable[[int], AbstractContextManager[None]]
@@ -58,7 +57,6 @@ def check_segment(
     files: PartitionDirectory,
     view: DirectoryView,
     number: int,
-    config: LogConfig,
     pace: Pace = no_pause,
     *,
     start: tuple[int, int] | None = None,
@@ -88,7 +86,7 @@ def check_segment(
         return Unsound(end, number, sound, segment.path, error.position, named(files.env, error).reason)
     pace(size_bytes - paced)
     reason = (
-        end_reason(files.env, segment, view.tail) if is_active else discontinuity(end, view.bases[number + 1], config)
+        end_reason(files.env, segment, view.tail) if is_active else discontinuity(files, end, view.bases[number + 1])
     )
     if reason is None:
         return None
@@ -108,7 +106,7 @@ def find(log: Log, path: str | None = None) -> Unsound | None:
             return Unsound(None, 0, 0, error.path, error.position, error.reason)
         for number, base in enumerate(view.bases):
             if path in (None, files.segment(base).path):
-                found = check_segment(files, view, number, log.config)
+                found = check_segment(files, view, number)
                 if found is not None:
                     return found
         if (lost := _lost_end(log, view)) is not None:
@@ -123,7 +121,7 @@ def find_from(log: Log, offset: int | None) -> Unsound | None:
         return find(log)
     with log.files.hold():
         view = settled(log)
-        return check_segment(log.files, view, number_of(view, offset), log.config) if view.bases else None
+        return check_segment(log.files, view, number_of(view, offset)) if view.bases else None
 
 
 def checked(found: ReadResult) -> ReadResult:
@@ -151,7 +149,7 @@ def first_damage(log: Log, known: int | None) -> int:
             view = settled(log)
         except CorruptLogError:
             return 0
-        found = _first(log.files, view, log.config, known)
+        found = _first(log.files, view, known)
         return found.offset if found is not None else view.end
 
 
@@ -172,7 +170,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
             aside, whole = aside_path(files, error.path), True
             files.env.files.rename(error.path, aside)
             view = settled(log)
-        found = _first(files, view, log.config, known) or _lost_end(log, view)
+        found = _first(files, view, known) or _lost_end(log, view)
         if found is not None and found.offset < known and not whole:
             raise CorruptLogError(files.path, found.position, f"damaged below {known}, too: at {found.offset}")
         if found is not None and view.bases:  # before a recovery might cut it
@@ -197,12 +195,12 @@ def settled(log: Log) -> DirectoryView:
     return view
 
 
-def _first(files: PartitionDirectory, view: DirectoryView, config: LogConfig, known: int | None) -> Spot | None:
+def _first(files: PartitionDirectory, view: DirectoryView, known: int | None) -> Spot | None:
     """Where the first damage is, at most at `known`: nothing above is read."""
     for number, base in enumerate(view.bases):
         if known is not None and base >= known:
             break
-        damage = check_segment(files, view, number, config)
+        damage = check_segment(files, view, number)
         if damage is not None and damage.offset is not None and (known is None or damage.offset <= known):
             return Spot(number, damage.sound_bytes, damage.offset)
     place = place_of(files, view, known) if known is not None else None
@@ -257,4 +255,4 @@ def copy_bytes(files: PartitionDirectory, source: str, target: str, start: int, 
 
 
 def aside_path(files: PartitionDirectory, path: str) -> str:
-    return f"{path}.{files.env.clock.now_ms()}{DAMAGED_SUFFIX}"
+    return damaged_file(path, files.env.clock.now_ms())

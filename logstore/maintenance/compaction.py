@@ -45,7 +45,7 @@ from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import SegmentInfo, discontinuity
 from logstore.log.segments.names import CLEANED_SUFFIX, CLEANER_LOCK
 from logstore.log.segments.replacement import commit, make_durable, new_segment
-from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment import TORN, Segment
 from logstore.maintenance import retention_clock
 from logstore.maintenance.compaction_plan import Plan, groups, plan
 from logstore.progress import Progress, no_progress
@@ -242,9 +242,9 @@ class _Pass:
                 continue
             size = int.from_bytes(space[8:12], "big") + 12
             if size <= len(space) or position + size > segment.size_bytes:
-                raise self._wrong(segment, position, "the file ends within a batch")
+                raise self._wrong(segment, position, TORN)
             self._space = bytearray(size)
-        if reason := discontinuity(next_offset, segment.next_offset, self._log.config):
+        if reason := discontinuity(self._log.files, next_offset, segment.next_offset):
             raise self._wrong(segment, position, reason)
 
     def _wrong(self, segment: SegmentInfo, position: int, reason: str) -> CorruptLogError | _ChangedError:

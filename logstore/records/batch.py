@@ -49,7 +49,9 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
 _ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
-_LEADER_EPOCH_AT, _CRC_AT, ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
+# Where fields begin, for who does not unpack the header.
+LENGTH_AT, _LEADER_EPOCH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT, LAST_OFFSET_DELTA_AT = 8, 12, 16, 17, 21, 23
+BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, COUNT_AT = 27, 35, 57
 _INT64_MAX = 2**63 - 1
 _SEQUENCES = 2**31  # sequence numbers run from 0 to one below, and on to 0
 
@@ -232,19 +234,19 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     """Make the batch at `position` a LogAppendTime batch of `now_ms`, with a new CRC."""
     header = header_at(buffer, position)
     struct.pack_into(">h", buffer, position + ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
-    struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_AT, now_ms)
+    struct.pack_into(">q", buffer, position + MAX_TIMESTAMP_AT, now_ms)
     seal(buffer, position, header.size_bytes)
 
 
 def stamp_max_timestamp(buffer: bytearray | memoryview, position: int, max_ms: int) -> None:
     """Set the largest timestamp in the header of the batch at `position`, with a new CRC."""
-    struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_AT, max_ms)
+    struct.pack_into(">q", buffer, position + MAX_TIMESTAMP_AT, max_ms)
     seal(buffer, position, header_at(buffer, position).size_bytes)
 
 
 def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
     crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : position + size_bytes])
-    struct.pack_into(">I", buffer, position + _CRC_AT, crc)
+    struct.pack_into(">I", buffer, position + CRC_AT, crc)
 
 
 def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:

@@ -113,7 +113,7 @@ class LogDir:
             log_dir.read_only = True
         try:
             log_dir._enter(alone_for)
-            log_dir._check_meta()
+            log_dir._make()
         except BaseException:
             log_dir.close()
             raise
@@ -294,6 +294,8 @@ class LogDir:
     def _check_ours(self, create: bool) -> None:
         """Refuse a directory of something else, before a lock file is put there."""
         if self._env.files.stat(self.path / META) is not None:
+            if not self.is_kafkas:
+                self._check_version()
             return
         names = self._env.files.list(self.path).names
         foreign = sorted(n for n in names if n not in _HARMLESS and not n.endswith(TEMPORARY_SUFFIX))
@@ -305,17 +307,8 @@ class LogDir:
         if self.read_only or not create:
             raise NotAStoreError(f"{self.path} is not a pylog store: it is empty; create a topic there first")
 
-    def _check_meta(self) -> None:
-        if self.is_kafkas:
-            return
+    def _check_version(self) -> None:
         path = self.path / META
-        if self._env.files.stat(path) is None:
-            make_directory(self._env, self.path)
-            text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
-            write_atomic(self._env, path, text.encode())
-        topics = self.path / "topics"
-        if not self.read_only and self._env.files.stat(topics) is None:
-            make_directory(self._env, topics)
         version = _properties(self._env, path).get("pylog.format", "").strip()
         if not version.isdecimal():
             raise NotAStoreError(
@@ -326,6 +319,19 @@ class LogDir:
             raise NotAStoreError(
                 f"{self.path} has format {version}; this version of pylog knows up to {FORMAT_VERSION}: upgrade pylog"
             )
+
+    def _make(self) -> None:
+        """Make what a store has from its first moment on, where it is missing. Under the lock."""
+        if self.read_only:
+            return
+        path = self.path / META
+        if self._env.files.stat(path) is None:
+            make_directory(self._env, self.path)
+            text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
+            write_atomic(self._env, path, text.encode())
+        topics = self.path / "topics"
+        if self._env.files.stat(topics) is None:
+            make_directory(self._env, topics)
 
     def claim(self, owner: DirectoryOwner) -> None:
         """Make this broker the owner, for good."""
@@ -349,9 +355,9 @@ def owner_of(path: Path, env: Env) -> DirectoryOwner | None:
 
 
 def is_kafkas(path: Path, env: Env) -> bool:
-    """True if a Kafka made the directory: its meta.properties name a cluster and a node, and nothing of pylog's."""
+    """True if a Kafka made the directory: its meta.properties name a node, and nothing in it is pylog's."""
     found = _properties(env, path / META)
-    is_named = "cluster.id" in found and ("node.id" in found or "broker.id" in found)
+    is_named = "node.id" in found or "broker.id" in found  # before 0.10.1 there was no cluster.id
     return is_named and "pylog.format" not in found and env.files.stat(path / "topics") is None
 
 

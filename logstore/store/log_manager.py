@@ -122,10 +122,10 @@ class LogManager:
         if self.env.files.stat(directory) is None:
             if catalog.topic(info.name).topic_id != info.topic_id:
                 raise StaleLogError(f"{directory.name} was recreated; look the topic up again")
-            raise StoreError(
-                f"{directory}: the directory of {info.name}-{partition} is missing; restore it from a backup, or "
-                "delete the topic and create it again"
-            )
+            remedy = "restore it from a backup, or delete the topic and create it again"
+            if self.log_dir.is_kafkas:
+                remedy = "other brokers of that Kafka have it: read it in their directories"
+            raise StoreError(f"{directory}: the directory of {info.name}-{partition} is missing; {remedy}")
         try:
             log = Log.open(
                 directory,

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 from logstore.config import TIMESTAMP_TYPES
 from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidRequestError
+from logstore.log.segments.formats import find_foreign, refusal
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, offset_index, time_index
 from logstore.log.segments.names import SEGMENT_FILE
 from logstore.records.batch import (
-    CODEC_MASK,
     HEADER_BYTES,
     BatchHeader,
     InvalidBatchError,
@@ -26,7 +26,6 @@ from logstore.records.batch import (
     records,
 )
 from logstore.records.compression import Codec
-from logstore.records.foreign import OLD_BYTES_MIN, foreign_format, message_head
 from logstore.records.marker import control_marker
 
 CHUNK_BYTES = 1024 * 1024
@@ -147,7 +146,7 @@ def _damage(position: int, reason: str) -> Line:
 def _headers(path: Path, env: Env) -> Iterator[tuple[int, BatchHeader] | Line]:
     """(position, header) of every batch, in reads of a MiB; ends where damage hides the next batch.
 
-    A message of format 0 or 1 is a line.
+    A message of another format is a line.
     """
     found = env.files.stat(path)
     size = 0 if found is None else found.size
@@ -158,12 +157,12 @@ def _headers(path: Path, env: Env) -> Iterator[tuple[int, BatchHeader] | Line]:
         try:
             header = header_at(chunk, position - chunk_at)
         except InvalidBatchError as error:
-            old = _old(path, position, env)
-            if old is None:
+            foreign = _foreign(path, position, env)
+            if foreign is None:
                 yield _damage(position, error.reason)
                 return
-            yield old
-            position += int(str(old.facts["size"]))
+            yield foreign
+            position += int(str(foreign.facts["size"]))
             continue
         if position + header.size_bytes > size:
             yield _damage(position, f"{size - position} bytes of a batch of {header.size_bytes}")
@@ -172,23 +171,20 @@ def _headers(path: Path, env: Env) -> Iterator[tuple[int, BatchHeader] | Line]:
         position += header.size_bytes
 
 
-def _old(path: Path, position: int, env: Env) -> Line | None:
-    """The message of format 0 or 1 that is whole at `position`, of a right CRC: no damage, but nothing pylog reads."""
-    head = message_head(env.files.read(path, position, OLD_BYTES_MIN))
-    if head is None or not head.is_old or not head.is_possible:
-        return None
-    data = env.files.read(path, position, head.size_bytes)
-    if foreign_format(data) is None:
+def _foreign(path: Path, position: int, env: Env) -> Line | None:
+    """A whole message of another format, of a right CRC: no damage, but nothing that pylog reads."""
+    place, found = find_foreign(env, str(path), position) or (-1, None)
+    if found is None or place != position or not (found.head.is_old or found.is_later):
         return None
     facts = {
-        "offset": int.from_bytes(data[:8], "big"),
+        "offset": found.head.offset,
         "position": position,
-        "size": head.size_bytes,
-        "magic": head.magic,
-        "compresscodec": Codec(data[17] & CODEC_MASK).name.lower(),
-        "crc": int.from_bytes(data[12:16], "big"),
+        "size": found.head.size_bytes,
+        "magic": found.head.magic,
+        "compresscodec": Codec(found.codec).name.lower() if found.codec <= Codec.ZSTD else f"unknown {found.codec}",
+        "crc": found.crc,
         "isvalid": True,
-        "format": f"{head.magic}, of a Kafka before 0.11; pylog reads 2: copy the topic with `pylog mirror`",
+        "format": refusal(str(path), position, found).reason,
     }
     return Line("batch", facts)
 

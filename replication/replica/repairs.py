@@ -26,7 +26,7 @@ from replication.replica.machine import repair
 from replication.replica.partition import Partition
 from replication.replica.second_copy import NotShownError
 from replication.replica.storage.damage_notes import DamageNote
-from replication.replica.storage.log_dir import ReplicaLogDir, is_compacted
+from replication.replica.storage.log_dir import ReplicaLogDir
 from replication.replica.storage.replica_log import Host
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class Repairs:
             leader_epoch,
             begin,
             None if replica.ends_early else replica.end,
-            log.config.is_compacted or log.files.view.was_compacted,
+            log.files.may_have_gaps,
         )
         client = self._asking.connect(leader)
         try:
@@ -237,7 +237,7 @@ class Repairs:
         """Is all of it sound, and as long as it was? What was cut before, or may be longer than it is led, is not."""
         replica, log, tp = partition.replica, partition.replica.log, partition.tp
         note = self._dir.notes.all().get(tp)
-        if is_compacted(log):
+        if log.files.may_have_gaps:
             filling.why = "it is compacted: each replica of it has other gaps"
         elif note is not None and note.is_cut:
             filling.why = "it was cut in part, and is copied from where it was cut"

@@ -116,7 +116,7 @@ class Scrub:
             try:
                 if number < len(view.bases) - 1:
                     self._env.files.drop_cache(segment.path)
-                found = soundness.check_segment(log.files, view, number, log.config, self._pace)
+                found = soundness.check_segment(log.files, view, number, self._pace)
             except FileNotFoundError:  # it has left the log
                 continue
             if found is not None:

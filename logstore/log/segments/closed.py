@@ -31,11 +31,15 @@ _WIDTH = len(ClosedSegment._fields)
 
 
 class Table:
-    """Closed segments by their number, in 56 bytes each. Safe for threads: rows are only added, the same by each."""
+    """Closed segments by their number, in 56 bytes each. Safe for threads: rows are only added, the same by each.
 
-    __slots__ = ("_ends", "_newest", "_rows")
+    `unsound`: the numbers of those that are damaged, or of another format, whose times are of what is before that.
+    """
+
+    __slots__ = ("_ends", "_newest", "_rows", "unsound")
 
     def __init__(self) -> None:
+        self.unsound: list[int] = []
         self._rows: array[int] = array("q")
         self._ends: array[int] = array("q")  # the bytes of each and of those before it
         self._newest: array[int] = array("q")  # the largest time, likewise
@@ -93,6 +97,8 @@ class ClosedSegments:
             row, is_sound = self._look(bases[number], segment_of)
             if is_kept and not is_sound:  # it may be mended in place: look again each time
                 table, is_kept = table.copy(), False
+            if not is_sound:
+                table.unsound.append(number)
             table.put(number, row)
         if is_kept:
             self._earlier = None
@@ -107,7 +113,7 @@ class ClosedSegments:
         if known is not None and known[:3] == file:
             return known, True
         tail = segment.tail(stat.size)
-        return ClosedSegment(*file, tail.first_timestamp_ms, tail.max_timestamp_ms), tail.damage is None
+        return ClosedSegment(*file, tail.first_timestamp_ms, tail.max_timestamp_ms), tail.position == stat.size
 
     def _known_before(self, base: int) -> ClosedSegment | None:
         if self._earlier is None:

@@ -115,7 +115,7 @@ class PartitionDirectory:
         self._topic_id = topic_id
         self._read_only = read_only
         self.env = env
-        self.may_have_gaps = True
+        self.is_compacted = True  # by its topic's policy
         self.is_kafkas = False
         self._segments: dict[int, Segment] = {}
         self.view = NOTHING
@@ -128,6 +128,11 @@ class PartitionDirectory:
         self._view_mutex = threading.Lock()
         self._is_locked = self._is_alone = False
         self._holder = 0  # a thread
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Compaction may have left some: by the topic's policy, or by an earlier one."""
+        return self.is_compacted or self.view.was_compacted
 
     def segment(self, base_offset: int) -> Segment:
         """The segment of this base offset, there or not."""

@@ -9,17 +9,14 @@ from typing import Final
 
 from logstore.env import Env
 from logstore.errors import CorruptLogError, UnsupportedFormatError
-from logstore.records.foreign import OLD_BYTES_MIN, foreign_format, message_head
+from logstore.records.foreign import OLD_BYTES_MIN, ForeignMessage, foreign_message, message_head
 
 # Behind a failing message old ones are looked for, by the lengths that lead on.
 _MESSAGES_MAX: Final = 1000
 
 
-def foreign_at(env: Env, path: str, position: int) -> CorruptLogError | None:
-    """The error that names a whole message at `position` that pylog does not read; None: there is none.
-
-    UnsupportedFormatError: one of format 0 or 1, which counts behind failing ones, too.
-    """
+def find_foreign(env: Env, path: str, position: int) -> tuple[int, ForeignMessage] | None:
+    """A whole message at `position` that pylog does not read; one of format 0 or 1 counts behind failing ones, too."""
     stat = env.files.stat(path)
     at, size_bytes = position, 0 if stat is None else stat.size
     for _ in range(_MESSAGES_MAX):
@@ -27,21 +24,27 @@ def foreign_at(env: Env, path: str, position: int) -> CorruptLogError | None:
         if head is None or not head.is_possible or at + head.size_bytes > size_bytes:
             return None
         if at == position or head.is_old:
-            reason = foreign_format(env.files.read(path, at, head.size_bytes))
-            if reason is not None:
-                return (UnsupportedFormatError if head.is_old else CorruptLogError)(path, at, reason)
+            found = foreign_message(env.files.read(path, at, head.size_bytes))
+            if found is not None:
+                return at, found
         at += head.size_bytes
     return None
 
 
-def old_at(env: Env, path: str, position: int) -> UnsupportedFormatError | None:
-    """As `foreign_at`, of format 0 or 1 only: no single bit turns one of ours into that."""
-    found = foreign_at(env, path, position)
-    return found if isinstance(found, UnsupportedFormatError) else None
+def foreign_at(env: Env, path: str, position: int) -> CorruptLogError | None:
+    """The error that names what `find_foreign` finds. UnsupportedFormatError: it is of format 0 or 1."""
+    found = find_foreign(env, path, position)
+    return None if found is None else refusal(path, *found)
+
+
+def refusal(path: str, position: int, found: ForeignMessage) -> CorruptLogError:
+    if found.head.is_old:
+        return UnsupportedFormatError(path, position, found.reason)
+    return CorruptLogError(path, position, found.reason, *(["the file was not changed"] if found.is_later else []))
 
 
 def named(env: Env, error: CorruptLogError) -> CorruptLogError:
-    """The error itself, or the one that names the old format of what is there."""
+    """The error itself, or the one that names the message there which pylog does not read."""
     if isinstance(error, UnsupportedFormatError) or not error.path.endswith(".log"):
         return error
-    return old_at(env, error.path, error.position) or error
+    return foreign_at(env, error.path, error.position) or error

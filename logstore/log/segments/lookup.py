@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from logstore.config import INT32_MAX, LogConfig
+from logstore.config import INT32_MAX
 from logstore.errors import CorruptLogError
 from logstore.log.segments.closed import Table
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.segment import LOG_SUFFIX, Segment
+from logstore.log.segments.segment import LOG_SUFFIX, TORN, Segment
 from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader
 
 # Offsets in a segment reach so far, whatever the size of the batch behind a gap.
@@ -69,26 +69,30 @@ def end_of(view: DirectoryView, number: int) -> int:
     return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
 
 
-def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
+def discontinuity(files: PartitionDirectory, next_offset: int, following_base: int) -> str | None:
     """Why a segment of this base cannot follow one that ends at `next_offset`; None: it can.
 
     Each begins where the one before it ends, after compaction, too, which leaves an empty batch at the end of a segment
-    if need be. Only a gap in a leader's compacted log may be too wide for one segment.
+    if need be. Only a gap in a leader's compacted log may be too wide for one segment; Kafka leaves any.
     """
-    is_wide = config.is_compacted and following_base - next_offset > WIDE_GAP
-    if following_base > next_offset and not is_wide:
-        return f"offsets {next_offset} to {following_base} are missing behind this segment"
     if following_base < next_offset:
         return f"the next segment begins at {following_base}, inside this one, which ends at {next_offset}"
-    return None
+    is_wide = files.may_have_gaps and following_base - next_offset > WIDE_GAP
+    return (
+        None if following_base == next_offset or is_wide or files.is_kafkas else _missing(next_offset, following_base)
+    )
 
 
-def check_ends(segment: Segment, following: int, *, may_have_gaps: bool) -> None:
-    """Raise CorruptLogError unless there is a wide gap between the end of this segment and `following`."""
+def _missing(start: int, end: int) -> str:
+    return f"offsets {start} to {end} are missing behind this segment"
+
+
+def check_end(files: PartitionDirectory, segment: Segment, following: int, *, is_last: bool) -> None:
+    """Raise CorruptLogError unless this segment, in which an offset below `following` was not found, may end there."""
     size_bytes = segment.size_bytes()
     end = segment.tail(size_bytes).next_offset
-    if not may_have_gaps or following - end <= WIDE_GAP:
-        raise CorruptLogError(segment.path, size_bytes, f"offsets {end} to {following} are missing behind this segment")
+    if reason := _missing(end, following) if is_last else discontinuity(files, end, following):
+        raise CorruptLogError(segment.path, size_bytes, reason)
 
 
 def place_of(files: PartitionDirectory, view: DirectoryView, offset: int) -> Place | None:
@@ -132,8 +136,9 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
 
 
 def newest(files: PartitionDirectory, view: DirectoryView) -> OffsetAndTimestamp | None:
-    """Return the first record or marker that has the largest timestamp of the log."""
+    """Return the first record or marker that has the largest timestamp of the log. Raises: as `first_since`."""
     closed, count = closed_in(files, view)
+    _check_sound(files, view, closed, count)
     newest_ms = max((view.tail.max_timestamp_ms, *(closed[number].newest_ms for number in range(count))))
     return first_since(files, view, newest_ms, or_marker=True)
 
@@ -141,6 +146,10 @@ def newest(files: PartitionDirectory, view: DirectoryView) -> OffsetAndTimestamp
 def first_since(
     files: PartitionDirectory, view: DirectoryView, timestamp_ms: int, *, or_marker: bool = False
 ) -> OffsetAndTimestamp | None:
+    """Return the first record that is not older.
+
+    Raises: CorruptLogError: before it is something that cannot be read, and may hold an earlier one; FileNotFoundError.
+    """
     closed, count = closed_in(files, view)
     for number in range(max(closed.first_reaching(timestamp_ms, count), number_of(view, view.start)), len(view.bases)):
         if number < count:
@@ -149,10 +158,22 @@ def first_since(
         else:
             newest_ms, size_bytes, limit = view.tail.max_timestamp_ms, view.tail.position, view.end
         if newest_ms >= timestamp_ms:
+            _check_sound(files, view, closed, number)
             segment = files.segment(view.bases[number])
             if found := segment.first_since(timestamp_ms, size_bytes, limit, start=view.start, or_marker=or_marker):
                 return OffsetAndTimestamp(*found)
+    _check_sound(files, view, closed, count)
     return None
+
+
+def _check_sound(files: PartitionDirectory, view: DirectoryView, closed: Table, count: int) -> None:
+    """Raise CorruptLogError if one of the first so many segments, from the log start on, cannot be read to its end."""
+    first = number_of(view, view.start)
+    for number in closed.unsound:
+        if first <= number < count:
+            segment = files.segment(view.bases[number])
+            tail = segment.tail(segment.size_bytes())
+            raise CorruptLogError(segment.path, tail.position, tail.damage or TORN)
 
 
 def closed_in(files: PartitionDirectory, view: DirectoryView) -> tuple[Table, int]:

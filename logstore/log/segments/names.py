@@ -34,6 +34,7 @@ SNAPSHOT_FILE = re.compile(r"\d{20}\.snapshot")
 TRANSACTION_FILE = re.compile(r"\d{20}\.txn(index|check)")
 INDEX_FILE = re.compile(r"(\d{20})\.(index|timeindex|txnindex|txncheck)")
 SEGMENT_FILE = re.compile(r"(?P<base_offset>\d{20})\.(?P<kind>log|index|timeindex|txnindex|txncheck|snapshot)")
+DAMAGED_LOG_FILE = re.compile(r"(\d{20})\.log\.\d+\.damaged")
 DELETED_FILE = re.compile(r"\d{20}\.\w+\.(\d+)\.deleted")
 
 PARTITION = re.compile(r"(.+)-(0|[1-9]\d*)")
@@ -42,6 +43,10 @@ DELETED_PARTITION = re.compile(r"(.+)-(\d+)\.([\w-]{22})\.deleted")
 
 def deleted_file(path: str, now_ms: int) -> str:
     return f"{path}.{now_ms}{DELETED_SUFFIX}"
+
+
+def damaged_file(path: str, now_ms: int) -> str:
+    return f"{path}.{now_ms}{DAMAGED_SUFFIX}"
 
 
 def deleted_partition(root: Path, topic: str, partition: int, id: str) -> Path:

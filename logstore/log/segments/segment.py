@@ -36,6 +36,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 
 # A walk over headers reads this much at a time: a few pages cost little more than one header does.
 WINDOW_BYTES = 16 * 1024
+TORN = "the file ends within a batch"
 OFFSET_BYTES = 8  # what a batch begins with: its base offset
 
 Walk = Callable[..., tuple[int, int]]  # `whole_bytes`, or what does the same faster
@@ -210,13 +211,17 @@ class Segment:
             for position, batch in self.headers(tail.position, size_bytes):
                 if batch.base_offset < tail.next_offset:
                     raise CorruptLogError(self.path, position, f"offset {batch.base_offset} appears twice")
-                if batch.last_offset - self.base_offset > INT32_MAX:
-                    too_far = f"offset {batch.last_offset} is too far from where the segment begins"
-                    raise CorruptLogError(self.path, position, too_far)
+                self.check_reach(position, batch)
                 tail = tail.behind(batch, position)
         except CorruptLogError as error:
             return tail._replace(damage=error.reason)
         return tail
+
+    def check_reach(self, position: int, batch: BatchHeader) -> None:
+        """Raise CorruptLogError if the batch ends farther from where the segment begins than an index can say."""
+        if batch.last_offset - self.base_offset > INT32_MAX:
+            too_far = f"offset {batch.last_offset} is too far from where the segment begins"
+            raise CorruptLogError(self.path, position, too_far)
 
     def _indexed_tail(self, size_bytes: int) -> SegmentEnd:
         """The end before the batch of the last index entry, to walk on from."""
@@ -431,7 +436,7 @@ class Segment:
         """The header of the batch that begins with `start`, of which no more was read."""
         batch = self._valid(start, 0, position)
         if position + batch.size_bytes > self.size_bytes():
-            raise CorruptLogError(self.path, position, f"the file ends within a batch of {batch.size_bytes} bytes")
+            raise CorruptLogError(self.path, position, f"{TORN} of {batch.size_bytes} bytes")
         return batch
 
     # ------------------------------------------------------- truncate, rebuild

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.records.batch import NO_TIMESTAMP, RECORD_BYTES_MIN
+from logstore.records.batch import BASE_TIMESTAMP_AT, COUNT_AT, MAX_TIMESTAMP_AT, NO_TIMESTAMP, RECORD_BYTES_MIN
 from logstore.records.kernels.decoding import BAD_DELTA, BAD_END, BAD_HEADERS, LEFT_OVER, LONG_FIELD, LONG_RECORD
 from logstore.records.kernels.headers import headers_at
 from logstore.records.kernels.native import I64, be32, be64, inner, kernel
@@ -27,7 +27,7 @@ def check_records(header: int, at: int, size: int, needs_keys: int, oldest_ms: i
     has a key. Returns 0, or the reason in the low eight bits and the number of the record above them.
     """
     end = at + size
-    count, base_ms, max_ms = be32(header + 57), be64(header + 27), NO_TIMESTAMP
+    count, base_ms, max_ms = be32(header + COUNT_AT), be64(header + BASE_TIMESTAMP_AT), NO_TIMESTAMP
     for row in range(count):
         length, at = varint(at, end)
         if length < RECORD_BYTES_MIN - 1 or length > end - at:
@@ -55,13 +55,13 @@ def check_records(header: int, at: int, size: int, needs_keys: int, oldest_ms: i
         max_ms = max(max_ms, time_ms)
     if at != end:
         return _found(LEFT_OVER, count - 1)
-    return 0 if max_ms == be64(header + 35) else OTHER_MAX
+    return 0 if max_ms == be64(header + MAX_TIMESTAMP_AT) else OTHER_MAX
 
 
 @kernel(I64(I64, I64, I64))
 def max_timestamp(header: int, at: int, size: int) -> int:
     """Return the largest timestamp of records that `check_records` has taken."""
-    end, base_ms, max_ms = at + size, be64(header + 27), NO_TIMESTAMP
+    end, base_ms, max_ms = at + size, be64(header + BASE_TIMESTAMP_AT), NO_TIMESTAMP
     while at < end:
         length, at = varint(at, end)
         delta_ms, _ = varlong(at + 1, end)

@@ -12,12 +12,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from logstore.records.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
     CODEC_MASK,
     CONTROL,
+    COUNT_AT,
+    CRC_AT,
     DELETE_HORIZON,
     HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
     LENGTH_END,
     LOG_APPEND_TIME,
+    MAX_TIMESTAMP_AT,
     RECORD_BYTES_MIN,
     TRANSACTIONAL,
 )
@@ -75,7 +82,7 @@ def in_order(address: int, size: int, next_offset: int, limit: int) -> InOrder:
     end = 0
     while end <= size - HEADER_BYTES:
         at = address + end
-        length, base, delta = be32(at + 8) + LENGTH_END, be64(at), be32(at + 23)
+        length, base, delta = be32(at + LENGTH_AT) + LENGTH_END, be64(at), be32(at + LAST_OFFSET_DELTA_AT)
         if length > size - end or length < HEADER_BYTES:
             break
         if base < next_offset or delta < 0 or base > limit - delta - 1:
@@ -177,9 +184,10 @@ def _entry(at: int, limit: int) -> _Entry:
 @inner
 def _section_at(at: int) -> Section:
     """The records of the uncompressed batch at `at`."""
-    has_horizon = be16(at + 21) & DELETE_HORIZON
-    size = be32(at + 8) + LENGTH_END
-    return Section(at + HEADER_BYTES, at + size, be64(at), be32(at + 23), be32(at + 57), be64(at + 27), has_horizon)
+    has_horizon = be16(at + ATTRIBUTES_AT) & DELETE_HORIZON
+    size = be32(at + LENGTH_AT) + LENGTH_END
+    last_delta, count, base_ms = be32(at + LAST_OFFSET_DELTA_AT), be32(at + COUNT_AT), be64(at + BASE_TIMESTAMP_AT)
+    return Section(at + HEADER_BYTES, at + size, be64(at), last_delta, count, base_ms, has_horizon)
 
 
 @inner
@@ -238,8 +246,8 @@ def _batch_error(at: int, left: int) -> int:
     error = header_error(at, left)
     if error:
         return error
-    size = be32(at + 8) + LENGTH_END
-    if crc_of(at + 21, size - 21) != be32(at + 17) & 0xFFFFFFFF:
+    size = be32(at + LENGTH_AT) + LENGTH_END
+    if crc_of(at + ATTRIBUTES_AT, size - ATTRIBUTES_AT) != be32(at + CRC_AT) & 0xFFFFFFFF:
         return BAD_CRC
     return 0
 
@@ -255,7 +263,7 @@ def collect(table: int, waiting: int, address: int, size: int, start: int) -> Co
         error = _batch_error(at, address + size - at)
         if error:
             return Collected(error, at - address, 0, 0)
-        if be16(at + 21) & _SPECIAL:
+        if be16(at + ATTRIBUTES_AT) & _SPECIAL:
             break
         section = _section_at(at)
         found = _collect(table, waiting, section, start)
@@ -377,22 +385,22 @@ def _put_be(at: int, size: int, number: int) -> None:
 def _write(rules: Rules, section: Section, kept: Kept, to: int) -> int:
     """Write the header before what was kept at `to` + 61; return the batch's size."""
     source, size = section.at - HEADER_BYTES, kept.size
-    attributes, base_timestamp = be16(source + 21), section.base_timestamp
+    attributes, base_timestamp = be16(source + ATTRIBUTES_AT), section.base_timestamp
     if kept.tombstones and not section.has_horizon:
         size = _keep_later(rules, section, to + HEADER_BYTES)
         attributes, base_timestamp = attributes | DELETE_HORIZON, rules.horizon_ms
-    max_timestamp = be64(source + 35) if attributes & LOG_APPEND_TIME else kept.max_timestamp
+    max_timestamp = be64(source + MAX_TIMESTAMP_AT) if attributes & LOG_APPEND_TIME else kept.max_timestamp
     if not kept.count:
-        attributes, base_timestamp = attributes & ~DELETE_HORIZON, be64(source + 35)
+        attributes, base_timestamp = attributes & ~DELETE_HORIZON, be64(source + MAX_TIMESTAMP_AT)
         max_timestamp = base_timestamp
     size += HEADER_BYTES
     copy(to, source, HEADER_BYTES)
-    _put_be(to + 8, 4, size - LENGTH_END)
-    _put_be(to + 21, 2, attributes)
-    _put_be(to + 27, 8, base_timestamp)
-    _put_be(to + 35, 8, max_timestamp)
-    _put_be(to + 57, 4, kept.count)
-    _put_be(to + 17, 4, crc_of(to + 21, size - 21))
+    _put_be(to + LENGTH_AT, 4, size - LENGTH_END)
+    _put_be(to + ATTRIBUTES_AT, 2, attributes)
+    _put_be(to + BASE_TIMESTAMP_AT, 8, base_timestamp)
+    _put_be(to + MAX_TIMESTAMP_AT, 8, max_timestamp)
+    _put_be(to + COUNT_AT, 4, kept.count)
+    _put_be(to + CRC_AT, 4, crc_of(to + ATTRIBUTES_AT, size - ATTRIBUTES_AT))
     return size
 
 
@@ -431,7 +439,7 @@ def retain(rules: Rules, work: Kernel) -> Retained:
     run = at  # from here on batches stay as they are
     while at < stop:
         error = _batch_error(at, stop - at)
-        is_special = 0 if error else be16(at + 21) & _SPECIAL
+        is_special = 0 if error else be16(at + ATTRIBUTES_AT) & _SPECIAL
         if error or is_special:
             break
         section = _section_at(at)

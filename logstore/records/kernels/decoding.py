@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logstore.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, RECORD_BYTES_MIN
+from logstore.records.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    CONTROL,
+    COUNT_AT,
+    CRC_AT,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    RECORD_BYTES_MIN,
+)
+from logstore.records.compression import Codec
 from logstore.records.kernels.crc import crc_of
 from logstore.records.kernels.headers import headers_at
 from logstore.records.kernels.native import (
@@ -42,6 +59,7 @@ REASONS = (
     "a record does not end where it says",
     "bytes follow the last record",
 )
+_CODEC_MAX = int(Codec.ZSTD)
 _PARTIAL, _SHORT_LENGTH, _BAD_MAGIC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CODEC, BAD_CRC = range(1, 8)
 _BACKWARDS, LONG_RECORD, BAD_DELTA, LONG_FIELD, BAD_HEADERS, BAD_END, LEFT_OVER = range(8, 15)
 
@@ -142,10 +160,10 @@ def header_error(at: int, left: int) -> int:
     """Whether a batch header is at `at`, `left` bytes before the end of the data, whatever its CRC."""
     if left < HEADER_BYTES:
         return _PARTIAL
-    size = be32(at + 8) + LENGTH_END
+    size = be32(at + LENGTH_AT) + LENGTH_END
     if size < HEADER_BYTES:
         return _SHORT_LENGTH
-    if u8(at + 16) != MAGIC:
+    if u8(at + MAGIC_AT) != MAGIC:
         return _BAD_MAGIC
     if size > left:
         return _PARTIAL
@@ -154,11 +172,11 @@ def header_error(at: int, left: int) -> int:
 
 @inner
 def _fields_error(at: int, size: int) -> int:
-    base, delta, count = be64(at), be32(at + 23), be32(at + 57)
+    base, delta, count = be64(at), be32(at + LAST_OFFSET_DELTA_AT), be32(at + COUNT_AT)
     if base < 0 or delta < 0 or base > 0x7FFFFFFFFFFFFFFF - delta - 1:
         return _BAD_OFFSETS
-    codec = be16(at + 21) & 7
-    if codec > 4:
+    codec = be16(at + ATTRIBUTES_AT) & CODEC_MASK
+    if codec > _CODEC_MAX:
         return _BAD_CODEC
     if count < 0 or count > delta + 1 or (codec == 0 and count * RECORD_BYTES_MIN > size - HEADER_BYTES):
         return _BAD_COUNT
@@ -170,7 +188,7 @@ def walk(address: int, size: int, start: int, upper: int) -> tuple[int, int]:
     """What `batch.whole_bytes` returns of the `size` bytes at `address`."""
     end = position = start
     while end <= size - HEADER_BYTES:
-        length = be32(address + end + 8) + LENGTH_END
+        length = be32(address + end + LENGTH_AT) + LENGTH_END
         if length > size - end or length < HEADER_BYTES or be64(address + end) >= upper:
             break
         position, end = end, end + length
@@ -189,14 +207,14 @@ def scan(address: int, size: int, limit: int, end_offset: int, compressed: int) 
         error = header_error(at, stop - at)
         if error:
             return Scanned(error, at - address, packed, rows, total)
-        length = be32(at + 8) + LENGTH_END
+        length = be32(at + LENGTH_AT) + LENGTH_END
         if be64(at) >= end_offset or (at > address and at + length - address > limit):
             break
-        if be16(at + 21) & 7:
+        if be16(at + ATTRIBUTES_AT) & CODEC_MASK:
             put64(compressed + 8 * packed, at - address)
             packed += 1
         else:
-            rows += be32(at + 57)
+            rows += be32(at + COUNT_AT)
             total += length - HEADER_BYTES
         at += length
     return Scanned(0, at - address, packed, rows, total)
@@ -310,22 +328,24 @@ def decode(source: Source, into: Columns) -> Decoded:
         error = header_error(at, stop - at)
         if error:
             return _failed(error, position)
-        size, base = be32(at + 8) + LENGTH_END, be64(at)
-        attributes, last_delta = be16(at + 21), be32(at + 23)
+        size, base = be32(at + LENGTH_AT) + LENGTH_END, be64(at)
+        attributes, last_delta = be16(at + ATTRIBUTES_AT), be32(at + LAST_OFFSET_DELTA_AT)
         if base < next_offset:
             return _failed(_BACKWARDS, position)
         next_offset = base + last_delta + 1
-        if attributes & 7:
+        if attributes & CODEC_MASK:
             first = i64(sections)
             end = first + i64(sections + 8)
             sections += 16
         else:
             first, end = at + HEADER_BYTES, at + size
-            if crc_of(at + 21, size - 21) != be32(at + 17) & 0xFFFFFFFF:
+            if crc_of(at + ATTRIBUTES_AT, size - ATTRIBUTES_AT) != be32(at + CRC_AT) & 0xFFFFFFFF:
                 return _failed(BAD_CRC, position)
-        if not attributes & 0x20 and next_offset > source.start:
-            batch = _Batch(first, end, base, last_delta, be64(at + 27), be64(at + 35), (attributes >> 3) & 1)
-            done = _records(batch, be32(at + 57), source, into, _moved(done, position))
+        if not attributes & CONTROL and next_offset > source.start:
+            timestamp_type = 1 if attributes & LOG_APPEND_TIME else 0
+            base_ms, max_ms = be64(at + BASE_TIMESTAMP_AT), be64(at + MAX_TIMESTAMP_AT)
+            batch = _Batch(first, end, base, last_delta, base_ms, max_ms, timestamp_type)
+            done = _records(batch, be32(at + COUNT_AT), source, into, _moved(done, position))
             if done.error:
                 return done
         at += size

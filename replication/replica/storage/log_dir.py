@@ -204,7 +204,7 @@ class ReplicaLogDir:
 
         A compacted log goes whole: other replicas may have removed the tombstones of records that are left here.
         """
-        return 0 if is_compacted(log) else soundness.first_damage(log, offset)
+        return 0 if log.files.may_have_gaps else soundness.first_damage(log, offset)
 
     def set_aside(self, tp: TopicPartition, log: Log, offset: int) -> SetAside:
         """Cut a damaged log there (see `soundness`), after noting that it will be incomplete.
@@ -214,7 +214,7 @@ class ReplicaLogDir:
         note = self.notes.all().get(tp)
         if note is not None:
             self.notes.put(tp, note._replace(is_cut=True))
-        whole = is_compacted(log)
+        whole = log.files.may_have_gaps
         done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
         with self.cutting(tp, done.offset):  # a crash may have cut it before
             return done
@@ -399,10 +399,6 @@ class ReplicaLogDir:
         odd = self.damage.keys() | self.unrecovered | self.notes.all().keys()
         noted = {tp: clean_stop.note_of(log, now_ms) for tp, log in logs.items() if tp not in odd}
         return clean_stop.encode({tp: note for tp, note in noted.items() if note is not None})
-
-
-def is_compacted(log: Log) -> bool:
-    return log.config.is_compacted or log.files.view.was_compacted
 
 
 def _settle(log: Log, noted: NotedLog | None = None) -> None:

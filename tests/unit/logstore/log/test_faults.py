@@ -106,17 +106,31 @@ def test_s2_a_later_segment_is_checked_from_the_recovery_point_on(root, env, dis
     assert contents(log) == rows(point + 1)
 
 
-def test_s2_segments_behind_a_bad_batch_above_the_recovery_point_go_too(root, env, disk):
+def test_s2_segments_behind_a_bad_batch_above_the_recovery_point_leave_the_log_and_stay_once(root, env, disk):
     log = filled(root, env)
-    assert len(log.segments()) > 2
-    flip(disk, log.segments()[1].path, 65)
-    first = log.segments()[1].base_offset
-    log = recovered(log, env, 0)
-    report = log.recover()
-    assert len(report.removed) > 0
-    assert contents(log) == rows(first)
-    log.append_as_leader(batch(b"value %d" % first))
-    assert contents(log) == rows(first + 1)
+    later = [disk.names[segment.path].data[:] for segment in log.segments()[2:]]
+    assert all(later)
+    for _ in range(3):  # one crash after the other: the disk does not fill with what they leave
+        flip(disk, log.segments()[1].path, 65)
+        first = log.segments()[1].base_offset
+        log = recovered(log, env, 0)
+        report = log.recover()
+        assert len(report.removed) > 0
+        assert contents(log) == rows(first)
+        assert [disk.names[name].data for name in sorted(disk.names) if name.endswith(".damaged")] == later
+        for number in range(first, 12):
+            log.append_as_leader(batch(b"value %d" % number))
+        assert contents(log) == rows(12)
+
+
+def test_s2_a_recovery_that_goes_on_with_another_keeps_what_that_has_not(root, env, disk):
+    log = filled(root, env)
+    segments = log.segments()
+    disk.rename(segments[-1].path, segments[-1].path + ".1.damaged")
+    flip(disk, segments[1].path, 65)
+    recovered(log, env, 0).recover()
+    kept = [name[: len(segment.path)] for segment in segments for name in disk.names if name.endswith(".damaged")]
+    assert {*kept} == {segment.path for segment in segments[2:]}
 
 
 def test_s2_in_a_compacted_topic_too_nothing_stays_behind_a_bad_batch(root, env, disk):

@@ -1,6 +1,7 @@
 """What other programs wrote is refused by name, never cut; gaps in a segment, as Kafka leaves them, are read over."""
 
 import struct
+import zlib
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -87,11 +88,31 @@ def test_messages_of_old_formats_are_refused_by_name_and_stay_as_they_are(tmp_pa
         assert file.read_bytes() == data
 
 
-def test_a_closed_segment_of_an_old_format_is_named_by_who_reads_it(tmp_path):
+@pytest.mark.parametrize("closed", [old(1), old(0, count=1, value=b"")], ids=["long", "shorter than a header"])
+def test_a_closed_segment_of_an_old_format_is_named_by_who_reads_it(tmp_path, closed):
+    left_by_a_crash(tmp_path, {SEGMENT: new(0), f"{5:020}.log": closed, f"{10:020}.log": new(10)})
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(b"")
+    with logstore.open(tmp_path) as store:
+        log = store.log("x", 0)
+        assert log.reader.offset_for_time(1003) == (3, 1003)  # it is before that
+        for refused in (
+            lambda: log.read(5, max_bytes=1000),
+            lambda: log.reader.offset_for_time(1005),
+            log.reader.newest,
+        ):
+            with pytest.raises(UnsupportedFormatError, match=r"message format .*`pylog mirror`"):
+                refused()
+        assert len(log.segments()) == 3
+        log.advance_start(10)
+        assert log.reader.offset_for_time(1003) == (13, 1003)
+        assert log.reader.newest() == (14, 1004)
+
+
+def test_an_append_that_reads_a_closed_segment_of_an_old_format_names_it(tmp_path):
     left_by_a_crash(tmp_path, {SEGMENT: old(1), f"{5:020}.log": new(5)})
     (tmp_path / ".kafka_cleanshutdown").write_bytes(b"")
-    with logstore.open(tmp_path) as store, pytest.raises(UnsupportedFormatError, match="format 1"):
-        store.log("x", 0).read(0, max_bytes=1000)
+    with logstore.open(tmp_path) as store, pytest.raises(UnsupportedFormatError, match="`pylog mirror`"):
+        store.log("x", 0).append_as_leader(batch(b"more"))
 
 
 def test_a_later_segment_of_an_old_format_does_not_go_with_a_torn_one(tmp_path):
@@ -101,16 +122,44 @@ def test_a_later_segment_of_an_old_format_does_not_go_with_a_torn_one(tmp_path):
     assert (tmp_path / "x-0" / SEGMENT).read_bytes() == new(0)[:-1]
 
 
-@pytest.mark.parametrize(("at", "value"), [(57, 9), (16, 3), (21, 7)])
-def test_a_batch_with_a_right_crc_and_an_unknown_header_is_not_cut(tmp_path, at, value):
-    """More records than offsets, format 3, an unknown codec."""
-    odd = bytearray(new(5))
-    odd[at + (3 if at == 57 else 0) + (at == 21)] = value
-    seal(odd, 0, len(odd))
-    left_by_a_crash(tmp_path, {SEGMENT: new(0) + bytes(odd)})
-    with logstore.open(tmp_path) as store, pytest.raises(CorruptLogError, match="the CRC is right"):
-        store.log("x", 0).recover()
-    assert (tmp_path / "x-0" / SEGMENT).read_bytes() == new(0) + odd
+def odd(at: int, value: int) -> bytes:
+    """A batch of a right CRC at offset 5, with this byte in its header."""
+    made = bytearray(new(5))
+    made[at] = value
+    seal(made, 0, len(made))
+    return bytes(made)
+
+
+ODD = {"more records than offsets": odd(60, 9), "format 3": odd(16, 3), "an unknown codec": odd(22, 7)}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_batch_with_a_right_crc_and_an_unknown_header_is_named_by_all_and_not_cut(tmp_path, name):
+    left_by_a_crash(tmp_path, {SEGMENT: new(0) + ODD[name]})
+    for _ in range(2):
+        with logstore.open(tmp_path) as store:
+            log = store.log("x", 0)
+            for refused in (log.recover, lambda: store.offsets("x"), lambda: log.append_as_leader(batch(b"x"))):  # noqa: B023
+                with pytest.raises(CorruptLogError, match="the CRC is right") as error:
+                    refused()
+                assert ("a newer pylog" in str(error.value)) == (name != "more records than offsets")
+                assert error.value.position == len(new(0))
+            assert ["the CRC is right" in place.reason for place in log.verify()] == [True]
+    assert (tmp_path / "x-0" / SEGMENT).read_bytes() == new(0) + ODD[name]
+
+
+def test_dump_log_shows_batches_of_later_formats_and_codecs_and_goes_on_behind_them(tmp_path):
+    file = tmp_path / SEGMENT
+    old_codec = bytearray(old(1, count=1))
+    old_codec[17] = 6
+    struct.pack_into(">I", old_codec, 12, zlib.crc32(old_codec[16:]))
+    file.write_bytes(bytes(old_codec) + ODD["format 3"] + ODD["an unknown codec"] + new(10))
+    lines = list(dump(file, verify=True))
+    assert [(line.kind, line.facts["magic"]) for line in lines] == [("batch", magic) for magic in (1, 3, 2, 2)]
+    assert [line.facts["compresscodec"] for line in lines] == ["unknown 6", "none", "unknown 7", "none"]
+    assert ["a newer pylog" in str(line.facts.get("format")) for line in lines] == [False, True, True, False]
+    file.write_bytes(ODD["more records than offsets"])
+    assert [line.kind for line in dump(file)] == ["damage"]
 
 
 @pytest.mark.parametrize("torn", [old(1, count=1)[:-1], damaged(old(0, count=1)), bytes(300), damaged(new(5)), b"\1"])

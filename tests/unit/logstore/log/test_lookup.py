@@ -4,32 +4,36 @@ from itertools import pairwise
 
 import pytest
 
-from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
-from logstore.log.segments.lookup import WIDE_GAP, check_ends, discontinuity
+from logstore.log.segments.lookup import WIDE_GAP, check_end, discontinuity
 from tests.support.partition import batch, make
 
-DENSE, COMPACTED = LogConfig(), LogConfig(cleanup_policy=frozenset({"compact"}))
+COMPACT = frozenset({"compact"})
 
 
-def test_a_segment_begins_where_the_one_before_it_ends_or_behind_a_gap_too_wide_for_one():
-    for config in (DENSE, COMPACTED):
-        assert discontinuity(5, 5, config) is None
-        assert "missing" in discontinuity(5, 6, config)
-        assert "missing" in discontinuity(5, 5 + WIDE_GAP, config)
-        assert "inside" in discontinuity(5, 4, config)
-    assert "missing" in discontinuity(5, 6 + WIDE_GAP, DENSE)
-    assert discontinuity(5, 6 + WIDE_GAP, COMPACTED) is None
+def test_a_segment_begins_where_the_one_before_it_ends_or_behind_a_gap_too_wide_for_one(root, env):
+    dense = make(root, env).files
+    compacted = make(root, env, name="c-0", cleanup_policy=COMPACT).files
+    was_compacted = make(root, env, name="w-0")
+    was_compacted.files.view = was_compacted.files.view._replace(was_compacted=True)
+    for files in (dense, compacted, was_compacted.files):
+        assert discontinuity(files, 5, 5) is None
+        assert "missing" in discontinuity(files, 5, 6)
+        assert "missing" in discontinuity(files, 5, 5 + WIDE_GAP)
+        assert "inside" in discontinuity(files, 5, 4)
+    assert "missing" in discontinuity(dense, 5, 6 + WIDE_GAP)
+    assert discontinuity(compacted, 5, 6 + WIDE_GAP) is None
+    assert discontinuity(was_compacted.files, 5, 6 + WIDE_GAP) is None
 
 
 def test_a_segment_where_nothing_is_found_ends_in_a_wide_gap_or_is_damaged(root, env):
-    log = make(root, env)
+    log = make(root, env, cleanup_policy=COMPACT)
     log.append_as_leader(batch(b"one"))
     segment = log.files.segment(0)
-    check_ends(segment, WIDE_GAP + 2, may_have_gaps=True)
-    for following, may_have_gaps in ((WIDE_GAP + 2, False), (WIDE_GAP + 1, True), (WIDE_GAP, True)):
+    check_end(log.files, segment, WIDE_GAP + 2, is_last=False)
+    for following, is_last in ((WIDE_GAP + 2, True), (WIDE_GAP + 1, False), (WIDE_GAP, False)):
         with pytest.raises(CorruptLogError, match="missing"):
-            check_ends(segment, following, may_have_gaps=may_have_gaps)
+            check_end(log.files, segment, following, is_last=is_last)
 
 
 def test_bytes_between_offsets_add_up_and_there_are_none_at_the_end(root, env):

@@ -142,6 +142,19 @@ def test_s19_offsets_that_go_back_in_a_file_end_the_log_above_the_recovery_point
     assert contents(log) == rows(3)
 
 
+def test_s19_an_offset_too_far_for_its_segment_is_named_and_cut_and_the_log_takes_appends(root, env, disk):
+    log = filled(root, env, 3)
+    log.append_as_leader(batch(b"value 3"))
+    place = log.read(3, max_bytes=1)
+    disk.names[place.path].data[place.position + 2] = 1  # its base offset, which no CRC covers
+    log = recovered(log, env, 3)
+    assert [(found.position, "too far" in found.reason) for found in log.verify()] == [(place.position, True)]
+    assert log.recover().log_end_offset == 3
+    log.append_as_leader(batch(b"value 3"))
+    assert contents(log) == rows(4)
+    assert list(log.verify()) == []
+
+
 def test_s20_a_reader_finds_its_place_again_when_files_are_replaced_under_it(root, env, disk):
     log = filled(root, env)
     reader = reopen(log.directory, env, **SMALL)

@@ -10,7 +10,7 @@ import logstore
 from datasource.connector.source import PylogDataSource
 from datasource.topics import directory as spark_directory
 from logstore.env import SYSTEM
-from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError
+from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError, StoreError
 from logstore.records.batch import Record, build, stamp
 from logstore.records.marker import end_marker
 from logstore.store.log_dir import LogDir
@@ -18,6 +18,7 @@ from logstore.tools.dump import dump
 
 KRAFT = "#\n#Thu\nnode.id=1\ndirectory.id=GynIwQpamDxsu0dd-P6sxw\nversion=1\ncluster.id=XqoLUbv\n"
 ZOOKEEPERS = "#\nversion=0\nbroker.id=3\ncluster.id=XqoLUbv\n"
+BEFORE_CLUSTERS_HAD_IDS = "#\nversion=0\nbroker.id=3\n"  # Kafka 0.9 and 0.10.0
 ID = "GynIwQpamDxsu0dd-P6sxx"
 
 
@@ -32,7 +33,7 @@ def marker(first, *, commit):
     return bytes(data)
 
 
-@pytest.fixture(params=[KRAFT, ZOOKEEPERS])
+@pytest.fixture(params=[KRAFT, ZOOKEEPERS, BEFORE_CLUSTERS_HAD_IDS])
 def kafkas(request, tmp_path) -> Path:
     """Two partitions: with gaps in and between segments, and with an aborted and an open transaction."""
     root = tmp_path / "kafka"
@@ -80,6 +81,15 @@ def test_it_is_read_and_stays_as_it_is(kafkas):
     assert contents(kafkas) == before
 
 
+def test_a_partition_of_other_brokers_is_named_as_one(kafkas):
+    (kafkas / "t-1").rename(kafkas / "t-2")
+    with logstore.open(kafkas, read_only=True) as store:
+        assert store.log("t", 2).log_end_offset == 5
+        with pytest.raises(StoreError, match="other brokers of that Kafka have it") as error:
+            store.log("t", 1)
+    assert "delete" not in str(error.value)
+
+
 def test_spark_reads_it(kafkas):
     before = contents(kafkas)
     options = {"path": str(kafkas), "subscribe": "t"}
@@ -109,3 +119,16 @@ def test_whoever_would_write_there_is_told_of_the_mirror_in_one_line(kafkas):
         assert "pylog.format" not in str(error.value)
         assert "\n" not in str(error.value)
     assert contents(kafkas) == before
+
+
+def test_a_directory_of_an_unknown_format_stays_as_it_is(tmp_path):
+    for meta in ("version=0\n", "version=0\npylog.format=2\n"):
+        (tmp_path / "meta.properties").write_text(meta)
+        for act in (
+            lambda: logstore.open(tmp_path),
+            lambda: logstore.recover(tmp_path),
+            lambda: LogDir.check_free(tmp_path, env=SYSTEM, alone_for="broker"),
+        ):
+            with pytest.raises(NotAStoreError):
+                act()
+            assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
