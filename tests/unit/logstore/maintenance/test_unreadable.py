@@ -51,15 +51,17 @@ def test_readers_get_all_before_it_are_told_once_and_go_on_behind_it(poisoned):
     store, place = poisoned
     assert read_round(store) == (values(*range(16), *range(100, 108)), [place])
     assert read_round(store, place[1]) == (values(*range(100, 108)), [])
-    seen = []
+    seen, tail = [], store.tail("t", start="earliest", timeout_ms=0)
 
     def follow():
-        for batch in store.tail("t", start="earliest", timeout_ms=0):
+        for batch in tail:
             seen.extend(value.decode() for value in batch.column("value").to_pylist())
 
     with pytest.raises(UnreadableBatchError, match=f"read on from offset {place[1]}"):
         follow()
     assert seen == values(*range(16))
+    follow()
+    assert seen == values(*range(16), *range(100, 108))
 
 
 def test_compaction_keeps_it_as_it_is_names_it_once_and_removes_nothing_for_it(poisoned, caplog):
