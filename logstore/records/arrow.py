@@ -99,7 +99,8 @@ def decode_pieces(
                 return
             yield piece.record_batch(names)
         except batches.InvalidBatchError as exc:
-            yield from _before(data, at, exc.position, start=start, end=end, columns=columns)
+            sound, place = memoryview(data).cast("B")[at : exc.position], (where[0], where[1] + at)
+            yield from _before(sound, start=start, end=end, columns=columns, where=place)
             raise undecoded(data, exc, where) from None
         if piece.stop in (at, source.size):
             return
@@ -107,12 +108,11 @@ def decode_pieces(
 
 
 def _before(
-    data: Buffer, at: int, position: int, *, start: int, end: int, columns: Sequence[str] | None
+    sound: memoryview, *, start: int, end: int, columns: Sequence[str] | None, where: tuple[object, int]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the batches from `at` on, before one that cannot be decoded."""
-    if position > at:
-        sound = memoryview(data).cast("B")[at:position]
-        yield from (rows for rows in decode_pieces(sound, start=start, end=end, columns=columns) if rows.num_rows)
+    """The records of the batches before one that cannot be decoded."""
+    pieces = decode_pieces(sound, start=start, end=end, columns=columns, where=where) if sound else ()
+    yield from (rows for rows in pieces if rows.num_rows)
 
 
 def undecoded(data: Buffer, error: batches.InvalidBatchError, where: tuple[object, int]) -> CorruptLogError:

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logstore.errors import CorruptLogError
+from logstore.errors import CorruptLogError, UnreadableBatchError
 from logstore.records import arrow, batch, decoding
 from logstore.records.arrow import decode, decode_pieces
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec, compress
 from logstore.records.schema import RECORD_SCHEMA
+from tests.support.poison import POISON
 from tests.support.records import INT64, numbered, record_lists, records_of
 
 END = 2**63 - 1
@@ -134,6 +135,19 @@ def test_an_error_says_where():
     with pytest.raises(CorruptLogError, match="CRC-32C") as caught:
         decode(data, start=0, end=END, where=("some.log", 1000))
     assert (caught.value.path, caught.value.position) == ("some.log", 1000 + len(data) // 2)
+
+
+def test_the_first_of_two_unreadable_batches_is_named_with_its_place():
+    first = build([Record(0, 1000, None, b"sound")])
+    poison, packed = bytearray(POISON["garbage"]), bytearray(POISON["no gzip"])
+    batch.stamp(poison, 0, 1, 0)
+    batch.stamp(packed, 0, 2, 0)
+    data = bytes(first + poison + packed)
+    pieces = decode_pieces(data, start=0, end=END, where=("file", 100))
+    assert next(pieces).column("value").to_pylist() == [b"sound"]
+    with pytest.raises(UnreadableBatchError) as error:
+        next(pieces)
+    assert (error.value.path, error.value.position) == ("file", 100 + len(first))
 
 
 def test_a_partial_batch_at_the_end_is_damage():
