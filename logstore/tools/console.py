@@ -329,7 +329,7 @@ def stored_records(
         first = {"earliest": extent.log_start_offset, "latest": extent.log_end_offset}.get(str(start), start)
 
         def read(at: int, p: int = p) -> Iterator[pa.RecordBatch]:
-            return store.read(topic, partition=p, start=at)
+            yield from store.read(topic, partition=p, start=at)
 
         for batch in read_round(read, int(first), INT64_MAX, told):  # a start behind the end of the log is an error
             yield from console_records(topic, batch, p)
