@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from datasource.topics.directory import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
 from logstore import OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
-from logstore.errors import CorruptLogError, OffsetOutOfRangeError
+from logstore.errors import CorruptLogError, OffsetOutOfRangeError, UnreadableBatchError
 from logstore.log.isolation import Isolation
+from logstore.records.batch import header_at
 from logstore.tools.verify import Place
 from replication.client.fetching import LATEST
 from replication.client.group_admin import describe_group
@@ -130,7 +131,7 @@ class ClusterTopics:
                 for found in self._client.fetch(topic, partition, begin, extent.end):
                     size_bytes += sum(map(len, found.parts))
                     where = f"{topic}-{partition} as its leader sends it from offset {begin} on"
-                    damage += (place for part in found.parts if (place := _damage(part, where)))
+                    damage += (place for part in found.parts for place in _damage(part, where))
                     begin = found.next_offset
             except OffsetOutOfRangeError:
                 if (start := self.extent(topic, partition).start) <= begin:
@@ -229,16 +230,22 @@ def client_of(bootstrap: str, rack: str = "", security: Security = PLAINTEXT) ->
     return client
 
 
-def _damage(part: memoryview, where: str) -> Place | None:
-    """What is wrong with these batches, first."""
+def _damage(part: memoryview, where: str) -> list[Place]:
+    """Each of these batches that cannot be decoded, up to the first other damage."""
     from logstore.records.arrow import decode_pieces
 
-    try:
-        for _ in decode_pieces(part, start=0, end=INT64_MAX, columns=["offset"], where=(where, 0)):
-            pass
-    except CorruptLogError as error:
-        return error.path, error.position, error.reason
-    return None
+    found, at = list[Place](), 0
+    while at < len(part):
+        try:
+            for _ in decode_pieces(part[at:], start=0, end=INT64_MAX, columns=["offset"], where=(where, at)):
+                pass
+            break
+        except CorruptLogError as error:
+            found.append((error.path, error.position, error.reason))
+            if not isinstance(error, UnreadableBatchError):
+                break
+            at = error.position + header_at(part, error.position).size_bytes
+    return found
 
 
 def _info(topic: TopicMetadata) -> TopicInfo:

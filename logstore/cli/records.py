@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import click
 
 from logstore.cli.places import ClusterOption, either_place
-from logstore.cli.terminal import counted, open_store, output_option, show, talk, usage_errors
+from logstore.cli.terminal import Failure, counted, open_store, output_option, show, talk, usage_errors
 from logstore.cli.topics import topic_argument
-from logstore.errors import InvalidRequestError, PylogError
+from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
 from logstore.tools.console import (
     CONSUME_PROPERTIES,
     PRODUCE_PROPERTIES,
@@ -202,6 +203,8 @@ def consume(
 
     Properties, as the console consumer has them: print.timestamp, print.partition, print.offset,
     print.headers, print.key, print.value, key.separator, line.separator, headers.separator, null.literal.
+
+    A batch that nobody can decode is named on stderr and left out; the exit code is 1 then.
     """
     with usage_errors():
         format_record = formatter(output, template, given)
@@ -209,17 +212,28 @@ def consume(
     first = start_of(from_beginning, offset, partition)
     with open_store(path, mode="r") as store:
         if follow:
-            found = followed_records(store, name, partition, first, timeout_ms)
+            read = partial(followed_records, store, name, partition, first, timeout_ms)
         else:
-            found = stored_records(store, name, partition, first or "earliest")
-        print_records(itertools.islice(found, max_messages), format_record, follow=follow)
+            read = partial(stored_records, store, name, partition, first or "earliest")
+        print_records(read, format_record, max_messages=max_messages, follow=follow)
 
 
-def print_records(found: Iterable[ConsoleRecord], format_record: Formatter, *, follow: bool) -> None:
-    """Print records as they come; with `follow` Ctrl-C and SIGTERM are their end."""
-    out, count = sys.stdout.buffer, 0
+def print_records(
+    read: Callable[..., Iterator[ConsoleRecord]], format_record: Formatter, *, max_messages: int | None, follow: bool
+) -> None:
+    """Print records as they come, and what is left out; with `follow` Ctrl-C and SIGTERM are their end.
+
+    Raises: Failure: at the end, if something was left out.
+    """
+    out, count, missed = sys.stdout.buffer, 0, 0
+
+    def told(error: UnreadableBatchError) -> None:
+        nonlocal missed
+        talk(f"left out: {error}")
+        missed += error.next_offset - error.base_offset
+
     try:
-        for count, record in enumerate(found, start=1):  # noqa: B007
+        for count, record in enumerate(itertools.islice(read(told=told), max_messages), start=1):  # noqa: B007
             out.write(format_record(record))
             if follow:
                 out.flush()
@@ -228,6 +242,8 @@ def print_records(found: Iterable[ConsoleRecord], format_record: Formatter, *, f
             raise
     out.flush()
     talk(counted(count, "record"))
+    if missed:
+        raise Failure(f"{counted(missed, 'offset')} left out, in batches that cannot be decoded")
 
 
 def formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:

@@ -24,7 +24,7 @@ from logstore.log.leader_epochs import FILE_NAME as EPOCHS
 from logstore.log.leader_epochs import EpochCheck, EpochStart, LeaderEpochs, epoch_starts, see_epoch
 from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
-from logstore.log.segments.directory import PartitionDirectory
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.formats import foreign_at, named
 from logstore.log.segments.index_check import IndexCheck, is_short
@@ -108,12 +108,20 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
             yield Damage(segment.path, size_bytes, reason)
         if not is_active and (reason := discontinuity(files, next_offset, view.bases[number + 1])):
             yield Damage(segment.path, size_bytes, reason)
-        if not indexes.fit(size_bytes, config):
+        if not files.is_kafkas and not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
-    if reason := epochs.wrong(lambda: files.reread().end):
-        yield Damage(epochs.path, 0, f"{reason}; run `pylog recover`")
-    for path, reason in recovery.wrong_files(files, view, has_producers=has_producers):
+    # Files that a Kafka has beside the batches follow its own rules, and some are made at its next start.
+    for path, reason in () if files.is_kafkas else _wrong_beside(files, view, epochs, has_producers=has_producers):
         yield Damage(path, 0, reason)
+
+
+def _wrong_beside(
+    files: PartitionDirectory, view: DirectoryView, epochs: EpochCheck, *, has_producers: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield (path, reason) of the files of epochs and producers that are not what the batches say."""
+    if reason := epochs.wrong(lambda: files.reread().end):
+        yield epochs.path, f"{reason}; run `pylog recover`"
+    yield from recovery.wrong_files(files, view, has_producers=has_producers)
 
 
 def end_reason(env: Env, segment: Segment, tail: SegmentEnd) -> str | None:

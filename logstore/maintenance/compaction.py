@@ -16,7 +16,8 @@ A pass over one partition::
    into one, and each group takes the place of its segments (`logstore.log.segments.replacement`).
 5. What was dirty is clean now: the mark `cleaner-offset` says so.
 
-A batch of a right CRC whose records cannot be decoded stays as it is, is named once, and supersedes nothing.
+Batches of a right CRC whose records cannot be decoded stay as they are, are named once, and supersede nothing: a round
+that meets one finds all of them, and begins anew without them.
 
 What stays: tombstones (null values) for `delete.retention.ms` after the first pass that saw them; transaction markers
 likewise, once nothing of their transaction is left; the last batch of a group and the last batches of every known
@@ -49,7 +50,7 @@ from logstore.log.segments.segment import TORN, Segment
 from logstore.maintenance import retention_clock
 from logstore.maintenance.compaction_plan import Plan, groups, plan
 from logstore.progress import Progress, no_progress
-from logstore.records.batch import DELETE_HORIZON, BatchHeader, batches
+from logstore.records.batch import DELETE_HORIZON, BatchHeader, batches, header_at
 
 if TYPE_CHECKING:
     from logstore.records.compaction import Cleaner, Fate, OffsetMap
@@ -175,33 +176,51 @@ class _Pass:
 
     def _collect(self, planned: Plan, verdicts: _Verdicts) -> int:
         """Put the keys from the first dirty offset on into the map; return up to where they fit."""
-        while True:
-            try:
-                return self._collect_readable(planned, verdicts)
-            except UnreadableBatchError as error:  # keys of its first records may be noted: begin anew without it
-                if error.base_offset in self._unreadable:
-                    raise
-                logger.warning("%s; it stays as it is, and its keys count for nothing", error)
-                self._unreadable.add(error.base_offset)
+        try:
+            return self._collect_readable(planned, verdicts)
+        except UnreadableBatchError as error:
+            self._find_unreadable(planned, verdicts, error)
+        return self._collect_readable(planned, verdicts)  # anew: keys of the first records of one may be noted
 
     def _collect_readable(self, planned: Plan, verdicts: _Verdicts) -> int:
         self._keys.clear(planned.dirty, planned.upper)
-        for segment in planned.segments:
-            if segment.next_offset <= planned.dirty:
-                continue
-            for position, data in self._read(segment):
-                full = None
-                for at, run in self._readable(data):
-                    where = segment.path, position + at
-                    full = self._keys.collect(run, start=planned.dirty, skipped=verdicts.has_no_data, where=where)
-                    if full is not None:
-                        break
-                if full is not None:
-                    return self._checked(full, planned.dirty)
+        for where, run in self._runs(planned, planned.dirty):
+            full = self._keys.collect(run, start=planned.dirty, skipped=verdicts.has_no_data, where=where)
+            if full is not None:
+                self._check_readable(run, verdicts, where)  # keys of the first records of this batch are noted
+                return self._checked(full, planned.dirty)
         return planned.upper
 
+    def _find_unreadable(self, planned: Plan, verdicts: _Verdicts, first: UnreadableBatchError) -> None:
+        """Take note of all batches from this one on that cannot be decoded, and name them in one line."""
+        known = len(self._unreadable)
+        for (path, position), run in self._runs(planned, first.base_offset):
+            at = 0
+            while at < len(run):
+                try:
+                    self._check_readable(run[at:], verdicts, (path, position + at))
+                    break
+                except UnreadableBatchError as error:
+                    self._unreadable.add(error.base_offset)
+                    at = error.position - position
+                    at += header_at(run, at).size_bytes
+        count = len(self._unreadable) - known
+        logger.warning("%s; such batches (%d) stay as they are, and their keys count for nothing", first, count)
+
+    def _check_readable(self, run: memoryview, verdicts: _Verdicts, where: tuple[str, int]) -> None:
+        """Raise UnreadableBatchError at the first batch that cannot be decoded. No key is noted."""
+        self._keys.collect(run, start=INT64_MAX, skipped=verdicts.has_no_data, where=where)
+
+    def _runs(self, planned: Plan, start: int) -> Iterator[tuple[tuple[str, int], memoryview]]:
+        """Yield (path and position, batches) of the segments that reach `start`, without what cannot be decoded."""
+        for segment in planned.segments:
+            if segment.next_offset > start:
+                for position, data in self._read(segment):
+                    for at, run in self._readable(data):
+                        yield (segment.path, position + at), run
+
     def _readable(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
-        """Yield (position, run) of the batches in `data`, without those that cannot be decoded."""
+        """Yield (position, run) of the batches in `data`, without those that are known to be unreadable."""
         begin = 0
         for at, batch in batches(data) if self._unreadable else ():
             if batch.base_offset in self._unreadable:

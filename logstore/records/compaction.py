@@ -307,7 +307,8 @@ def _undecoded(header: BatchHeader, reason: str, where: Where, at: int) -> Unrea
 
 def _unreadable(data: Buffer, at: int, error: int, where: Where) -> BatchHeader:
     """The header of a batch that only its records make unreadable. Raises: CorruptLogError: it is damaged."""
-    found = undecoded(data, batches.InvalidBatchError(at, REASONS[error]), where)
+    alone = memoryview(data)[at:]  # the order of `data` is known
+    found = undecoded(alone, batches.InvalidBatchError(0, REASONS[error]), (where[0], where[1] + at))
     if not isinstance(found, UnreadableBatchError):
         raise found
     return batches.header_at(data, at)

@@ -91,6 +91,24 @@ def read_round(
             start = error.next_offset
 
 
+class ReadingOn(Iterator["pa.RecordBatch"]):
+    """What `begin` yields, and what it yields anew behind a batch that nobody can decode, if its reader asks on.
+
+    `begin` goes on where it was, and behind the batch whose error it raised.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self._begin = begin
+        self._found = begin()
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return next(self._found)
+        except UnreadableBatchError:
+            self._found = self._begin()
+            raise
+
+
 def read_isolated(  # noqa: PLR0913  as `LogStore.read`
     log: Log,
     start: int,

@@ -267,6 +267,8 @@ class LogStore:
 
         With "read_committed" those of a transaction come when it is committed. Ends when nothing came for `timeout_ms`
         (never, without it).
+
+        Raises: UnreadableBatchError, once for each: who asks on gets what follows; CorruptLogError.
         """
         # It knows where it begins now, not at the first batch.
         tail = TopicTail(self.logs, self.transactions.outcomes, topic, partitions, start, checked(isolation))

@@ -27,7 +27,7 @@ from logstore.log.segments.names import (
     PARTITION,
 )
 from logstore.store.catalog import Catalog
-from logstore.store.log_dir import LogDir, owner_of
+from logstore.store.log_dir import LogDir, is_kafkas, owner_of
 
 # Directories are made before the catalog lists their topic: a young one may belong to a topic that is on its way.
 YOUNG_MS = 60_000
@@ -50,7 +50,7 @@ class Unowned(NamedTuple):
 
 def unowned(root: Path, env: Env = SYSTEM, *, young_too: bool = False) -> Unowned:
     """Return the stray directories; without `young_too`, no empty ones that a creation may just be making."""
-    if owner_of(root, env) is not None:
+    if owner_of(root, env) is not None or is_kafkas(root, env):
         return Unowned()  # a broker's: it has replicas of topics that its catalog does not know
     left = _without_topic(root, env.files.list(root).names, env)
     if not left:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from logstore.env import Clock
-from logstore.errors import InvalidRequestError, StaleLogError
+from logstore.errors import InvalidRequestError, StaleLogError, UnreadableBatchError
 from logstore.log.isolation import Isolation, Outcomes, end_of
 from logstore.log.log import Log
 from logstore.store.catalog import as_int
 from logstore.store.log_manager import LogManager
-from logstore.store.reading import read_isolated, with_partition
+from logstore.store.reading import ReadingOn, read_isolated, with_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,10 @@ class TopicTail:
         raise InvalidRequestError(f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition")
 
     def batches(self, clock: Clock, *, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:
-        """Yield what is appended, with a first column `partition`, until nothing came for `timeout_ms`."""
+        """What is appended, with a first column `partition`, until nothing came for `timeout_ms`."""
+        return ReadingOn(lambda: self._batches(clock, poll_ms, timeout_ms))
+
+    def _batches(self, clock: Clock, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:
         quiet_since = clock.monotonic_ms()
         while True:
             found = False
@@ -77,7 +80,11 @@ class TopicTail:
             raise StaleLogError(f"topic {self._topic!r} was deleted and recreated; follow it from its start")
         outcomes = self._outcomes()
         begin, end = max(position, log.log_start_offset), end_of(log, self._isolation, outcomes)
-        yield from read_isolated(log, begin, end, None, self._isolation, outcomes)
+        try:
+            yield from read_isolated(log, begin, end, None, self._isolation, outcomes)
+        except UnreadableBatchError as error:
+            self._positions[partition] = error.next_offset
+            raise
         self._positions[partition] = max(end, position)
 
     def _end(self, log: Log) -> int:

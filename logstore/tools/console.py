@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from logstore.config import TIMESTAMP_TYPES
+from logstore.config import INT64_MAX, TIMESTAMP_TYPES
 from logstore.errors import (
     FailedStoreError,
     InvalidRecordError,
@@ -20,9 +20,10 @@ from logstore.errors import (
     PylogError,
     StorageError,
     StoreError,
+    UnreadableBatchError,
     did_you_mean,
 )
-from logstore.store.reading import OffsetRange
+from logstore.store.reading import OffsetRange, read_round
 from logstore.store.store import LogStore
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class ConsoleRecord(NamedTuple):
 
 
 Formatter = Callable[[ConsoleRecord], bytes]
+Told = Callable[[UnreadableBatchError], object]  # gets the error of each batch that is gone round
 
 
 def properties(given: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -317,24 +319,36 @@ def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterat
         yield ConsoleRecord(topic, partition, offset, timestamp_ms, kind, pairs, key, value)
 
 
-def stored_records(store: LogStore, topic: str, partition: int | None, start: int | str) -> Iterator[ConsoleRecord]:
+def stored_records(
+    store: LogStore, topic: str, partition: int | None, start: int | str, *, told: Told
+) -> Iterator[ConsoleRecord]:
     """Yield the present records, partition by partition, from an offset, "earliest" or "latest"."""
     partitions = range(store.topic(topic).partitions) if partition is None else [partition]
     for p in partitions:
         extent = store.log(topic, p)
         first = {"earliest": extent.log_start_offset, "latest": extent.log_end_offset}.get(str(start), start)
-        for batch in store.read(topic, partition=p, start=int(first)):
+
+        def read(at: int, p: int = p) -> Iterator[pa.RecordBatch]:
+            yield from store.read(topic, partition=p, start=at)
+
+        for batch in read_round(read, int(first), INT64_MAX, told):  # a start behind the end of the log is an error
             yield from console_records(topic, batch, p)
 
 
 def followed_records(
-    store: LogStore, topic: str, partition: int | None, start: int | str | None, timeout_ms: int | None
+    store: LogStore, topic: str, partition: int | None, start: int | str | None, timeout_ms: int | None, *, told: Told
 ) -> Iterator[ConsoleRecord]:
     """Yield the records from `start` (None: from now on) as they come, until none came for `timeout_ms`."""
     where: Any = {partition: start} if isinstance(start, int) else start or "latest"
     partitions = None if partition is None else [partition]
-    for batch in store.tail(topic, partitions=partitions, start=where, timeout_ms=timeout_ms):
-        yield from console_records(topic, batch, batch.column("partition")[0].as_py())
+    tail = store.tail(topic, partitions=partitions, start=where, timeout_ms=timeout_ms)
+    while True:
+        try:
+            for batch in tail:
+                yield from console_records(topic, batch, batch.column("partition")[0].as_py())
+            return
+        except UnreadableBatchError as error:
+            told(error)
 
 
 def text_formatter(given: Mapping[str, str]) -> Formatter:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from logstore.errors import CorruptLogError, PylogError, UnreadableBatchError
 from logstore.log.log import Log
 from logstore.progress import Progress, no_progress
+from logstore.store.log_dir import is_kafkas
 from logstore.store.reading import read_batches, read_round
 from logstore.store.store import LogStore
 from logstore.store.stray import lost_descriptions
@@ -94,6 +95,9 @@ def _unreadable(log: Log) -> list[Place]:
 
 
 def _damage(store: LogStore, topic: str, partition: int) -> Iterator[Place]:
+    directory = store.path / f"{topic}-{partition}"
+    if is_kafkas(store.path, store.env) and store.env.files.stat(directory) is None:
+        return  # another broker of that Kafka has it
     try:
         log = store.log(topic, partition)
         for found in log.verify():
@@ -103,4 +107,4 @@ def _damage(store: LogStore, topic: str, partition: int) -> Iterator[Place]:
     except CorruptLogError as error:
         yield error.path, error.position, error.reason
     except PylogError as error:
-        yield getattr(error, "path", str(store.path / f"{topic}-{partition}")), 0, str(error)
+        yield getattr(error, "path", str(directory)), 0, str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -60,12 +60,11 @@ def consume(
     if group is not None:
         if offset is not None or partition is not None:
             raise click.UsageError("a group has offsets of its own, and shares the partitions: leave those out")
-        found = members_records(
-            client, name, group, from_beginning=from_beginning, isolation=isolation, timeout_ms=timeout_ms
-        )
+        read = partial(members_records, client, name, group, from_beginning=from_beginning)
         follow = True
     else:
         start = first or ("latest" if follow else "earliest")
-        patience_ms = timeout_ms if follow else 0
-        found = records(client, name, partition, start, isolation=isolation, timeout_ms=patience_ms)
-    print_records(itertools.islice(found, max_messages), format_record, follow=follow)
+        timeout_ms = timeout_ms if follow else 0
+        read = partial(records, client, name, partition, start)
+    found = partial(read, isolation=isolation, timeout_ms=timeout_ms)
+    print_records(found, format_record, max_messages=max_messages, follow=follow)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from logstore.env import SYSTEM
-from logstore.errors import OffsetOutOfRangeError, UnknownPartitionError
-from logstore.store.reading import OffsetRange
-from logstore.tools.console import ConsoleRecord, console_records
+from logstore.errors import OffsetOutOfRangeError, UnknownPartitionError, UnreadableBatchError
+from logstore.store.reading import OffsetRange, read_round
+from logstore.tools.console import ConsoleRecord, Told, console_records
 from replication.client.kafka_client import Isolation, KafkaClient
 
 __all__ = ["ClusterTarget", "Isolation", "members_records", "records"]
@@ -46,7 +46,7 @@ class ClusterTarget:
         return {partition: OffsetRange(extent.start, extent.end) for partition, extent in done.items()}
 
 
-def records(
+def records(  # noqa: PLR0913  as the options of `pylog consume`
     client: KafkaClient,
     topic: str,
     partition: int | None,
@@ -54,6 +54,7 @@ def records(
     *,
     isolation: Isolation,
     timeout_ms: int | None,
+    told: Told,
 ) -> Iterator[ConsoleRecord]:
     """Yield records, partition by partition, from an offset, "earliest" or "latest", until none came for `timeout_ms`.
 
@@ -72,7 +73,11 @@ def records(
                 positions[p] = int(edges.get(str(start), start))
                 if not extent.start <= positions[p] <= extent.end:
                     raise OffsetOutOfRangeError(positions[p], extent.start, extent.end)
-            for batch in client.read(topic, p, positions[p], extent.end, isolation=isolation):
+
+            def read(at: int, p: int = p, end: int = extent.end) -> Iterator[pa.RecordBatch]:
+                return client.read(topic, p, at, end, isolation=isolation)
+
+            for batch in read_round(read, positions[p], extent.end, told):
                 yield from console_records(topic, batch, p)
                 heard_ms = SYSTEM.clock.now_ms()
             positions[p] = max(positions[p], extent.end)
@@ -81,8 +86,15 @@ def records(
         threading.Event().wait(LOOK_S)
 
 
-def members_records(
-    client: KafkaClient, topic: str, group: str, *, from_beginning: bool, isolation: Isolation, timeout_ms: int | None
+def members_records(  # noqa: PLR0913  likewise
+    client: KafkaClient,
+    topic: str,
+    group: str,
+    *,
+    from_beginning: bool,
+    isolation: Isolation,
+    timeout_ms: int | None,
+    told: Told,
 ) -> Iterator[ConsoleRecord]:
     """Yield records as a member of a group, from its offsets, until none came for `timeout_ms`.
 
@@ -93,7 +105,11 @@ def members_records(
     with client.consumer(topic, group, auto_offset_reset=reset, isolation_level=isolation.name.lower()) as consumer:
         heard_ms = SYSTEM.clock.now_ms()
         while True:
-            batch = consumer.poll(100 if timeout_ms is None else max(1, min(100, timeout_ms)))
+            try:
+                batch = consumer.poll(100 if timeout_ms is None else max(1, min(100, timeout_ms)))
+            except UnreadableBatchError as error:
+                told(error)
+                continue
             if batch is not None:
                 yield from console_records(topic, batch, batch.column("partition")[0].as_py())
                 heard_ms = SYSTEM.clock.now_ms()

@@ -1,24 +1,30 @@
 """Look-ups in a view of a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
 
-Each costs a few small reads: indexes are bisected, not loaded, and at most one batch is decoded.
+Each costs a few small reads: indexes are bisected, not loaded, and at most one batch is decoded; more only where the
+headers with the largest time are of no record that can be read.
 """
 
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from logstore.config import INT32_MAX
+from logstore.config import INT32_MAX, INT64_MAX
 from logstore.errors import CorruptLogError
 from logstore.log.segments.closed import Table
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
+from logstore.log.segments.end import NO_TIME
 from logstore.log.segments.segment import LOG_SUFFIX, TORN, Segment
-from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, InvalidBatchError, records
 
 # Offsets in a segment reach so far, whatever the size of the batch behind a gap.
 WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
+# A segment may have millions of batches, and the first few tell its largest time.
+HEADERS_KEPT = 1024
 
 
 class Place(NamedTuple):
@@ -140,7 +146,46 @@ def newest(files: PartitionDirectory, view: DirectoryView) -> OffsetAndTimestamp
     closed, count = closed_in(files, view)
     _check_sound(files, view, closed, count)
     newest_ms = max((view.tail.max_timestamp_ms, *(closed[number].newest_ms for number in range(count))))
-    return first_since(files, view, newest_ms, or_marker=True)
+    if found := first_since(files, view, newest_ms, or_marker=True):
+        return found
+    newest_ms = _newest_readable_ms(files, view)
+    return None if newest_ms == NO_TIME else first_since(files, view, newest_ms, or_marker=True)
+
+
+def _newest_readable_ms(files: PartitionDirectory, view: DirectoryView) -> int:
+    """The largest time of a record that is there and can be decoded: headers may say more. NO_TIME: there is none."""
+    closed, count = closed_in(files, view)
+    said = [(closed[number].newest_ms, closed[number].size_bytes, number) for number in range(count)]
+    said.append((view.tail.max_timestamp_ms, view.tail.position, count))
+    newest_ms = NO_TIME
+    for segment_ms, size_bytes, number in sorted(said[number_of(view, view.start) :], reverse=True):
+        if segment_ms <= newest_ms or not view.bases:
+            break
+        segment = files.segment(view.bases[number])
+        for batch_ms, position, batch_bytes in _newest_first(segment, size_bytes, view.start):
+            if batch_ms <= newest_ms:
+                break
+            found = records(files.env.files.read(segment.path, position, batch_bytes))
+            with suppress(InvalidBatchError):
+                times = (record.timestamp for record in found if record.offset >= view.start)
+                newest_ms = max(newest_ms, max(times, default=NO_TIME))
+    return newest_ms
+
+
+def _newest_first(segment: Segment, size_bytes: int, start: int) -> Iterator[tuple[int, int, int]]:
+    """(largest time in the header, position, bytes) of the batches that reach `start`, the largest time first."""
+    bound = INT64_MAX, size_bytes
+    while True:
+        places = (
+            (batch.max_timestamp, position, batch.size_bytes)
+            for position, batch in segment.headers(0, size_bytes)
+            if batch.last_offset >= start and (batch.max_timestamp, position) < bound
+        )
+        found = heapq.nlargest(HEADERS_KEPT, places)
+        yield from found
+        if len(found) < HEADERS_KEPT:
+            return
+        bound = found[-1][:2]
 
 
 def first_since(

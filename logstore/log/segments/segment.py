@@ -335,8 +335,11 @@ class Segment:
             if batch.is_control and not or_marker:
                 continue
             try:
-                for record in records(self._env.files.read(self.path, position, batch.size_bytes)):
+                found = records(self._env.files.read(self.path, position, batch.size_bytes))
+                for record in found:
                     if record.timestamp >= timestamp_ms and record.offset >= start:
+                        for _ in found:  # no reader gets a record of a batch that cannot be decoded to its end
+                            pass
                         self._check_end(position, position + batch.size_bytes, batch.next_offset, limit)
                         return record.offset, record.timestamp
             except WrongChecksumError as error:

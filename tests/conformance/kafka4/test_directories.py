@@ -13,6 +13,7 @@ from datasource.connector.source import PylogDataSource
 from datasource.topics import directory as spark_directory
 from logstore.tools.dump import dump
 from replication.client.kafka_client import KafkaClient
+from tests.support.commands import run_pylog
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
@@ -82,6 +83,9 @@ def test_a_compacted_topic_of_a_stopped_kafka_is_read_from_its_files(stopped, tm
     assert [line.facts["offset"] for line in lines if line.kind == "record"] == [offset for offset, _ in found]
     assert not [line for line in lines if line.kind == "damage"]
     assert all(last[offset] == value for offset, value in found)
+
+    ran = run_pylog("verify", "--path", root)
+    assert (ran.code, ran.err) == (0, "")
 
     # The same files in an uncompacted topic of ours: nothing of them is cut.
     with logstore.open(tmp_path / "ours") as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -14,9 +15,11 @@ from datasource.topics.directory import LedRange
 from datasource.topics.locations import Location
 from logstore import StoreError, TopicInfo
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError
-from logstore.records.batch import Record, build
+from logstore.records import arrow
+from logstore.records.batch import Record, build, header_at, stamp
 from replication.client.fetching import Fetched
 from replication.client.producer import Extent
+from tests.support.poison import POISON
 
 
 def batch(offset: int, count: int = 2) -> bytes:
@@ -47,6 +50,13 @@ def verified(*answers: bytes | Exception, end: int | None = None, starts: Sequen
     return size_bytes, [(file.rpartition("from ")[2], reason) for file, _, reason in damage]
 
 
+def at_offset(data: bytearray, offset: int) -> bytes:
+    """The batch with this base offset."""
+    copy = bytearray(data)
+    stamp(copy, 0, offset, 0)
+    return bytes(copy)
+
+
 def damaged(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
@@ -59,6 +69,20 @@ def test_each_answer_with_damage_is_told_and_the_next_one_is_read():
     _, damage = verified(damaged(batch(0)), batch(2), damaged(batch(4)))
     assert [where for where, _ in damage] == ["offset 0 on", "offset 4 on"]
     assert all("CRC" in reason for _, reason in damage)
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_each_batch_that_cannot_be_decoded_is_told_and_what_is_behind_it(monkeypatch, is_plain):
+    monkeypatch.setattr(arrow, "_plain_calls", itertools.count(0 if is_plain else arrow._PLAIN_CALLS_MAX))
+    data, wanted, end = b"", [], 0
+    for poison in POISON.values():
+        last = end + header_at(poison).last_offset_delta
+        wanted.append(f"offsets {end} to {last} cannot be decoded")
+        data, end = data + at_offset(poison, end) + batch(last + 1), last + 3
+    _, damage = verified(data + damaged(batch(end)) + at_offset(POISON["garbage"], end + 2), end=2)
+    reasons = [reason.partition(" (")[0] for _, reason in damage]
+    assert reasons[:-1] == wanted
+    assert "CRC" in reasons[-1]
 
 
 def test_offsets_that_go_back_are_damage():

@@ -1,5 +1,6 @@
 """`pylog produce` and `pylog consume`, end to end on a directory."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
+from tests.support.poison import POISON, put
 from tests.unit.logstore.store.test_full_disk import small_file_system
 
 
@@ -226,6 +228,25 @@ def test_follow_from_the_beginning_ends_at_max_messages(pylog):
     ran = pylog("consume", "orders", "--follow", "--from-beginning", "--max-messages", 2)
     assert values(ran) == ["a", "b"]
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("options", [(), ("--from-beginning", "--timeout-ms", 0), ("--output", "json")])
+def test_a_batch_that_cannot_be_decoded_is_named_and_left_out_and_reading_goes_on(pylog, path, options):
+    with logstore.open(path) as store:
+        for value in (b"a", b"b"):
+            store.append("orders", pa.table({"value": [value], "partition": pa.array([0], pa.int32())}))
+            put(store.log("orders", 0), POISON["fewer records than it says"])
+        store.append("orders", pa.table({"value": [b"c"], "partition": pa.array([1], pa.int32())}))
+    ran = pylog("consume", "orders", *options)
+    printed = [line["value"] for line in ran.json_lines] if "json" in options else ran.lines
+    assert printed == ["a", "b", "c"]
+    assert ran.code == 1
+    assert len(ran.err.splitlines()) == 4
+    assert re.fullmatch(
+        "left out: .*: offsets 1 to 5, .*\nleft out: .*: offsets 7 to 11, .*\n3 records\n"
+        "pylog: 10 offsets left out, in batches that cannot be decoded\n",
+        ran.err,
+    )
 
 
 def process(*arguments, path, **pipes):

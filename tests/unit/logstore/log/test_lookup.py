@@ -1,12 +1,15 @@
-"""Where one segment may follow another, and what lies between two offsets."""
+"""Where one segment may follow another, what lies between two offsets, and which record is the newest."""
 
 from itertools import pairwise
 
 import pytest
 
 from logstore.errors import CorruptLogError
+from logstore.log.segments import lookup
 from logstore.log.segments.lookup import WIDE_GAP, check_end, discontinuity
+from logstore.records.batch import stamp_max_timestamp
 from tests.support.partition import batch, make
+from tests.support.poison import POISON
 
 COMPACT = frozenset({"compact"})
 
@@ -48,3 +51,45 @@ def test_bytes_between_offsets_add_up_and_there_are_none_at_the_end(root, env):
         log.reader.bytes_between(7, 9),
         log.reader.bytes_between(3, 3),
     ) == (0, 0, 0)
+
+
+def at(data, max_ms):
+    """The batch with this largest time in its header."""
+    stamp_max_timestamp(data, 0, max_ms)
+    return data
+
+
+@pytest.mark.parametrize("segment_bytes", [700, 1 << 20])
+@pytest.mark.parametrize("kept", [1, lookup.HEADERS_KEPT])
+def test_the_newest_record_is_one_that_is_there_and_can_be_read_whatever_headers_say(
+    root, env, monkeypatch, segment_bytes, kept
+):
+    monkeypatch.setattr(lookup, "HEADERS_KEPT", kept)
+    log = make(root, env, segment_bytes=segment_bytes)
+    assert log.reader.newest() is None
+    log.append_as_leader(batch(b"gone", timestamp=9000))
+    log.append_as_leader(batch(b"a" * 300, timestamp=3000))
+    log.append_as_leader(batch(b"b" * 300, timestamp=5000))  # at 2
+    log.append_as_leader(at(batch(b"c" * 300, timestamp=4000), 8000))
+    log.append_as_leader(batch(b"d" * 300, timestamp=5000))
+    assert log.reader.newest() == (0, 9000)
+    log.advance_start(1)
+    assert log.reader.newest() == (2, 5000)
+    for number, poison in enumerate(POISON.values()):
+        log.append_as_leader(at(bytearray(poison), 9000 + number))
+        assert log.reader.newest() == (2, 5000)
+    log.append_as_leader(batch(b"e" * 300, timestamp=6000))
+    end = log.log_end_offset
+    assert log.reader.newest() == (end - 1, 6000)
+    log.advance_start(end)
+    assert log.reader.newest() is None
+
+
+def test_a_time_is_not_that_of_a_record_in_a_batch_that_cannot_be_decoded_to_its_end(root, env):
+    log = make(root, env)
+    for poison in POISON.values():  # their first records can be decoded, and are of 1000
+        log.append_as_leader(bytearray(poison))
+    end = log.log_end_offset
+    assert log.reader.offset_for_time(1000) is None
+    log.append_as_leader(batch(b"a", timestamp=1000))
+    assert log.reader.offset_for_time(1000) == (end, 1000)

@@ -7,9 +7,11 @@ import pytest
 
 import logstore
 from logstore.errors import UnreadableBatchError
+from logstore.maintenance import compaction
+from logstore.records.batch import HEADER_BYTES, Record, build
 from logstore.tools.dump import dump
 from logstore.tools.verify import verify_store
-from tests.support.poison import POISON, put
+from tests.support.poison import POISON, made, put
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0, "compression.type": "producer"}
 
@@ -51,15 +53,17 @@ def test_readers_get_all_before_it_are_told_once_and_go_on_behind_it(poisoned):
     store, place = poisoned
     assert read_round(store) == (values(*range(16), *range(100, 108)), [place])
     assert read_round(store, place[1]) == (values(*range(100, 108)), [])
-    seen = []
+    seen, tail = [], store.tail("t", start="earliest", timeout_ms=0)
 
     def follow():
-        for batch in store.tail("t", start="earliest", timeout_ms=0):
+        for batch in tail:
             seen.extend(value.decode() for value in batch.column("value").to_pylist())
 
     with pytest.raises(UnreadableBatchError, match=f"read on from offset {place[1]}"):
         follow()
     assert seen == values(*range(16))
+    follow()
+    assert seen == values(*range(16), *range(100, 108))
 
 
 def test_compaction_keeps_it_as_it_is_names_it_once_and_removes_nothing_for_it(poisoned, caplog):
@@ -86,6 +90,39 @@ def test_its_keys_supersede_no_record_that_can_be_read(tmp_path):
         store.log("t", 0).roll()
         assert store.compact("t", 0).rounds == 1
         assert read_round(store) == (values(0, 1, 2, 3), [place])
+
+
+def test_compaction_reads_no_more_often_where_there_are_many_and_names_them_in_one_line(tmp_path, monkeypatch, caplog):
+    read, reads = compaction._Pass._read, []
+    monkeypatch.setattr(compaction._Pass, "_read", lambda self, segment: reads.append(segment) or read(self, segment))
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t", config=COMPACTED)
+        places = []
+        for number in range(9):
+            store.append("t", rows(number))
+            places.append(put(store.log("t", 0), POISON["a late wrong delta" if number % 2 else "no gzip"]))
+        store.append("t", rows(9))
+        store.log("t", 0).roll()
+        with caplog.at_level(logging.WARNING):
+            assert store.compact("t", 0).rounds == 1
+        assert len(reads) == 4  # the keys up to the first, all that cannot be decoded, the keys, what stays
+        (line,) = [line.message for line in caplog.records if "cannot be decoded" in line.message]
+        assert f"offsets {places[0][0]} to {places[0][1] - 1}, " in line
+        assert "such batches (9) stay" in line
+        assert read_round(store) == (values(6, 7, 8, 9), places)
+
+
+def test_its_keys_supersede_nothing_where_the_map_is_full_within_it(tmp_path):
+    numbers = range(20, 2020)  # more keys than fit
+    data = build([Record(at, 1000, b"k%d" % n, b"x") for at, n in enumerate(numbers)])
+    poison = made(bytes(data[HEADER_BYTES:]) + b"more", len(numbers) - 1, len(numbers))
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t", config=COMPACTED)
+        store.append("t", pa.table({"key": [b"k%d" % n for n in range(30)], "value": values(*range(30))}))
+        place = put(store.log("t", 0), poison)
+        store.log("t", 0).roll()
+        store.compact("t", 0, key_map_bytes=compaction.KEY_MAP_BYTES_MIN)
+        assert read_round(store) == (values(*range(30)), [place])
 
 
 def test_verify_and_dump_log_name_it_and_go_on(poisoned):

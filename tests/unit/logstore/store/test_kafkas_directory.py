@@ -15,6 +15,8 @@ from logstore.records.batch import Record, build, stamp
 from logstore.records.marker import end_marker
 from logstore.store.log_dir import LogDir
 from logstore.tools.dump import dump
+from logstore.tools.verify import verify_store
+from tests.support.commands import run_pylog
 
 KRAFT = "#\n#Thu\nnode.id=1\ndirectory.id=GynIwQpamDxsu0dd-P6sxw\nversion=1\ncluster.id=XqoLUbv\n"
 ZOOKEEPERS = "#\nversion=0\nbroker.id=3\ncluster.id=XqoLUbv\n"
@@ -88,6 +90,29 @@ def test_a_partition_of_other_brokers_is_named_as_one(kafkas):
         with pytest.raises(StoreError, match="other brokers of that Kafka have it") as error:
             store.log("t", 1)
     assert "delete" not in str(error.value)
+
+
+def test_verify_finds_nothing_wrong_in_it_but_damaged_batches(kafkas):
+    """Kafka's own files beside the batches, and partitions that other brokers have, are no damage."""
+    for name, data in {
+        "t-0/00000000000000000000.index": bytes(800),  # as it allocates them ahead
+        "t-0/00000000000000000010.timeindex": bytes(1200),
+        "t-0/leader-epoch-checkpoint": b"0\n1\n7 0\n",
+        "t-1/00000000000000000004.snapshot": b"\0\1of a Kafka",
+        "u-1/00000000000000000000.log": b"",
+    }.items():
+        (kafkas / name).parent.mkdir(exist_ok=True)
+        (kafkas / name).write_bytes(data)
+    before = contents(kafkas)
+    run_pylog("verify", "--path", kafkas).ok()
+    assert contents(kafkas) == before
+    path = kafkas / "t-0" / f"{0:020}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with logstore.open(kafkas, read_only=True) as store:
+        damage = [place for report in verify_store(store) for place in report.damage]
+    ((file, _, reason),) = damage
+    assert file == str(path)
+    assert "CRC-32C" in reason
 
 
 def test_spark_reads_it(kafkas):
