@@ -73,7 +73,7 @@ def message_head(data: Buffer) -> MessageHead | None:
 
 
 def foreign_message(message: Buffer) -> ForeignMessage | None:
-    """What this whole message is, if its CRC is right; None: pylog reads it, or its CRC is wrong."""
+    """Name the format of this whole message, if its CRC is right; None: pylog reads it, or its CRC is wrong."""
     view, head = memoryview(message).cast("B"), message_head(message)
     if head is None or not head.is_possible or head.size_bytes != len(view):
         return None

@@ -92,7 +92,7 @@ def read_round(
 
 
 class ReadingOn(Iterator["pa.RecordBatch"]):
-    """What `begin` yields, and what it yields anew behind a batch that nobody can decode, if its reader asks on.
+    """Yield from `begin()`, and from another `begin()` behind a batch that nobody can decode, if the reader asks on.
 
     `begin` goes on where it was, and behind the batch whose error it raised.
     """

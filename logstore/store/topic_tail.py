@@ -53,7 +53,7 @@ class TopicTail:
         raise InvalidRequestError(f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition")
 
     def batches(self, clock: Clock, *, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:
-        """What is appended, with a first column `partition`, until nothing came for `timeout_ms`."""
+        """Yield records as they are appended, with a first column `partition`, until nothing came for `timeout_ms`."""
         return ReadingOn(lambda: self._batches(clock, poll_ms, timeout_ms))
 
     def _batches(self, clock: Clock, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:

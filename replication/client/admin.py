@@ -111,7 +111,7 @@ async def elect_leaders(
 ) -> dict[TopicPartition, KafkaError | None]:
     """Have the preferred replicas of these partitions, or of all, lead; why one does not; None: it does.
 
-    Of all, those that needed no election are left out.
+    Asked about all, it leaves out those that needed no election.
 
     `is_unclean`: have any live replica lead where nobody does. Records that only others have are lost.
 

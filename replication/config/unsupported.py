@@ -39,7 +39,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "early.start.listeners",
     ),
     (
-        "there are no ACLs: whoever reaches the port may do everything",
+        "there are no ACLs: a client that reaches the port may do all that clients can",
         "authorizer.class.name super.users allow.everyone.if.no.acl.found",
     ),
     (
@@ -73,7 +73,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
     ),
     ("each follower has a fetch session, and clients have none", "max.incremental.fetch.session.cache.slots"),
     (
-        "requests that wait are forgotten as soon as they are answered",
+        "requests that wait are forgotten within a quarter of replica.lag.time.max.ms once they are answered",
         "fetch.purgatory. producer.purgatory. delete.records.purgatory.",
     ),
     (
@@ -101,7 +101,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "groups speak the classic protocol",
         "group.coordinator. group.consumer. group.share. group.streams. share.",
     ),
-    ("logs stay on the disk of their broker", "remote. log.local."),
+    ("brokers keep logs on their own disks; `pylog jobs tiering` copies records to Delta tables", "remote. log.local."),
 )
 
 

@@ -34,7 +34,7 @@ def to_wire(time: AskedTime) -> int:
 
 
 def from_wire(number: int) -> AskedTime | None:
-    """What a number on the wire asks for; None: a place that is not known here."""
+    """Return the time or place that a number on the wire asks for; None: a place that is not known here."""
     if number >= 0:
         return TimeMs(number)
     return SpecialTime(number) if number in _PLACES else None

@@ -26,7 +26,7 @@ def elect(client: KafkaClient, wanted: Collection[tuple[str, int]] | None, *, is
     """
     tps = None if wanted is None else [TopicPartition(*each) for each in wanted]
     before = selected(client, None if tps is None else {tp.topic for tp in tps})
-    # Of all, brokers name those that needed an election.
+    # Asked about all, brokers name those that needed an election.
     there = [TopicPartition(name, number) for name, topic in before.items() for number in topic.partitions]
     answered = client.run(lambda cluster: elect_leaders(cluster, tps, is_unclean=is_unclean))
     done = {**dict.fromkeys(there if tps is None else ()), **answered}

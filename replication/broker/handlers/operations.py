@@ -8,7 +8,7 @@ NOT_ASKED = -2_147_483_648
 
 
 class Operation(enum.IntEnum):
-    """What may be done to a resource; the number is that of its bit."""
+    """An operation on a resource; the number is that of its bit."""
 
     READ = 3
     WRITE = 4

@@ -150,7 +150,7 @@ class Reading:
             self.leader.replica.suspect(error)
 
     def _stable_end(self, terms: FetchTerms, high_watermark: int) -> int:
-        """What the answer tells: where a transaction is open, whatever the isolation. A follower makes no use of it."""
+        """Return the last stable offset for the answer, whatever the isolation. A follower makes no use of it."""
         known = self.stable_end if terms.isolation is Isolation.READ_COMMITTED and self.result is not None else -1
         if known < 0 and (now := self.leader.replica.stable_end_known()) is not None:
             known = now

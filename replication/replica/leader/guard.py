@@ -59,7 +59,7 @@ Kernel = Callable[[int, int, int, int, int, int], int]
 
 
 class Accepts(NamedTuple):
-    """What a Produce request may bring, by its version; `transactional`: batches of the transaction that it names."""
+    """The batches that a Produce request may bring, by its version; `transactional`: those of the transaction that it names."""
 
     version: int
     transactional: bool
@@ -134,7 +134,7 @@ def _kernel(records: int) -> Kernel | None:
 
 
 class Terms(NamedTuple):
-    """What a topic asks of each record now: a key (1) or not (0), and a timestamp that is -1 or in [oldest, newest]."""
+    """The demands of a topic on each record now: a key (1) or not (0), and a timestamp that is -1 or in [oldest, newest]."""
 
     needs_keys: int
     oldest_ms: int
@@ -195,7 +195,7 @@ def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> No
 
 
 class Finding(NamedTuple):
-    """What is wrong with a record of a batch; OTHER_MAX: with the header, whose largest timestamp is `max_ms`."""
+    """The fault of a record of a batch; OTHER_MAX: that of the header, whose largest timestamp is `max_ms`."""
 
     reason: str
     row: int

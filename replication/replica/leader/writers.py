@@ -15,7 +15,7 @@ Waiter = Callable[[ErrorCode], None]
 
 
 class Question:
-    """What the coordinator is asked of one epoch of a producer, and who waits for the answer, in order."""
+    """A question to the coordinator about one epoch of a producer, and those that wait for its answer, in order."""
 
     __slots__ = ("is_void", "until_s", "waiters")
 
@@ -26,7 +26,7 @@ class Question:
 
 
 class Writers:
-    """Of one role as leader."""
+    """The producers of one role as leader."""
 
     __slots__ = ("_epochs", "_questions")
 

@@ -277,14 +277,14 @@ def _end_refusal(t: Transaction, event: End, *, is_repeated: bool) -> ErrorCode 
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if t.producer_epoch != event.producer_epoch and not is_repeated:
         return ErrorCode.PRODUCER_FENCED
-    # Whoever has an epoch per transaction may be one further, and has to come again for that.
+    # A client with an epoch per transaction may be one further, and has to come again for that.
     is_next = event.bumps_epoch and t.phase in DECIDED
     if t.storing is not None or t.phase is asked or is_next:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if t.phase is Phase.ONGOING:
         return None
     is_done = t.phase is DECIDED[asked] and (is_repeated or not event.bumps_epoch)
-    # Whoever has an epoch per transaction may abort one that nothing was added to: its epoch goes up even so.
+    # A client with an epoch per transaction may abort one that nothing was added to: its epoch goes up even so.
     if not is_done and event.bumps_epoch and not event.commits and not is_repeated:
         return None
     return ErrorCode.NONE if is_done else ErrorCode.INVALID_TXN_STATE
