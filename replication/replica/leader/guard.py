@@ -59,7 +59,7 @@ Kernel = Callable[[int, int, int, int, int, int], int]
 
 
 class Accepts(NamedTuple):
-    """The batches that a Produce request may bring, by its version; `transactional`: those of the transaction that it names."""
+    """The batches that a Produce request may bring, by its version; `transactional`: those of its transaction."""
 
     version: int
     transactional: bool
@@ -134,7 +134,7 @@ def _kernel(records: int) -> Kernel | None:
 
 
 class Terms(NamedTuple):
-    """The demands of a topic on each record now: a key (1) or not (0), and a timestamp that is -1 or in [oldest, newest]."""
+    """The demands of a topic on each record: a key (1) or none (0), and a timestamp of -1 or in [oldest, newest]."""
 
     needs_keys: int
     oldest_ms: int
