@@ -69,9 +69,13 @@ class _Slot:
             self.heard, self.stored, self.begun, self.ended = {}, {}, {}, set()
         return self.standing
 
-    def end_commit(self, number: int) -> None:
-        if self.begun.pop(number, None) is None:
-            self.ended.add(number)
+    def end_commit(self, number: int) -> tuple[TopicPartition, ...]:
+        """Return the partitions whose topics have not gone since it began."""
+        begun = self.begun.pop(number, None)
+        if begun is not None:
+            return begun
+        self.ended.add(number)
+        return self.standing.commits[number]
 
     def disarm(self) -> None:
         if self.timer is not None:
@@ -236,10 +240,12 @@ class GroupCoordinator:
         if error:
             logger.warning("%d commits are not stored: %s", len(batch.commits), written.error.name)
         for (place, commit), (number, slot) in zip(batch.commits, batch.in_flight, strict=True):
-            slot.end_commit(number)
+            wanted = slot.end_commit(number)
             if not error:
                 for tp, new in commit.offsets.items():
                     slot.stored[tp] = new, position
+                if len(wanted) < len(commit.offsets):
+                    self._forget_again(term, slot, {tp: position for tp in commit.offsets if tp not in wanted})
                 position += len(commit.offsets)
             elif slot.group.is_blank and term.slots.get(commit.group_id) is slot:
                 del term.slots[commit.group_id]
@@ -302,6 +308,9 @@ class GroupCoordinator:
                     answer = self._asking.pop(request)
                     if not answer.done():
                         answer.set_result(body)
+                case events.ForgetLater(positions):
+                    again = partial(self._forget_again, term, slot, positions)
+                    asyncio.get_running_loop().call_later(FORGET_AGAIN_S, again)
                 case events.Append():
                     written = self._append(term, slot, effect)
                     if isinstance(written, Written):
@@ -358,14 +367,11 @@ class GroupCoordinator:
         if written.error:
             what = type(append.write).__name__
             logger.warning("group=%s %s is not stored: %s", slot.group.id, what, written.error.name)
-            if isinstance(append.write, events.GoneOffsets) and append.write.positions:
-                again = partial(self._forget_again, term, slot, append.write)
-                asyncio.get_running_loop().call_later(FORGET_AGAIN_S, again)
         self._post(term, slot, events.Appended(append.write, written.error, written.base_offset))
 
-    def _forget_again(self, term: Term[_Slot], slot: _Slot, write: events.GoneOffsets) -> None:
+    def _forget_again(self, term: Term[_Slot], slot: _Slot, positions: Mapping[TopicPartition, int]) -> None:
         if term.slots.get(slot.group.id) is slot:
-            self._post(term, slot, events.ForgetAgain(write))
+            self._post(term, slot, events.ForgetAgain(positions))
 
     # ------------------------------------------------------------------ offsets
 

@@ -12,15 +12,16 @@ from replication.coordinators.groups.coordinator import Commit
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, NewOffset, Phase
+from replication.coordinators.terms import Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.network.turn import Gathered
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from tests.integration.broker.test_groups import OFFSETS, T0, coordinators
-from tests.support.site import coordinators_of, on_loop, until, write_at_once
+from tests.support.site import PATIENT, coordinators_of, on_loop, until, write_at_once
 
-T1 = TopicPartition("orders", 1)
+T1, OTHER = TopicPartition("orders", 1), TopicPartition("other", 0)
 ASK = "ask"
 
 
@@ -287,6 +288,22 @@ async def test_what_the_machine_or_the_log_would_refuse_is_left_to_them(tmp_path
         assert groups.group("huge") is None
         await all_.elect(-1)
         assert Outcomes(groups, [commit("g", {T0: 6})]).codes == [ASK]
+
+
+@on_loop
+async def test_what_is_stored_after_the_deletion_of_its_topic_failed_is_deleted(tmp_path, monkeypatch):
+    async with coordinators(tmp_path, 1, 2, **PATIENT) as all_:
+        groups = await ready(all_, 1, 2)
+        all_.site.brokers[2].replicas.disconnect()
+        found = Outcomes(groups, [commit("g", {T0: 1, OTHER: 2}), commit("h", {OTHER: 3})])
+        assert found.codes == [None] * 2
+        with monkeypatch.context() as patch:
+            patch.setattr(groups._topic, "append", lambda *args, **options: Written(ErrorCode.NOT_ENOUGH_REPLICAS))
+            groups._tell(groups.terms.term(0), events.ForgetTopics(frozenset({T0.topic})))
+        await all_.elect(1, isr=(1,))
+        assert set(await found.all()) == {ErrorCode.NONE}
+        await until(lambda: offsets_of(groups, "g") == {OTHER: 2})
+        assert offsets_of(groups, "h") == {OTHER: 3}
 
 
 @on_loop

@@ -74,8 +74,7 @@ def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: event
         draft.uncommitted = {**draft.uncommitted, producer_id: {**before, **stored}}
     elif ended:
         draft.offsets = take_in(draft.offsets, stored)
-    if forgotten := tuple(tp for tp in stored if tp not in wanted):
-        _remove(draft, events.GoneOffsets(forgotten))
+    _remove_gone(draft, {tp: outcome.position for tp in stored if tp not in wanted})
     draft.answer(write.request, events.OffsetsDone(refused=write.refused))
 
 
@@ -140,23 +139,28 @@ def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets
 def _forget(draft: WorkingState, topics: Collection[str]) -> None:
     """Delete the offsets of these topics, whether they count, wait for their transaction to end, or are in flight.
 
-    A commit of a transaction may still have to be appended, behind this deletion: once it is stored, its offsets are
-    deleted again.
+    Those in flight are deleted again once they are stored: that may be behind this deletion, or this one fails.
     """
     known = (tp for tps in (draft.offsets, *draft.uncommitted.values(), *draft.commits.values()) for tp in tps)
-    if gone := tuple(dict.fromkeys(tp for tp in known if tp.topic in topics)):
-        _remove(draft, events.GoneOffsets(gone, positions={tp: _last_position(draft, tp) for tp in gone}))
+    gone = {tp: _last_position(draft, tp) for tp in known if tp.topic in topics}
     draft.commits = {
-        request: tuple(tp for tp in tps if tp.topic not in topics) if request in draft.in_transactions else tps
-        for request, tps in draft.commits.items()
+        request: tuple(tp for tp in tps if tp.topic not in topics) for request, tps in draft.commits.items()
     }
+    _remove_gone(draft, gone)
 
 
 def forget_again(draft: WorkingState, event: events.ForgetAgain) -> None:
-    """Delete what was not deleted, but for partitions whose offset was committed since: for a later topic."""
-    left = {tp: at for tp, at in event.write.positions.items() if _last_position(draft, tp) == at}
-    if left:
-        _remove(draft, events.GoneOffsets(tuple(left), positions=left))
+    _remove_gone(draft, event.positions)
+
+
+def _remove_gone(draft: WorkingState, positions: Mapping[TopicPartition, int]) -> None:
+    """Delete offsets of gone topics, but where one was committed since, or is about to be: for a later topic."""
+    left = {tp: at for tp, at in positions.items() if _last_position(draft, tp) == at}
+    coming = {tp for tps in draft.commits.values() for tp in tps}
+    if later := {tp: at for tp, at in left.items() if tp in coming}:
+        draft.effects.append(events.ForgetLater(later))
+    if now := {tp: at for tp, at in left.items() if tp not in coming}:
+        _remove(draft, events.GoneOffsets(tuple(now), positions=now))
 
 
 def _last_position(draft: WorkingState, tp: TopicPartition) -> int:
@@ -209,6 +213,8 @@ def offsets_gone(draft: WorkingState, write: events.GoneOffsets, outcome: events
         draft.uncommitted = {number: offsets for number, offsets in open_.items() if offsets}
         if draft.phase is Phase.EMPTY and draft.generation == write.group_generation:
             draft.generation, draft.protocol_type, draft.since_ms = 0, None, NO_TIME
+    elif write.positions:
+        draft.effects.append(events.ForgetLater(write.positions))
     if write.request is None:
         return
     if write.is_whole_group:

@@ -102,9 +102,9 @@ class ForgetTopics:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAgain:
-    """The deletion of a topic's offsets was not stored."""
+    """These offsets of gone topics are not deleted yet; `positions`: where the last of each partition lies."""
 
-    write: GoneOffsets
+    positions: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,13 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetLater:
+    """Post ForgetAgain in a while."""
+
+    positions: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     request: int
     body: Body
@@ -263,4 +270,4 @@ class Done:
 
 
 Body: TypeAlias = Joined | Synced | Left | OffsetsDone | Done
-Effect: TypeAlias = Append | Answer
+Effect: TypeAlias = Append | ForgetLater | Answer

@@ -22,10 +22,12 @@ class World:
 
     def __init__(self):
         self.group, self.log, self.wants, self.stored, self.requests = Group(id="g"), [], [], [], itertools.count(1)
+        self.later = []
 
     def post(self, event):
         self.group, effects = step(self.group, event, NOW, LIMITS)
         self.wants += [effect for effect in effects if isinstance(effect, events.Append)]
+        self.later += [effect.positions for effect in effects if isinstance(effect, events.ForgetLater)]
 
     def commit(self, producer, **offsets):
         tps = {TopicPartition(name, 0): Committed(offset) for name, offset in offsets.items()}
@@ -41,6 +43,16 @@ class World:
     def tell(self, index=0):
         append, position = self.stored.pop(index)
         self.post(events.Appended(append.write, position=position))
+
+    def fail(self):
+        """The append that came last is not stored."""
+        append = self.wants.pop()
+        self.post(events.Appended(append.write, ErrorCode.NOT_ENOUGH_REPLICAS))
+
+    def forget_again(self):
+        later, self.later = self.later, []
+        for positions in later:
+            self.post(events.ForgetAgain(positions))
 
     def settle(self):
         while self.wants or self.stored:
@@ -119,25 +131,16 @@ def test_a_transaction_that_ends_before_the_deletion_is_stored_commits_nothing_f
     assert world.group.is_blank
 
 
-def failed(world):
-    """The deletion was not stored."""
-    append = world.wants.pop()
-    world.post(events.Appended(append.write, ErrorCode.NOT_ENOUGH_REPLICAS))
-    return append.write
-
-
 @pytest.mark.parametrize("producer", [PRODUCER, None], ids=["in a transaction", "alone"])
 def test_a_deletion_that_is_not_stored_changes_nothing_and_is_tried_again(producer):
     world = World()
     world.commit(producer, t=50, u=5)
     world.settle()
     world.post(FORGET)
-    write = failed(world)
-    assert end(world.group) == {T0: 50, U0: 5}
-    for _ in range(2):
-        world.post(events.ForgetAgain(write))
-        write = failed(world)
-    world.post(events.ForgetAgain(write))
+    for _ in range(3):
+        world.fail()
+        assert end(world.group) == {T0: 50, U0: 5}
+        world.forget_again()
     world.settle()
     assert end(world.group) == end(world.loaded()) == {U0: 5}
 
@@ -148,9 +151,53 @@ def test_what_was_committed_for_the_later_topic_meanwhile_is_not_deleted_with_it
     world.commit(producer, t=50)
     world.settle()
     world.post(FORGET)
-    write = failed(world)
+    world.fail()
     world.commit(producer, t=3)
     world.settle()
-    world.post(events.ForgetAgain(write))
+    world.forget_again()
     world.settle()
     assert end(world.group) == end(world.loaded()) == {T0: 3}
+
+
+def test_a_commit_for_the_later_topic_that_is_in_flight_is_waited_for():
+    """A deletion behind it would take it along; if it fails, the former topic's offset has to go still."""
+    for is_stored in (True, False):
+        world = World()
+        world.commit(None, t=50)
+        world.settle()
+        world.post(FORGET)
+        world.fail()
+        world.commit(None, t=3)
+        world.forget_again()
+        assert len(world.wants) == 1
+        world.settle() if is_stored else world.fail()
+        world.forget_again()
+        world.settle()
+        assert end(world.group) == end(world.loaded()) == ({T0: 3} if is_stored else {})
+
+
+@pytest.mark.parametrize("producer", [PRODUCER, None], ids=["in a transaction", "alone"])
+def test_a_commit_that_is_stored_after_its_topics_deletion_failed_is_deleted(producer):
+    world = World()
+    world.commit(producer, t=50, u=5)
+    world.append()
+    world.post(FORGET)
+    world.fail()
+    world.tell()
+    world.forget_again()
+    world.settle()
+    assert end(world.group) == end(world.loaded()) == {U0: 5}
+
+
+def test_a_second_deletion_behind_a_late_commit_is_tried_again_too():
+    world = World()
+    world.commit(PRODUCER, t=50, u=5)
+    world.post(FORGET)
+    world.append(1)
+    world.tell()
+    world.append()
+    world.tell()
+    world.fail()
+    world.forget_again()
+    world.settle()
+    assert end(world.group) == end(world.loaded()) == {U0: 5}
