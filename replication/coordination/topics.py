@@ -6,7 +6,8 @@ Changes of settings leave a notice behind, as those by Kafka's tools do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from logstore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
@@ -205,6 +206,23 @@ async def find_gone(tree: Tree, ids: Mapping[str, str | None]) -> tuple[str, ...
         for name, node, topic_id, mark in zip(names, known, found, marked, strict=True)
         if node is None or mark is not None or (topic_id is not None and topic_id.data.decode() != ids[name])
     )
+
+
+async def find_missing(tree: Tree, names: Collection[str]) -> frozenset[str]:
+    """Return those of these topics that do not exist.
+
+    A ZooKeeper server may be behind, but not behind a write of the same session: one goes first.
+    """
+    if missing := await _absent(tree, names):
+        with suppress(BadVersionError):
+            await tree.multi([await still_alive(tree)])
+        missing = await _absent(tree, missing)
+    return missing
+
+
+async def _absent(tree: Tree, names: Collection[str]) -> frozenset[str]:
+    found = await tree.read_batch([nodes.topic_path(name) for name in names])
+    return frozenset(name for name, node in zip(names, found, strict=True) if node is None)
 
 
 async def request_election(tree: Tree, election: Election) -> None:

@@ -36,7 +36,7 @@ class PartitionMapping:
     def __init__(self, topic: str, metadata: Metadata, tree: Callable[[], Tree | None]) -> None:
         self.topic = topic
         self.metadata = metadata
-        self._tree = tree
+        self.tree = tree
         self._found: PartitionCount | None = None
         self._learning: asyncio.Task[None] | None = None
 
@@ -76,7 +76,7 @@ class PartitionMapping:
     async def _learn(self) -> None:
         while (topic := self.metadata.topic(self.topic)) is not None:
             try:
-                found = await topics.read_partition_count(tree, self.topic) if (tree := self._tree()) else None
+                found = await topics.read_partition_count(tree, self.topic) if (tree := self.tree()) else None
             except CoordinationError as error:
                 logger.warning("the number of partitions of %s cannot be read: %s", self.topic, error)
                 found = None

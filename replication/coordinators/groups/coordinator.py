@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +17,8 @@ from logstore.env import SYSTEM, Env
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.records.keyed import build_keyed
 from replication.config.broker import BrokerConfig
+from replication.coordination.topics import find_missing
+from replication.coordination.tree import CoordinationError
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import Loaded, offset_key, offset_value, records_of
 from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 # Of commits that come together: more are several batches.
 BATCH_BYTES_MAX = 16 * 1024
 FORGET_AGAIN_S = 1.0  # after a deletion of offsets that was not stored
+LOOK_AGAIN_S = 5.0  # for a topic of loaded offsets of which this broker has not heard, though there is one
 _BLANK = Group(id="")
 Told: TypeAlias = Callable[[int, ErrorCode], None]
 
@@ -113,6 +116,7 @@ class GroupCoordinator:
         self._config = config
         self._limits = config.part(GroupSettings, offsets_retention_ms=config.offsets_retention_minutes * 60_000)
         self._metadata = mapping.metadata
+        self._tree = mapping.tree
         self._topic = topic
         self._env = env
         pause_ms = config.zookeeper_session_timeout_ms // 3
@@ -120,6 +124,7 @@ class GroupCoordinator:
         self._requests = itertools.count(1)
         self._asking: dict[int, asyncio.Future[events.Body]] = {}
         self._topic_ids: dict[str, str | None] = {}
+        self._looking: dict[int, asyncio.Task[None]] = {}  # for topics of loaded offsets, by partitions
 
     # -------------------------------------------------------------------- life
 
@@ -274,18 +279,26 @@ class GroupCoordinator:
         loaded = Loaded()
         if not await self._topic.load(term.leadership, loaded):
             return False
+        topics, end = set[str](), 0
         for count, group_id in enumerate(loaded.names()):
             stored = loaded.groups.get(group_id, Group(id=group_id))
             offsets, uncommitted = loaded.offsets.get(group_id, {}), loaded.uncommitted.get(group_id, {})
+            for found in (offsets, *uncommitted.values()):
+                topics.update(tp.topic for tp in found)
+                end = max(end, 1 + max((one.position for one in found.values()), default=-1))
             group, effects = resume(stored, offsets, self._now(), self._limits, uncommitted)
             slot = term.slots[group_id] = _Slot(group)
             self._perform(term, slot, effects)
             if count % LOADED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # other tasks get a turn; if the term ends, this task is cancelled
+        looking = self._forget_missing(term, topics, end)
+        self._looking[term.partition] = asyncio.get_running_loop().create_task(looking)
         return True
 
     def clear(self, term: Term[_Slot]) -> None:
         """See `Keeper`."""
+        if (looking := self._looking.pop(term.partition, None)) is not None:
+            looking.cancel()
         for slot in tuple(term.slots.values()):
             self._post(term, slot, events.Unloaded())
             slot.disarm()
@@ -397,3 +410,20 @@ class GroupCoordinator:
                     tell()
                 else:
                     term.missed.append(tell)
+
+    async def _forget_missing(self, term: Term[_Slot], topics: Collection[str], end: int) -> None:
+        """Forget the loaded offsets, before `end`, of topics whose deletion no coordinator heard of, or could store.
+
+        The tree says which those are: this broker may not have heard of a topic that is new.
+        """
+        while topics := [name for name in topics if self._metadata.topic(name) is None]:
+            if self._metadata.is_told and (tree := self._tree()) is not None:
+                try:
+                    gone = await find_missing(tree, topics)
+                except CoordinationError as error:
+                    logger.warning("whether topics of committed offsets are gone is asked again: %s", error)
+                else:
+                    if gone:
+                        self._tell(term, events.ForgetTopics(gone, end))
+                    topics = [name for name in topics if name not in gone]
+            await asyncio.sleep(LOOK_AGAIN_S)

@@ -7,14 +7,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from logstore.records.batch import Record, build
+from replication.coordination import nodes, topics
+from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.coordinators import terms
+from replication.coordinators.groups import coordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import offset_key, offset_value
 from replication.coordinators.groups.machine.state import Committed, Phase
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
-from tests.support.site import Site, coordinators_of, on_loop, until
+from tests.support.site import PATIENT, Site, coordinators_of, on_loop, until
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 T0 = TopicPartition("orders", 0)
@@ -96,6 +99,8 @@ async def coordinators(path, *numbers, **properties):
         made = Coordinators(site)
         try:
             await made.start(*numbers, **properties)
+            for name in ("orders", "other"):
+                await ensure_path(site.tree, nodes.topic_path(name))
             yield made
         finally:
             for groups in made.groups.values():
@@ -354,6 +359,63 @@ async def test_a_topic_that_is_recreated_while_offsets_are_read_leaves_none(tmp_
         await all_.loaded(1)
         await until(lambda: T0 not in all_.groups[1].group("g").offsets)
         assert len(all_.groups[1].group("g").offsets) == len(tps)
+
+
+@on_loop
+async def test_offsets_of_a_topic_that_went_while_nobody_kept_the_group_go(tmp_path, monkeypatch):
+    """The tree says what is gone, to a broker that knows the cluster: it may not have heard of a topic that is new."""
+    asked = []
+
+    async def find_missing(tree, names):
+        asked.append((metadata.is_told, set(names)))
+        if len(asked) == 1:
+            raise ConnectionLossError
+        return await topics.find_missing(tree, names)
+
+    async def ask_again():
+        count = len(asked)
+        await until(lambda: len(asked) > count + 1)
+
+    monkeypatch.setattr(coordinator, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(coordinator, "find_missing", find_missing)
+    async with coordinators(tmp_path, 1) as all_:
+        await all_.create([1])
+        await all_.loaded(1)
+        await all_.commit(1, 5)
+        await all_.commit(1, 6, tp=TopicPartition("other", 0))
+        await all_.elect(-1)
+        metadata = all_.site.brokers[1].replicas.metadata
+        metadata.is_told = False
+        await all_.site.tree.delete(nodes.topic_path("orders"))
+        await all_.elect(1)
+        term = all_.groups[1].terms.term(0)
+        await until(lambda: term.loading is None)
+        metadata.is_told = True
+        group = await all_.loaded(1)
+        assert {tp.topic for tp in group.offsets} == {"orders", "other"}
+        await until(lambda: T0 not in all_.groups[1].group("g").offsets)
+        assert asked[:2] == [(True, {"orders", "other"})] * 2
+        await all_.commit(1, 3)  # of a later topic of that name
+        await ask_again()
+        assert asked[-1] == (True, {"other"})
+        assert {tp.topic for tp in all_.groups[1].group("g").offsets} == {"orders", "other"}
+
+
+@on_loop
+async def test_an_offset_that_is_stored_though_its_commit_was_refused_goes_with_its_topic(tmp_path, monkeypatch):
+    """The coordinator does not have it to delete it; the next one reads it."""
+    monkeypatch.setattr(coordinator, "LOOK_AGAIN_S", 0.05)
+    async with coordinators(tmp_path, 1, 2, **PATIENT, offsets_commit_timeout_ms=1000) as all_:
+        await all_.create([1, 2])
+        await all_.loaded(1)
+        all_.site.brokers[2].replicas.disconnect()
+        assert (await all_.commit(1, 5)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert all_.groups[1].group("g") is None
+        await all_.elect(-1)
+        await all_.elect(1, isr=(1,))
+        assert T0 in (await all_.loaded(1)).offsets
+        await all_.site.tree.delete(nodes.topic_path("orders"))
+        await until(lambda: all_.groups[1].group("g") is None)
 
 
 @on_loop

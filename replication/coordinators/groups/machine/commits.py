@@ -122,7 +122,7 @@ def delete_group(draft: WorkingState, event: events.DeleteGroup) -> None:
 def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets) -> None:
     """Delete offsets that expired or whose topics are gone, and an empty group with the last of them."""
     if isinstance(event, events.ForgetTopics):
-        _forget(draft, event.topics)
+        _forget(draft, event.topics, event.before)
         return
     being_written = {tp for tps in draft.commits.values() for tp in tps}
     expired = tuple(
@@ -136,17 +136,19 @@ def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets
         _remove(draft, events.GoneOffsets(expired))
 
 
-def _forget(draft: WorkingState, topics: Collection[str]) -> None:
+def _forget(draft: WorkingState, topics: Collection[str], before: int | None) -> None:
     """Delete the offsets of these topics, whether they count, wait for their transaction to end, or are in flight.
 
     Those in flight are deleted again once they are stored: that may be behind this deletion, or this one fails.
     """
-    known = (tp for tps in (draft.offsets, *draft.uncommitted.values(), *draft.commits.values()) for tp in tps)
+    coming = draft.commits.values() if before is None else ()
+    known = (tp for tps in (draft.offsets, *draft.uncommitted.values(), *coming) for tp in tps)
     gone = {tp: _last_position(draft, tp) for tp in known if tp.topic in topics}
-    draft.commits = {
-        request: tuple(tp for tp in tps if tp.topic not in topics) for request, tps in draft.commits.items()
-    }
-    _remove_gone(draft, gone)
+    if before is None:
+        draft.commits = {
+            request: tuple(tp for tp in tps if tp.topic not in topics) for request, tps in draft.commits.items()
+        }
+    _remove_gone(draft, {tp: at for tp, at in gone.items() if before is None or at < before})
 
 
 def forget_again(draft: WorkingState, event: events.ForgetAgain) -> None:

@@ -97,7 +97,10 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
+    """Topics are gone. `before`: only offsets before this place in the log belong to them."""
+
     topics: frozenset[str]
+    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

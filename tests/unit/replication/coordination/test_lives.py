@@ -241,6 +241,23 @@ def test_a_deletion_by_id_does_not_delete_a_later_topic_of_that_name():
     assert run(lives.unmark(site.tree, TERM, "t")) is False
 
 
+def test_a_topic_is_not_missing_because_a_read_is_behind():
+    """As a server of ZooKeeper may be; what its session writes, it has to have first."""
+
+    class Behind(SteppedTree):
+        has_written = False
+
+        async def get(self, path, watch=None):
+            return await super().get(path) if self.has_written or path == nodes.DELETIONS else None
+
+        async def multi(self, steps):
+            self.has_written = True
+            return await super().multi(steps)
+
+    tree = Behind(_like(has_topic=True))
+    assert run(topics.find_missing(tree, ["t", "u"])) == {"u"}
+
+
 def test_only_the_controller_in_office_deletes_and_names():
     site = Site()
     later = Term(2, Check(nodes.CONTROLLER_EPOCH, 1))

@@ -201,3 +201,26 @@ def test_a_second_deletion_behind_a_late_commit_is_tried_again_too():
     world.forget_again()
     world.settle()
     assert end(world.group) == end(world.loaded()) == {U0: 5}
+
+
+@pytest.mark.parametrize("producer", [PRODUCER, None], ids=["in a transaction", "alone"])
+def test_only_what_was_loaded_is_forgotten_with_a_topic_that_was_gone_then(producer):
+    """The topic may have been made since, and what is committed for it counts, be it still in flight."""
+    world = World()
+    world.commit(producer, t=50, u=5)
+    world.settle()
+    world.group = world.loaded()
+    missing = events.ForgetTopics(frozenset("t"), len(world.log))
+    world.commit(producer, t=3)
+    world.post(missing)
+    world.settle()
+    world.post(missing)
+    world.forget_again()
+    world.settle()
+    assert end(world.group) == end(world.loaded()) == {T0: 3, U0: 5}
+    world = World()
+    world.commit(producer, t=50, u=5)
+    world.settle()
+    world.post(missing)
+    world.settle()
+    assert end(world.group) == end(world.loaded()) == {U0: 5}
