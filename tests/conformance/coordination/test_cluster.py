@@ -25,7 +25,7 @@ from replication.coordination.registration import (
     new_epoch,
     register_broker,
 )
-from replication.coordination.topics import create_topic, is_marked_deleted, mark_deleted
+from replication.coordination.topics import create_topic, find_missing, is_marked_deleted, mark_deleted
 from replication.coordination.tree import CoordinationError, SessionEvent
 from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicInfo, TopicPartition
 from tests.support.trees import Seen, on_loop
@@ -254,6 +254,7 @@ async def test_every_store_takes_the_steps_that_create_and_delete_a_topic(room):
         assert (await unmark(tree, term, "t"), await is_marked_deleted(tree, "t")) == (False, True)
         assert (await read_cluster(tree)).topics == {"t": TopicInfo({0: (1,)}, life)}
         await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1,), 1))])
+        assert await find_missing(tree, ["t", "u"]) == {"u"}
         await delete_topic_nodes(tree, term, "t", life)
         await delete_topic_nodes(tree, term, "t", life)
         assert [await tree.get(path) for path in nodes.all_of_topic("t")] == [None] * 4
