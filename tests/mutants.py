@@ -67,6 +67,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "replication/replica/machine/follower.py": ("tests/unit/replication/replica/test_follower.py",),
     "replication/replica/machine/leadership.py": ("tests/unit/replication/replica/test_leadership.py",),
     "replication/replica/machine/repair.py": ("tests/unit/replication/replica/test_repair.py",),
+    "replication/replica/leader/guard.py": (
+        "tests/unit/replication/broker/test_guard.py",
+        "tests/integration/broker/test_hostile_batches.py",
+    ),
+    "replication/replica/leader/writers.py": ("tests/unit/replication/replica/test_writers.py",),
     "replication/model/placement.py": ("tests/unit/replication/controller/test_assignment.py",),
     "replication/controller/machine/assignment.py": (
         "tests/unit/replication/controller/test_assignment.py",
@@ -88,7 +93,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     },
     "logstore/log/holes.py": ("tests/unit/logstore/log/test_holes.py",),
     "logstore/log/validation.py": ("tests/unit/logstore/log/test_validation.py", *LOG),
-    "logstore/log/segments/lookup.py": ("tests/unit/logstore/log/test_lookup.py", *LOG),
+    "logstore/log/segments/lookup.py": (
+        "tests/unit/logstore/log/test_lookup.py",
+        "tests/unit/logstore/log/test_formats.py",
+        *LOG,
+    ),
     "logstore/log/log.py": ("tests/unit/logstore/log/test_processes.py", *RECOVERY),
     "logstore/log/segments/segment.py": ("tests/unit/logstore/log/test_index.py", *RECOVERY),
     "logstore/log/recovery.py": RECOVERY,

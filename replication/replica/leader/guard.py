@@ -42,6 +42,7 @@ PRODUCE_ZSTD = 7  # the first version of Produce whose clients know zstd
 
 # The records of a batch may take this much when they are decompressed, beside four times their size on the wire.
 EXPANDED_BYTES_MAX = 64 * 1024 * 1024
+EXPANDED_TIMES_MAX = 4
 
 LOOKS_BEFORE = 50_000  # records: to look into them costs as much as to load the kernels
 LOOKED_AT_ONCE = 16  # records of a batch, in the event loop: otherwise a thread does it
@@ -207,12 +208,17 @@ BAD_TIME = "a timestamp further from now than message.timestamp.before.max.ms an
 OTHER_MAX = "another largest timestamp"
 
 
+def _bound_of(records: Buffer) -> int:
+    """Return how many bytes the records of a batch may have when they are decompressed."""
+    return EXPANDED_BYTES_MAX + EXPANDED_TIMES_MAX * len(records)
+
+
 def _look(kernel: Kernel, records: Buffer, terms: Terms) -> Finding | None:
     from logstore.records import kernels
 
     header = header_at(records)
     stored = memoryview(records)[HEADER_BYTES : header.size_bytes]
-    expanded = decompress(header.codec, stored, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(stored))
+    expanded = decompress(header.codec, stored, limit_bytes=_bound_of(records))
     where = _address(records), _address(expanded), len(expanded)
     found = kernel(*where, *terms)
     reason, row = found & _REASON_MASK, found >> kernels.ROW_SHIFT
@@ -226,7 +232,7 @@ def look_slowly(records: Buffer, terms: Terms) -> Finding | None:
     """Return what `_look` returns, without the kernel: some microseconds a record."""
     header, max_ms, row = header_at(records), NO_TIMESTAMP, -1
     try:
-        for row, record in enumerate(records_of(records, limit_bytes=EXPANDED_BYTES_MAX + 4 * len(records))):
+        for row, record in enumerate(records_of(records, limit_bytes=_bound_of(records))):
             if record.offset != header.base_offset + row:
                 return Finding(f"offset {record.offset - header.base_offset} of the batch", row)
             if terms.needs_keys and record.key is None:

@@ -1,5 +1,6 @@
 """The guard of a leader looks into the records of a batch, in bounded memory."""
 
+import random
 import threading
 import tracemalloc
 
@@ -57,6 +58,26 @@ def test_a_batch_that_explodes_is_refused_in_bounded_memory(codec):
     finally:
         tracemalloc.stop()
     assert most_bytes < 2.1 * guard.EXPANDED_BYTES_MAX + 12 * len(data)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_batch_may_expand_to_the_bound_and_four_times_its_size(monkeypatch, is_compiled):
+    if not is_compiled:
+        monkeypatch.setattr(guard, "_KERNELS", "nowhere")
+        monkeypatch.setattr(guard._Loaded, "check", None)
+    data = batch((b"k", random.Random(1).randbytes(2_000) + bytes(6_000), ()), codec=Codec.GZIP)
+    expanded = len(batch((b"k", bytes(8_000), ()))) - HEADER_BYTES
+    monkeypatch.setattr(guard, "EXPANDED_BYTES_MAX", expanded - 4 * len(data))
+    check(data)
+    monkeypatch.setattr(guard, "EXPANDED_BYTES_MAX", expanded - 4 * len(data) - 10)
+    with pytest.raises((InvalidRecordError, InvalidRecordsError), match="expands to more than"):
+        check(data)
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [(6, False), (7, True)])
+def test_zstd_is_taken_from_produce_7_on(version, is_taken):
+    accepts = guard.Accepts(version, transactional=False)
+    assert (guard.refuse_header(accepts, batch((b"k", b"v", ()), codec=Codec.ZSTD)) is None) == is_taken
 
 
 def test_very_many_small_records_cost_no_object_each():

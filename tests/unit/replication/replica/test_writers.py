@@ -54,3 +54,15 @@ def test_an_older_epoch_never_takes_the_place_of_a_newer_one():
     writers.add(7, 2)
     writers.add(7, 1)
     assert writers.holds(7, 2)
+
+
+def test_a_producer_that_is_refused_may_not_write_and_the_question_about_another_epoch_stays():
+    writers, told = Writers(), []
+    for epoch in (1, 2):
+        question, _ = writers.question(7, epoch)
+        question.waiters.append(told.append)
+    writers.answered(7, 1, ErrorCode.INVALID_TXN_STATE)
+    writers.answered(7, 1, ErrorCode.NONE)  # nobody asks that any more
+    assert told == [ErrorCode.INVALID_TXN_STATE]
+    assert not writers.holds(7, 1)
+    assert writers.question(7, 2) == (question, False)
