@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -219,10 +219,16 @@ def consume(
 
 
 def print_records(
-    read: Callable[..., Iterator[ConsoleRecord]], format_record: Formatter, *, max_messages: int | None, follow: bool
+    read: Callable[..., Iterator[ConsoleRecord]],
+    format_record: Formatter,
+    *,
+    max_messages: int | None,
+    follow: bool,
+    printed: MutableMapping[int, int] | None = None,
 ) -> None:
     """Print records as they come, and what is left out; with `follow` Ctrl-C and SIGTERM are their end.
 
+    `printed` (with `follow`) gets the offset behind the last record of each partition that has left this process.
     Raises: Failure: at the end, if something was left out.
     """
     out, count, missed = sys.stdout.buffer, 0, 0
@@ -232,14 +238,20 @@ def print_records(
         talk(f"left out: {error}")
         missed += error.next_offset - error.base_offset
 
+    records = read(told=told)
     try:
-        for count, record in enumerate(itertools.islice(read(told=told), max_messages), start=1):  # noqa: B007
+        for count, record in enumerate(itertools.islice(records, max_messages), start=1):  # noqa: B007
             out.write(format_record(record))
             if follow:
                 out.flush()
+            if printed is not None:
+                printed[record.partition] = record.offset + 1
     except KeyboardInterrupt:
         if not follow:
             raise
+    finally:
+        if isinstance(records, Generator):
+            records.close()  # here, and not when it is collected: a member of a group commits and leaves
     out.flush()
     talk(counted(count, "record"))
     if missed:

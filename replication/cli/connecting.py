@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -69,10 +70,16 @@ def properties_in(file: Path | None) -> dict[str, str]:
 
 
 def end_of_signals() -> threading.Event:
-    """What SIGTERM and Ctrl-C set from now on."""
+    """Return the event that SIGTERM and Ctrl-C set from now on; a second one interrupts."""
     is_over = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        if is_over.is_set():
+            raise KeyboardInterrupt
+        is_over.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: is_over.set())
+        signal.signal(number, end)
     return is_over
 
 

@@ -10,7 +10,7 @@ import click
 from logstore.cli.records import formatter, line_parser, print_records, start_of, write_lines
 from logstore.cli.terminal import usage_errors
 from logstore.tools.console import LineWriter
-from replication.cli.connecting import connected
+from replication.cli.connecting import connected, end_of_signals
 
 if TYPE_CHECKING:
     from replication.tools.connecting import KafkaClient
@@ -55,16 +55,18 @@ def consume(
 
     with usage_errors():
         format_record = formatter(output, template, given)
+    printed: dict[int, int] | None = None
     first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]
     follow = follow or timeout_ms is not None
     if group is not None:
         if offset is not None or partition is not None:
             raise click.UsageError("a group has offsets of its own, and shares the partitions: leave those out")
-        read = partial(members_records, client, name, group, from_beginning=from_beginning)
-        follow = True
+        printed, is_over, follow = {}, end_of_signals().is_set, True
+        member = partial(members_records, client, name, group, from_beginning=from_beginning)
+        read = partial(member, printed=printed, is_over=is_over)
     else:
         start = first or ("latest" if follow else "earliest")
         timeout_ms = timeout_ms if follow else 0
         read = partial(records, client, name, partition, start)
     found = partial(read, isolation=isolation, timeout_ms=timeout_ms)
-    print_records(found, format_record, max_messages=max_messages, follow=follow)
+    print_records(found, format_record, max_messages=max_messages, follow=follow, printed=printed)

@@ -155,7 +155,7 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._frames.filled(nbytes) if self._in_room else self._frames.take(taken):
                 self._answer(frame)
         except ProtocolError as error:
-            logger.warning("peer=%s %s", self._transport.get_extra_info("peername"), error)
+            logger.info("peer=%s %s", self._transport.get_extra_info("peername"), error)
             self.end(error)
 
     def _answer(self, frame: Frame) -> None:

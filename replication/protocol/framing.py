@@ -113,7 +113,8 @@ class FrameReader:
         self._size_bytes = b""
         (size,) = INT32.unpack(head)
         if not self._bytes_min <= size <= self._max_bytes:
-            raise ProtocolError(f"a request of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed")
+            kind = "an answer" if self._are_answers else "a request"
+            raise ProtocolError(f"{kind} of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed")
         self._frame, self._have, self._size = _memory(size, at_once=self._are_answers), 0, size
         self.large_bytes = size if size > LARGE_BYTES else 0
         return at

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from logstore.env import SYSTEM
-from logstore.errors import OffsetOutOfRangeError, UnknownPartitionError, UnreadableBatchError
+from logstore.errors import OffsetOutOfRangeError, PylogError, UnknownPartitionError, UnreadableBatchError
 from logstore.store.reading import OffsetRange, read_round
 from logstore.tools.console import ConsoleRecord, Told, console_records
+from replication.client.blocking import Consumer
 from replication.client.kafka_client import Isolation, KafkaClient
+from replication.model.cluster import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["ClusterTarget", "Isolation", "members_records", "records"]
 
 LOOK_S = 0.2  # between two looks for what came
+COMMIT_MS = 5_000  # between two commits of a member
 
 
 class Sized(NamedTuple):
@@ -86,6 +93,38 @@ def records(  # noqa: PLR0913  as the options of `pylog consume`
         threading.Event().wait(LOOK_S)
 
 
+class _Commits:
+    """Commits the offsets behind records that were printed: the consumer itself knows only what it handed out."""
+
+    def __init__(self, topic: str, printed: MutableMapping[int, int]) -> None:
+        self._topic = topic
+        self._printed = printed
+        self._committed: dict[int, int] = {}
+        self._last_ms = SYSTEM.clock.now_ms()
+
+    def now_and_then(self, consumer: Consumer) -> None:
+        now_ms = SYSTEM.clock.now_ms()
+        if now_ms - self._last_ms >= COMMIT_MS:
+            self._last_ms = now_ms
+            self._commit(consumer, consumer.assignment)
+
+    def last(self, consumer: Consumer, tps: Collection[TopicPartition]) -> None:
+        """Commit before these partitions are given up."""
+        try:
+            self._commit(consumer, tps)
+        except PylogError as error:
+            logger.warning("offsets of the last records were not committed: %s", error)
+        for tp in tps:
+            self._printed.pop(tp.partition, None)
+
+    def _commit(self, consumer: Consumer, tps: Collection[TopicPartition]) -> None:
+        held = {tp.partition for tp in tps}
+        new = {p: at for p, at in self._printed.items() if p in held and self._committed.get(p) != at}
+        if new:
+            consumer.commit({TopicPartition(self._topic, p): at for p, at in new.items()})
+            self._committed |= new
+
+
 def members_records(  # noqa: PLR0913  likewise
     client: KafkaClient,
     topic: str,
@@ -95,23 +134,35 @@ def members_records(  # noqa: PLR0913  likewise
     isolation: Isolation,
     timeout_ms: int | None,
     told: Told,
+    printed: MutableMapping[int, int],
+    is_over: Callable[[], bool],
 ) -> Iterator[ConsoleRecord]:
-    """Yield records as a member of a group, from its offsets, until none came for `timeout_ms`.
+    """Yield records as a member of a group, from its offsets, until none came for `timeout_ms`, or `is_over`.
 
-    What was yielded before the last poll is committed. Raises: UnknownTopicError, KafkaError, CorruptLogError.
+    Offsets in `printed` (partition -> offset behind the last record) are committed: every few seconds, when a partition
+    is given up, and at the end. The caller advances them. Raises: UnknownTopicError, KafkaError, CorruptLogError.
     """
     client.topic(topic)  # a member would wait for one that is not there
-    reset = "earliest" if from_beginning else "latest"
-    with client.consumer(topic, group, auto_offset_reset=reset, isolation_level=isolation.name.lower()) as consumer:
+    commits = _Commits(topic, printed)
+    options: dict[str, Any] = {
+        "auto_offset_reset": "earliest" if from_beginning else "latest",
+        "isolation_level": isolation.name.lower(),
+        "enable_auto_commit": False,
+        "on_revoke": lambda tps: commits.last(consumer, tps),
+    }
+    consumer: Consumer
+    with client.consumer(topic, group, **options) as consumer:
         heard_ms = SYSTEM.clock.now_ms()
-        while True:
+        while not is_over():
+            commits.now_and_then(consumer)
             try:
                 batch = consumer.poll(100 if timeout_ms is None else max(1, min(100, timeout_ms)))
             except UnreadableBatchError as error:
                 told(error)
                 continue
             if batch is not None:
-                yield from console_records(topic, batch, batch.column("partition")[0].as_py())
+                rows = console_records(topic, batch, batch.column("partition")[0].as_py())
+                yield from itertools.takewhile(lambda _: not is_over(), rows)
                 heard_ms = SYSTEM.clock.now_ms()
             elif timeout_ms is not None and SYSTEM.clock.now_ms() - heard_ms >= timeout_ms:
                 return

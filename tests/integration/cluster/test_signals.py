@@ -58,6 +58,49 @@ def test_a_member_of_a_group_commits_what_it_printed_and_leaves(cluster, number)
         assert (found.state, len(found.members)) == ("Empty", 0)
 
 
+def enough(process):
+    """The reader closes the pipe after three records, each longer than what a file holds back."""
+    lines = [process.stdout.readline() for _ in range(3)]
+    process.stdout.close()
+    process.stdout = None
+    return lines
+
+
+def told_to_end(process):
+    """It is terminated while it waits for a reader that reads on then."""
+    lines = [process.stdout.readline()]
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    return [*lines, *process.stdout]
+
+
+@pytest.mark.parametrize("how", ["--max-messages", enough, told_to_end])
+def test_a_member_of_a_group_commits_no_more_than_it_printed(cluster, how):
+    """And no less, but for records that were on their way to the reader."""
+    topic = cluster.create((1, 2))
+    group = f"g-{topic}"
+    assert cluster.produce(topic, [f"{n:0100}" for n in range(5000)]) == []
+    words = ["consume", topic, "--group", group, "--from-beginning", "--bootstrap-server", cluster.running.bootstrap]
+    if how == "--max-messages":
+        lines = run_pylog(*words, how, 7).ok().out.splitlines()
+        assert len(lines) == 7
+    else:
+        with started(*words) as process:
+            lines = how(process)
+            process.communicate(timeout=ENDS_WITHIN_S)
+            assert process.returncode == 0
+    with KafkaClient(cluster.running.bootstrap) as client:
+        tp = TopicPartition(topic, 0)
+        committed = client.committed(group, [tp])[tp].offset
+        assert client.run(partial(describe_group, group=group)).state == "Empty"
+    rest = run_pylog(*words, "--max-messages", 5000 - committed, "--timeout-ms", 30_000).ok().out.splitlines()
+    assert [int(line) for line in rest] == list(range(committed, 5000))
+    if how is enough:
+        assert 3 <= committed < 5000, "what the pipe holds counts as printed"
+    else:
+        assert len(lines) - 1 <= committed <= len(lines) < 5000
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: times(1, 2)])
 def test_a_measurement_of_consuming_ends_and_leaves_its_group(cluster, number):
     topic = cluster.create((1, 2))

@@ -51,7 +51,7 @@ def test_batches_that_cannot_be_decoded_are_told_once_each_and_gone_round(client
     told: list[UnreadableBatchError] = []
     bounds = {"isolation": Isolation.READ_COMMITTED, "timeout_ms": 0, "told": told.append}
     if is_member:
-        found = members_records(client, "t", "g", from_beginning=True, **bounds)
+        found = members_records(client, "t", "g", from_beginning=True, printed={}, is_over=lambda: False, **bounds)
     else:
         found = records(client, "t", None, "earliest", **bounds)
     assert [(row.partition, row.value) for row in found] == [(0, b"a"), (0, b"b"), (1, b"c")]
