@@ -120,7 +120,7 @@ CASES = {
         raw_batch(ONE, attributes=0x10, producer=(5, 0, 0)), ErrorCode.INVALID_TXN_STATE, 53
     ),
     "transactional without a producer": Case(raw_batch(ONE, attributes=0x10), ErrorCode.INVALID_TXN_STATE, 53),
-    "a control batch of a transaction": Case(raw_batch(ONE, attributes=0x30, producer=(5, 0, 0)), WRONG, 49),
+    "a control batch of a transaction": Case(raw_batch(ONE, attributes=0x30, producer=(5, 0, 0)), WRONG, 53),
     "a producer without an epoch": Case(raw_batch(ONE, producer=(992, -1, 0)), WRONG, OK),
     "codec 5": Case(raw_batch(ONE, attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1),
     "codec 7": Case(raw_batch(ONE, attributes=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1),
