@@ -83,7 +83,9 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     if topic is None:
         _name_unowned(path)
     if damage:
-        raise Failure("there is damage; bring the files back from a sound copy, where there is one, or read around the places")
+        raise Failure(
+            "there is damage; bring the files back from a sound copy, where there is one, or read around the places"
+        )
 
 
 def _name_unowned(path: Path) -> None:

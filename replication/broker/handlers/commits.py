@@ -180,10 +180,10 @@ class CommitHandlers:
     # -------------------------------------------------------------------- fetch
 
     async def fetch(self, context: Work, body: Any) -> Response:
-        """OffsetFetch: -1 for partitions without a committed offset. A group that is named twice is answered twice."""
+        """OffsetFetch: -1 for partitions without a committed offset. A group that is named twice is answered once."""
         if context.version >= SEVERAL_GROUPS_FROM:
             rows = []
-            async for chunk in in_steps(body.groups):
+            async for chunk in in_steps({asked.group_id: asked for asked in body.groups}.values()):
                 for asked in chunk:
                     found = await self._fetch(asked, is_stable=body.require_stable)
                     rows.append({"group_id": asked.group_id, **found})

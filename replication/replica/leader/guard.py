@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -52,7 +51,6 @@ _SEQUENCE = struct.Struct(">53xi")
 _COUNT = struct.Struct(">57xi")
 _CODEC_AT = 22  # the low byte of the attributes
 _REASON_MASK = 0xFF
-_KERNELS = "logstore.records.kernels"
 _address_of, _Byte = ctypes.addressof, ctypes.c_char
 
 Refusal = tuple[ErrorCode, str]
@@ -126,9 +124,8 @@ def _kernel(records: int) -> Kernel | None:
     if _Loaded.check is not None:
         return _Loaded.check
     _Loaded.looks += records
-    if hasattr(sys.modules.get(_KERNELS), "check_records"):  # by compaction
-        load()
-    elif _Loaded.looks > LOOKS_BEFORE and _Loaded.thread is None:
+    # Never here: where another thread is loading them, an import waits until it has compiled all of them.
+    if _Loaded.looks > LOOKS_BEFORE and _Loaded.thread is None:
         _Loaded.thread = threading.Thread(target=load, name="kernels", daemon=True)
         _Loaded.thread.start()
     return _Loaded.check

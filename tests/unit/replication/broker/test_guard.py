@@ -63,8 +63,8 @@ def test_a_batch_that_explodes_is_refused_in_bounded_memory(codec):
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_batch_may_expand_to_the_bound_and_four_times_its_size(monkeypatch, is_compiled):
     if not is_compiled:
-        monkeypatch.setattr(guard, "_KERNELS", "nowhere")
-        monkeypatch.setattr(guard._Loaded, "check", None)
+        for name, value in {"check": None, "looks": 0}.items():
+            monkeypatch.setattr(guard._Loaded, name, value)
     data = batch((b"k", random.Random(1).randbytes(2_000) + bytes(6_000), ()), codec=Codec.GZIP)
     expanded = len(batch((b"k", bytes(8_000), ()))) - HEADER_BYTES
     monkeypatch.setattr(guard, "EXPANDED_BYTES_MAX", expanded - 4 * len(data))
@@ -115,9 +115,11 @@ def test_the_compiled_look_finds_what_the_slow_one_finds(data, count, compacted)
 
 
 def test_a_broker_that_is_sent_little_does_without_the_kernels(monkeypatch):
-    """They are 120 MB, and a second: they come with what makes up for that."""
+    """They are 120 MB, and a second: they come with what makes up for that.
+
+    Nor does a look load them where they are there already: another thread may be about to compile the rest of them.
+    """
     loaded = threading.Event()
-    monkeypatch.setattr(guard, "_KERNELS", "nowhere")
     monkeypatch.setattr(guard, "LOOKS_BEFORE", 100)
     monkeypatch.setattr(guard, "load", loaded.set)
     for name, value in {"check": None, "thread": None, "looks": 0}.items():
