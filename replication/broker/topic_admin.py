@@ -204,9 +204,10 @@ class TopicAdmin:
             if await self.ready(name, count, timeout_s=timeout_s) is None:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
 
-    async def delete(self, name: str, topic_id: str | None = None, *, timeout_s: float) -> None:
+    async def delete(self, name: str, topic_id: str | None = None, *, timeout_s: float) -> str | None:
         """Delete the topic of this name, as the tree has it, and wait until it is gone; with `topic_id`, only that one.
 
+        Returns: its id.
         Raises: KafkaError: REQUEST_TIMED_OUT: it will be deleted, but is not yet.
         """
         try:
@@ -233,7 +234,7 @@ class TopicAdmin:
                 while is_behind and await topics.is_there(tree, name, found_id):  # noqa: ASYNC110  nobody tells
                     await asyncio.sleep(DELETION_POLL_S)
                 await self._until(is_forgotten, math.inf)
-                return
+                return found_id
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
 
     def is_elected(self, tp: TopicPartition, *, is_unclean: bool) -> bool | None:

@@ -116,6 +116,7 @@ class _Commits:
             logger.warning("offsets of the last records were not committed: %s", error)
         for tp in tps:
             self._printed.pop(tp.partition, None)
+            self._committed.pop(tp.partition, None)  # another member commits from now on
 
     def _commit(self, consumer: Consumer, tps: Collection[TopicPartition]) -> None:
         held = {tp.partition for tp in tps}

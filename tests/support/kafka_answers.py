@@ -332,6 +332,12 @@ def policies_taken_away(asker):
     return found
 
 
+@case("IncrementalAlterConfigs: an empty text added to cleanup.policy", ([40], "delete"))
+def policy_with_nothing(asker):
+    name, _ = create_with(asker)
+    return alter(asker, 2, name, ("cleanup.policy", APPEND, "")), described(asker, name, "cleanup.policy")
+
+
 @case("IncrementalAlterConfigs: an unknown name, of a broker and of all brokers", [40, 40], [0, 0])
 def broker_unknown_name(asker):
     change = "nonsense", SET, "1"

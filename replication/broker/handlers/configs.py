@@ -241,7 +241,9 @@ def _apply(found: dict[str, str], row: Any, setting: Field[Any] | None, value: A
             values = Listed(_check_given(row).replace(" ", "").split(","))
             known = found.get(row.name, format_value(value)).replace(" ", "").split(",")
             old = [part for part in known if part and part not in values]
-            new = filter(None, values.order) if row.config_operation == APPEND else ()
+            new = values.order if row.config_operation == APPEND else ()
+            if "" in new and len(old) + len(new) > 1:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name}: nothing stands between two commas")
             found[row.name] = ",".join([*old, *new])
         case _:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")

@@ -155,10 +155,17 @@ class TopicHandlers:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
             except KafkaError as error:
                 return {**_failed(named, error), "topic_id": topic_id}
-            known = self._metadata.topic(name)
             wanted_id = None if topic_id is None else topic_id_of(topic_id)
-            found = await _outcome(name, self._admin.delete(name, wanted_id, timeout_s=timeout_s))
-            return {**found, "topic_id": topic_uuid(known.id if known is not None else None)}
+            try:
+                deleted_id = await self._admin.delete(name, wanted_id, timeout_s=timeout_s)
+            except PylogError as error:
+                return {**_failed(name, error), "topic_id": topic_id}
+            return {
+                "name": name,
+                "error_code": ErrorCode.NONE,
+                "error_message": None,
+                "topic_id": topic_uuid(deleted_id),
+            }
 
         return {"responses": await all_of(delete, wanted)}
 

@@ -98,31 +98,29 @@ def wrapping(kind):
     return wrapped, wrap
 
 
-class LosesMultis:
-    """A session whose connection breaks behind every other step that touches the reassignments, which was done."""
-
-    def __init__(self, tree):
-        self.tree, self.count = tree, 0
-
-    def __getattr__(self, name):
-        return getattr(self.tree, name)
-
-    async def multi(self, steps):
-        done = await self.tree.multi(steps)
-        if any(step.path == nodes.REASSIGNMENT for step in steps):
-            self.count += 1
-            raise ConnectionLossError("cut")
-        return done
-
-
-class LosesAnswers:
-    """A session whose connection breaks once, behind a write of states that was done."""
+class Session:
+    """The session of a controller, which kinds of it change."""
 
     def __init__(self, tree):
         self.tree, self.lost = tree, 0
 
     def __getattr__(self, name):
         return getattr(self.tree, name)
+
+
+class LosesMultis(Session):
+    """A session whose connection breaks behind every other step that touches the reassignments, which was done."""
+
+    async def multi(self, steps):
+        done = await self.tree.multi(steps)
+        if any(step.path == nodes.REASSIGNMENT for step in steps):
+            self.lost += 1
+            raise ConnectionLossError("cut")
+        return done
+
+
+class LosesAnswers(Session):
+    """A session whose connection breaks once, behind a write of states that was done."""
 
     async def write_batch(self, multis):
         done = await self.tree.write_batch(multis)
@@ -132,14 +130,8 @@ class LosesAnswers:
         return done
 
 
-class LosesDeletions:
+class LosesDeletions(Session):
     """A session whose connection breaks once, behind the end of a topic; who waited for that makes it again."""
-
-    def __init__(self, tree):
-        self.tree, self.lost = tree, 0
-
-    def __getattr__(self, name):
-        return getattr(self.tree, name)
 
     async def multi(self, steps):
         done = await self.tree.multi(steps)
@@ -169,14 +161,12 @@ def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_
     asyncio.run(check())
 
 
-class MakesAgain:
+class MakesAgain(Session):
     """A session in which `t` is deleted and made again right after a look that sees the marks of t and u."""
 
     def __init__(self, tree):
-        self.tree, self.is_seen, self.is_begun = tree, asyncio.Event(), asyncio.Event()
-
-    def __getattr__(self, name):
-        return getattr(self.tree, name)
+        super().__init__(tree)
+        self.is_seen, self.is_begun = asyncio.Event(), asyncio.Event()
 
     async def multi(self, steps):
         if Delete(nodes.topic_path("t")) in steps:
@@ -400,7 +390,7 @@ def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_
             await here.tree.create(nodes.REASSIGNMENT, b"{")  # nobody understands that
             await here.tree.set(nodes.REASSIGNMENT, nodes.encode_reassignment({TP: Reassignment((2,))}))
             await here.until(lambda: _is_gone(here.tree, nodes.REASSIGNMENT))
-            assert wrapped[0].count == 2  # begun, and ended
+            assert wrapped[0].lost == 2  # begun, and ended
             assert (await cluster.read_topics(here.tree))["t"].partitions == {0: (2,)}
             state = await here.state()
             assert (state.leader, state.isr, state.controller_epoch) == (2, (2,), 1)
