@@ -1,5 +1,6 @@
 """For all tests: Ctrl-C reaches the processes that they start; slow files go first; --long."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key as STDERR
 from xdist.scheduler import LoadFileScheduling
 
 from replication import local_cluster
@@ -35,6 +37,8 @@ FIRST = [
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
+# A test whose time is over fails; one that then still does not end takes its worker with it, and all stacks are printed.
+ENDS_WITHIN_S = 120
 # Some tests start many interpreters: each would compile all modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -90,6 +94,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return FIRST.index(scope) if scope in FIRST else len(FIRST), item.path not in slow
 
     items.sort(key=turn)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End a worker that a test holds for good: pytest-timeout interrupts a test once, and what it cleans up may hang."""
+    own = item.get_closest_marker("timeout")
+    allowed_s = float(own.args[0] if own is not None else item.config.getini("timeout"))
+    if allowed_s > 0:
+        faulthandler.dump_traceback_later(allowed_s + ENDS_WITHIN_S, file=item.config.stash[STDERR], exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
