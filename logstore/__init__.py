@@ -48,6 +48,8 @@ from logstore.store.reading import OffsetRange
 from logstore.store.store import LogStore, recover
 from logstore.store.store import open_store as open
 
+__version__ = "0.9.0.dev0"  # of the whole distribution; in development until CHANGELOG.md has a release of that number
+
 __all__ = [
     "BatchConflictError",
     "CorruptLogError",

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from logstore import __version__
 from logstore.cli.places import PlacedCommands
 from logstore.cli.terminal import Failure, end_at_sigterm, failures
 
@@ -115,7 +116,7 @@ def _load(entry: EntryPoint) -> click.Command:
 
 
 @click.group(cls=Root, placed=_OWN, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="pyspark-pylog", prog_name="pylog")
+@click.version_option(__version__, prog_name="pylog")
 def cli() -> None:
     """Work with topics: durable, partitioned logs in Kafka's file format, in a directory or a cluster of brokers.
 
