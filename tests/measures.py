@@ -185,7 +185,7 @@ def private_names(modules: dict[str, Path]) -> set[str]:
     found = set()
     for path in modules.values():
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Attribute):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 found.add(node.attr)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.add(node.name)

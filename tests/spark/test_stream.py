@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from datasource import lag
+from tests.support.waits import remains
 
 pytestmark = pytest.mark.spark
 
@@ -156,8 +157,7 @@ def test_few_rows_wait_for_more(topics, query):
     running = query.start({"processingTime": "0 seconds"}, subscribe="t", minOffsetsPerTrigger=3, maxTriggerDelay="1h")
     until(lambda: query.values() == numbers(0, 3))
     topics.append("t", numbers(3, 5))
-    time.sleep(1)
-    assert query.values() == numbers(0, 3)
+    remains(lambda: query.values() == numbers(0, 3), 1)
     topics.append("t", numbers(5, 6))
     until(lambda: query.values() == numbers(0, 6))
     running.stop()

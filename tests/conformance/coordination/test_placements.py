@@ -13,6 +13,7 @@ from replication.coordination.placements import COUNTED_S, Placements
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from tests.support.trees import on_loop
+from tests.support.waits import stays
 
 
 async def create(placements, tree, name, *replicas, **options):
@@ -87,17 +88,18 @@ async def test_what_has_no_limit_counts_and_what_is_refused_otherwise_does_not(r
 async def test_nobody_counts_while_something_is_being_written(room):
     tree = await room.tree()
     await prepare(tree)
-    placements, written = Placements(3), asyncio.Event()
+    placements, begun, written = Placements(3), asyncio.Event(), asyncio.Event()
     await create(placements, tree, "t", (1,))
 
     async def slow(counted):
+        begun.set()
         await written.wait()
         await topics.create_topic(tree, "slow", "id-slow", {0: (1,)}, {}, counted)
 
     first = asyncio.ensure_future(placements.place(tree, [(1,)], slow))
-    await asyncio.sleep(0.05)  # it is on its way
+    await begun.wait()
     second = asyncio.ensure_future(create(placements, tree, "u", (1,), (1,)))
-    await asyncio.sleep(0.05)
+    await stays(lambda: not second.done(), 0.05)
     written.set()
     assert await refusals(first, second) == 1
     assert await counts(tree) == {1: 2}

@@ -12,6 +12,7 @@ from replication.coordination.tree import (
     SetData,
 )
 from tests.support.trees import SESSION_MS, Seen, on_loop
+from tests.support.waits import stays
 
 
 def now_ms():
@@ -143,12 +144,15 @@ async def test_a_call_under_way_when_the_connection_goes_fails_and_does_not_hang
     session = await room.open(timeout_ms=4000)
     await session.tree.create("/a", b"0")
 
+    under_way = asyncio.Event()
+
     async def write_for_ever():
         while True:
             await session.tree.set("/a", b"1")
+            under_way.set()
 
     writing = asyncio.create_task(write_for_ever())
-    await asyncio.sleep(0.2)
+    await under_way.wait()
     room.cut()
     with pytest.raises(ConnectionLossError):
         await writing
@@ -213,7 +217,7 @@ async def test_nobody_expires_by_a_process_that_stops_with_the_lock(sqlite_room)
     process.kill()
     for session in sessions:
         await session.event(SessionEvent.CONNECTED)
-    await asyncio.sleep(SESSION_MS / 1000)
+    await stays(lambda: all(len(session.events) == 2 for session in sessions), SESSION_MS / 1000)
     for number, session in enumerate(sessions):
         assert (await session.tree.get(f"/{number}")).owner == session.tree.session
         assert session.events == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]

@@ -30,6 +30,7 @@ from replication.protocol.messages import (
 )
 from tests.support.peer import Peer, serving
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, values_of
+from tests.support.waits import stays
 from tests.unit.replication.network.test_bounds import slow_reader
 
 T1 = TopicPartition("orders", 1)
@@ -406,8 +407,7 @@ async def test_readers_who_do_not_read_cost_a_bounded_amount_of_memory(tmp_path,
             peer.send(ApiKey.FETCH, 11, client.fetch_request({T0: 0}, 11, each_bytes=1 << 30))
         server = client.server
         await until(lambda: server.admission.unsent_bytes > 10 << 20)
-        await asyncio.sleep(0.5)  # if more came, it would come now
-        assert server.admission.unsent_bytes < 100 << 20  # and not 400 MB
+        await stays(lambda: server.admission.unsent_bytes < 100 << 20, 0.5)  # and not 400 MB
         assert len(values_of((await client.fetch(0)).records)) >= 1  # others are served, a batch at a time
         for peer in deaf:
             peer.close()
@@ -429,8 +429,7 @@ async def test_a_parked_fetch_gets_what_comes(tmp_path):
     async with client_of(tmp_path) as client:
         other = await Client.connect(client.writer.get_extra_info("peername")[1])
         waiting = asyncio.ensure_future(client.fetch(0, max_wait_ms=30_000))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done(), 0.05)
         await other.produce(bytes(batch(b"news")), acks=1)
         assert values_of((await waiting).records) == [b"news"]
 

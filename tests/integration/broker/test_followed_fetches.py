@@ -13,6 +13,7 @@ from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
 from replication.replica.leader.sessions import FetchSession, FetchSessions
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
+from tests.support.waits import stays
 
 OTHER = TopicPartition("other", 0)
 ENOUGH = 1 << 20
@@ -100,11 +101,11 @@ async def test_it_waits_and_tells_all_that_came_in_one_turn(tmp_path):
 async def test_it_waits_for_so_many_bytes_but_no_longer_than_it_may(tmp_path):
     async with Site(tmp_path) as site:
         one = await led(site)
+        began_s = time.monotonic()
         waiting = followed(one, {T0: 0}, terms(300, min_bytes=10_000))
         await one.produce(b"x", acks=1)
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
         (row,) = (await waiting).values()
+        assert time.monotonic() - began_s >= 0.29
         assert (row.error_code, len(row.records) > 0) == (ErrorCode.NONE, True)
         waiting = followed(one, {T0: 1}, terms(20_000, min_bytes=1000))
         await one.produce(b"x" * 500, acks=1)
@@ -281,12 +282,12 @@ async def test_who_asks_on_is_in_sync_and_who_does_not_leaves_in_time(tmp_path):
         await three.ask({T0: 0})
         began = time.monotonic()
         while time.monotonic() - began < 1.5:
+            asked_ms = leader.replica.host.clock.monotonic_ms()
             await three.ask({}, 100)
             assert leader.state.isr == (1, 3)
         appended = asyncio.ensure_future(one.produce(b"a"))
         await until(lambda: one.end == 1)  # it has not asked since: that does not count against it
-        await asyncio.sleep(0.3)
-        leader.tick(leader.replica.host.clock.monotonic_ms())
+        leader.tick(asked_ms + 590)
         assert (leader.state.isr, leader.state.proposed) == ((1, 3), None)
         await until(lambda: leader.state.isr == (1,))
         assert (await appended).error_code == ErrorCode.NONE
@@ -303,8 +304,7 @@ async def test_who_was_too_slow_and_missed_nothing_joins_by_asking_on(tmp_path):
         leader = one.replicas.leader(T0)
         await three.ask({T0: 0})
         await until(lambda: leader.state.isr == (1,))
-        await asyncio.sleep(0.5)
-        assert leader.state.isr == (1,)  # by itself it does not
+        await stays(lambda: leader.state.isr == (1,), 0.5)  # by itself it does not join
         async with asyncio.timeout(5):
             while leader.state.isr == (1,):
                 await three.ask({}, 50)
@@ -319,8 +319,7 @@ async def test_who_could_not_join_when_it_asked_first_joins_by_asking_on(tmp_pat
         one.replicas.suspend()
         await three.ask({T0: 0})
         one.replicas.resume()
-        await asyncio.sleep(0.1)
-        assert leader.state.isr == (1,)
+        await stays(lambda: leader.state.isr == (1,), 0.1)
         await three.ask({})
         await until(lambda: leader.state.isr == (1, 3), within_s=5)
 
@@ -334,7 +333,7 @@ async def test_a_leader_that_keeps_no_sessions_is_followed_all_the_same(tmp_path
         for tp in (T0, OTHER):
             await site.create(tp, replicas=(1, 2))
         for number in range(1, 4):
-            await asyncio.sleep(0.3)
+            await until(lambda: all(one.replicas.leader(tp).replica.followers for tp in (T0, OTHER)))
             for tp in (T0, OTHER):
                 done = await one.produce(b"x", tp=tp)
                 assert (done.error_code, two.replicas.partitions()[tp].replica.end) == (ErrorCode.NONE, number)
@@ -349,12 +348,10 @@ async def test_who_is_offline_asks_on_no_more(tmp_path):
             await site.create(tp, replicas=(1, 2))
         await one.produce(b"a")
         await until(lambda: 2 in one.role.standing and two.role.high_watermark == 1)
-        await asyncio.sleep(0.5)  # what came is told
         two.replicas.offline.mark(T0, "for a test")
         await until(lambda: 2 not in one.role.standing)
         await one.produce(b"b", acks=1)
-        await asyncio.sleep(0.5)
-        assert two.end == 1
+        await stays(lambda: two.end == 1, 0.5)
         two.replicas.offline.clear(T0)
         await until(lambda: two.end == 2)
 

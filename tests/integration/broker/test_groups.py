@@ -18,6 +18,7 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
 from tests.support.site import PATIENT, Site, coordinators_of, on_loop, until
+from tests.support.waits import stays
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 T0 = TopicPartition("orders", 0)
@@ -259,9 +260,7 @@ async def test_the_next_coordinator_waits_until_it_knows_what_is_committed(tmp_p
         await all_.elect(2, isr=[2, 1])
         # As if the answer that told it the last high watermark had been lost.
         replica.leader.state = replica.leader.state._replace(high_watermark=0)
-        for _ in range(20):
-            assert code_of(lambda: all_.groups[2].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            await asyncio.sleep(0.02)
+        await stays(lambda: code_of(lambda: all_.groups[2].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0.4)
         assert (await all_.loaded(2)).offsets[T0].offset == 5, "once the other is not in sync any more"
 
 

@@ -6,6 +6,7 @@ from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.model.times import SpecialTime
 from tests.support.site import T0, Site, on_loop, until, values_of
+from tests.support.waits import stays
 
 
 @on_loop
@@ -28,8 +29,7 @@ async def test_a_fetch_waits_for_records_and_gives_up_in_time(tmp_path):
         empty = await one.consume(max_wait_ms=50)
         assert (empty.error_code, bytes(empty.records)) == (ErrorCode.NONE, b"")
         waiting = asyncio.ensure_future(one.consume(max_wait_ms=10_000))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done(), 0.05)
         await one.produce(b"news", acks=1)
         assert values_of((await asyncio.wait_for(waiting, 2)).records) == [b"news"]
 
@@ -41,8 +41,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_says(tmp_path):
         await site.create(replicas=(1,))
         waiting = asyncio.ensure_future(one.consume(max_wait_ms=10_000, min_bytes=2000))
         await one.produce(b"x" * 1000)
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done(), 0.05)
         await one.produce(b"y" * 1000)
         assert len(values_of((await asyncio.wait_for(waiting, 2)).records)) == 2
 
@@ -65,8 +64,7 @@ async def test_a_leader_that_is_deposed_refuses_and_lets_nobody_wait(tmp_path):
         await site.create(replicas=(1, 2))  # 2 is not there: nothing is committed
         parked = asyncio.ensure_future(one.consume(max_wait_ms=10_000))
         waiting = asyncio.ensure_future(one.produce(b"a"))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done(), 0.1)
         await site.elect(2)
         assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (await parked).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -10,7 +10,7 @@ from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.replica import requests
-from tests.support.site import T0, Site, batch, on_loop
+from tests.support.site import T0, Site, batch, on_loop, until
 
 
 def update(broker, *names, controller_epoch=1):
@@ -137,7 +137,8 @@ async def test_records_are_deleted_while_others_are_appended(tmp_path):
         partition = one.replicas.partition(*T0)
         try:
             for _ in range(20):
-                await asyncio.sleep(0.01)
+                before = partition.high_watermark
+                await until(lambda before=before: partition.high_watermark > before)
                 wanted = max(partition.high_watermark - 3, 0)
                 deleted = await one.replicas.delete_records(TopicPartition(*T0), wanted, timeout_ms=1000)
                 assert deleted.error_code is ErrorCode.NONE

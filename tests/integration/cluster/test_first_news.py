@@ -20,6 +20,7 @@ from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 from tests.support.asker import CLOSED, SILENT, Asker
 from tests.support.commands import run_pylog
 from tests.support.site import batch, on_loop, until
+from tests.support.waits import stays
 
 NEITHER = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}
 OF_ALL = {"topics": None, "allow_auto_topic_creation": False, **NEITHER}
@@ -115,8 +116,7 @@ async def test_what_is_asked_of_the_cluster_waits_for_the_first_news_of_it(tmp_p
                 other, ApiKey.API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"}
             )
             assert served.error_code == ErrorCode.NONE
-        await asyncio.sleep(0.3)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done(), 0.3)
         assert broker.server.admission.in_work == 0, "who waits takes nobody's place"
 
         await tree.delete(nodes.CONTROLLER)  # this broker becomes the controller, and tells itself

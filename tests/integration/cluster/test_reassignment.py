@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 import warnings
 from contextlib import closing
 
@@ -14,6 +13,7 @@ from replication.model.cluster import Reassignment, TopicPartition
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import running
+from tests.support.waits import remains
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own way to read its files
@@ -197,7 +197,7 @@ def test_nothing_goes_before_all_that_stay_are_in_sync_and_it_can_be_taken_back(
 
     assert alter(cluster, controller, topic, (new, slow)) == 0
     cluster.until(lambda: set(cluster.state(topic).isr) == {old, new})
-    time.sleep(0.5)
+    remains(lambda: set(cluster.state(topic).isr) == {old, new}, 0.5)
     (found,) = ask(cluster, controller, ApiKey.LIST_PARTITION_REASSIGNMENTS, topics=None).topics
     (row,) = found.partitions
     assert (row.replicas, row.adding_replicas, row.removing_replicas) == (

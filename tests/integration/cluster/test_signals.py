@@ -16,6 +16,7 @@ from replication.model.cluster import TopicPartition
 from tests.support.commands import run_pylog
 from tests.support.fork_server import quick
 from tests.support.repeats import times
+from tests.support.waits import remains
 
 pytestmark = pytest.mark.slow
 ENDS_WITHIN_S = 30
@@ -132,8 +133,7 @@ def test_who_waits_for_a_reassignment_ends_and_it_goes_on(cluster, number):
     where = ("reassign-partitions", "--reassignment-json-file", "-", "--bootstrap-server", cluster.running.bootstrap)
     run_pylog(*where, "--execute", "--throttle", 200_000, input=plan).ok()
     with started(*where, "--verify", "--wait", given=plan) as process:
-        time.sleep(1)
-        assert process.poll() is None
+        remains(lambda: process.poll() is None, 1)
         code, _, err = ended(process, number)
     assert code == (143 if number == signal.SIGTERM else 130), err
     waited = run_pylog(*where, "--verify", "--wait", input=plan).ok()

@@ -18,9 +18,10 @@ class NoAdmin:
 
     def __init__(self, metadata):
         self.metadata = metadata
-        self.made = asyncio.Event()
+        self.asked, self.made = asyncio.Event(), asyncio.Event()
 
     async def ensure(self, topic, *, timeout_s):
+        self.asked.set()
         await self.made.wait()
         return self.metadata.topic(topic.name)
 
@@ -71,7 +72,7 @@ def test_what_changed_while_an_answer_was_made_is_told_to_the_next():
         handlers = ClusterHandlers(BrokerConfig(), "cluster", metadata, admin)
         metadata.update(1, [ONE, TWO], [news(T0, 1)])
         waiting = ask(handlers, ["t", "new"])
-        await asyncio.sleep(0.01)
+        await admin.asked.wait()
         made = news(TopicPartition("new", 0), 1, topic_id="n" * 22)
         metadata.update(1, [ONE, TWO], [made, news(T0, 2, epoch=1)])
         admin.made.set()

@@ -25,6 +25,7 @@ from tests.support.peer import (
     settled,
     until,
 )
+from tests.support.waits import stays
 
 MIB = 1 << 20
 
@@ -128,8 +129,7 @@ def test_who_does_not_read_its_answers_is_not_asked_for_more_and_the_others_are_
             for _ in range(1000):  # 100 MB of answers
                 slow.send(*LIST_GROUPS)
             await settled()
-            await asyncio.sleep(0.2)
-            assert answered < 200
+            await stays(lambda: answered < 200, 0.2)
             other.send(*LIST_GROUPS)
             assert await other.answered() == 1
             for expected in range(1, 1001):  # and when it reads, it gets them all
@@ -218,8 +218,7 @@ def test_half_requests_that_stall_do_not_keep_the_room_of_others(monkeypatch, ca
             hostile = await Peer.connect(port)
             hostile.writer.write(struct.pack(">i", 100 * MIB) + bytes(100))
             await until(lambda: server.admission.held_bytes)
-            await asyncio.sleep(0.3)
-            assert server.connections  # it harms nobody yet
+            await stays(lambda: server.connections, 0.3)  # it harms nobody yet
             honest = await Peer.connect(port)
             honest.send(*produce(MIB))
             await hand.came(1)

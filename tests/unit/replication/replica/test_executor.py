@@ -16,6 +16,8 @@ from replication.replica.leader.purgatory import CommitWait, PendingProduce, Pen
 from replication.replica.leader.results import AppendResult
 from replication.replica.storage.blocked_time import BlockedTime
 from replication.replica.storage.executor import PATIENCE_MS, PATIENCE_S, DiskExecutor
+from tests.support.site import until
+from tests.support.waits import stays
 
 
 def with_disk(test):
@@ -50,11 +52,9 @@ def test_a_lane_works_in_order_and_what_waits_goes_together():
         disk.submit(queue, first := Counting(log))
         blocked = disk.call(queue, gate.wait)
         first.members.append("a")
-        await asyncio.sleep(0.01)
-        assert not first.is_open
+        await until(lambda: not first.is_open)
         disk.submit(queue, second := Counting(log))
-        await asyncio.sleep(0.01)
-        assert second.is_open  # the queue is busy: it may still be joined
+        await stays(lambda: second.is_open, 0.01)  # the queue is busy: it may still be joined
         second.members += ["b", "c"]
         gate.set()
         await blocked
@@ -74,9 +74,7 @@ def test_lanes_and_readers_do_not_wait_for_each_other():
         assert await disk.call(queues[3], lambda: 2) == 2
         assert await disk.read(lambda: 3) == 3
         behind = disk.call(queues[1], lambda: 4)
-        await asyncio.sleep(0.05)
-        assert not blocked.done()
-        assert not behind.done()
+        await stays(lambda: not (blocked.done() or behind.done()), 0.05)
         gate.set()
         assert await blocked
         assert await behind == 4

@@ -11,6 +11,7 @@ from logstore.store.disk_reserve import DiskReserve
 from replication.replica.storage import room as rooms
 from replication.replica.storage.offline import OfflineReplicas
 from replication.replica.storage.room import DISK_FULL, Room
+from tests.support.waits import stays
 
 Usage = namedtuple("Usage", "total used free")
 MiB = 1024 * 1024
@@ -52,8 +53,7 @@ def test_it_is_said_once_and_over_when_there_is_more_than_the_reserve(site, capl
         site.free_bytes = MiB - 1  # a hundredth of the disk is to be free
         for _ in range(3):
             site.room.is_missing()
-        await asyncio.sleep(0.1)
-        assert (site.offline.everything, site.room.is_full) == (DISK_FULL, True)
+        await stays(lambda: (site.offline.everything, site.room.is_full) == (DISK_FULL, True), 0.1)
         site.free_bytes = MiB
         await site.until_room()
         assert site.offline.everything is None
@@ -66,8 +66,7 @@ def test_without_the_reserve_there_is_no_room(site):
     async def check():
         site.files.is_full = True
         site.room.is_missing()
-        await asyncio.sleep(0.1)
-        assert site.room.is_full
+        await stays(lambda: site.room.is_full, 0.1)
         site.files.is_full = False
         await site.until_room()
 
