@@ -25,7 +25,6 @@ import threading
 import time
 import tokenize
 from collections import Counter, defaultdict
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +55,6 @@ def sources() -> dict[str, Path]:
     return found
 
 
-@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
@@ -181,16 +179,8 @@ def is_private(name: str) -> bool:
 
 
 def private_names(modules: dict[str, Path]) -> set[str]:
-    """The private names that the product gives to functions, classes, attributes and variables."""
-    found = set()
-    for path in modules.values():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                found.add(node.attr)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(node.id)
+    """The private names in the product's text."""
+    found = {name for path in modules.values() for name in re.findall(r"\b_\w+", path.read_text())}
     return set(filter(is_private, found))
 
 
@@ -198,9 +188,10 @@ def private_uses(modules: dict[str, Path]) -> Counter[str]:
     """file of tests/ -> how often it uses a private name of the product."""
     names = private_names(modules)
     in_text = re.compile(rf"(?:{'|'.join(PACKAGES)})\.[\w.:]*[.:](_[a-z]\w*)")
+    at_all = re.compile(r"(?<!\bself)(?<!\bcls)\._[a-z]|['\".:]_[a-z]\w*['\"]|import .*\b_[a-z]", re.IGNORECASE)
     uses: Counter[str] = Counter()
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(tree(path)):
+        for node in ast.walk(tree(path)) if at_all.search(path.read_text()) else ():
             match node:
                 case ast.Attribute(value=ast.Name(id="self" | "cls")):
                     used = []
@@ -214,6 +205,24 @@ def private_uses(modules: dict[str, Path]) -> Counter[str]:
                     used = []
             uses[str(path.relative_to(ROOT))] += sum(name in names for name in used)
     return +uses
+
+
+def fixed_sleeps() -> Counter[str]:
+    """file of tests/, benchmarks apart -> its sleeps that are neither a turn of the loop nor within a `while`."""
+    found: Counter[str] = Counter()
+
+    def look(node: ast.AST, name: str, *, is_polling: bool = False) -> None:
+        for inner in ast.iter_child_nodes(node):
+            match inner:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="time" | "asyncio"), attr="sleep"), args=[how_long]):
+                    found[name] += not is_polling and ast.unparse(how_long) != "0"
+            is_function = isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            look(inner, name, is_polling=not is_function and (is_polling or isinstance(inner, ast.While)))
+
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if "benchmarks" not in path.parts and "sleep(" in path.read_text():
+            look(tree(path), str(path.relative_to(ROOT)))
+    return +found
 
 
 class Trace:
@@ -326,6 +335,7 @@ def main() -> None:
         ),
         ("the same in tests", f"{unclear_docstrings(sorted((ROOT / 'tests').rglob('*.py')))}"),
         ("private names of the product in tests: uses; files", f"{sum(uses.values())}; {len(uses)}"),
+        ("sleeps of a fixed time in tests", f"{fixed_sleeps().total()}"),
         ("import contracts; lines of pyproject for them", "{}; {}".format(*contracts())),
         ("pages of decisions", f"{len(list((ROOT / 'docs' / 'decisions').glob('[0-9]*.md')))}"),
         ("README lines", f"{len((ROOT / 'README.md').read_text().splitlines())}"),

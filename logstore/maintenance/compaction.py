@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 KEY_MAP_BYTES = 128 * 1024 * 1024
 KEY_MAP_BYTES_MIN = 16 * 1024
 # Small enough to be looked at, and copied, out of the second-level cache.
-_READ_BYTES = 512 * 1024
+READ_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class _Pass:
         self._progress = progress
         self._upper = upper
         self._keys = keys
-        self._space = bytearray(_READ_BYTES)
+        self._space = bytearray(READ_BYTES)
         self._unreadable: set[int] = set()  # base offsets
 
     def run(self) -> _Counts:
@@ -335,7 +335,7 @@ class _Pass:
         """Write the first `size` bytes of a segment, all of which stay."""
         files, position = self._log.env.files, 0
         while position < size:
-            data = files.read(segment.path, position, min(_READ_BYTES, size - position))
+            data = files.read(segment.path, position, min(READ_BYTES, size - position))
             if not data:
                 raise self._wrong(segment, position, "the file ends before what was read of it")
             files.write(cleaned.path, position, data)

@@ -23,7 +23,7 @@ from logstore.records.schema import BINARY, RECORD_SCHEMA, schema_of
 
 # Plain Python takes some 5 µs a record. More than this, or often, and the kernels are worth their loading.
 PLAIN_BYTES_MAX = 64 * 1024
-_PLAIN_CALLS_MAX = 100
+PLAIN_CALLS_MAX = 100
 _plain_calls = itertools.count()
 _KERNELS = "logstore.records.kernels"
 
@@ -77,7 +77,7 @@ def decode_pieces(
     names = RECORD_SCHEMA.names if columns is None else list(columns)
     end = min(end, INT64_MAX)
     at = 0
-    if _KERNELS not in sys.modules and next(_plain_calls) < _PLAIN_CALLS_MAX:
+    if _KERNELS not in sys.modules and next(_plain_calls) < PLAIN_CALLS_MAX:
         try:
             at, rows = _plain(data, start, end)
         except batches.InvalidBatchError:  # the kernels say what it is

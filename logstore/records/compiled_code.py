@@ -20,14 +20,14 @@ from logstore.env import SYSTEM, Lock
 from logstore.errors import PylogError
 
 WAIT_MS = 60_000  # for whoever compiles; then this process does, too
-_SOURCES = Path(__file__).parent / "kernels"
-_DONE = f"{sys.implementation.cache_tag}.done"  # written when all kernels are there
+SOURCES = Path(__file__).parent / "kernels"
+DONE = f"{sys.implementation.cache_tag}.done"  # written when all kernels are there
 
 
 def is_kept() -> bool:
     """Whether all kernels are compiled already: if not, one process should do it before many start."""
     path = directory()
-    return path is not None and (path / _DONE).exists()
+    return path is not None and (path / DONE).exists()
 
 
 def take_turn(path: Path | None) -> Lock | None:
@@ -46,14 +46,14 @@ def take_turn(path: Path | None) -> Lock | None:
 def note_done(path: Path | None, turn: Lock | None) -> None:
     """Note that this directory has all kernels, and let others go on; None: they are not kept."""
     if path is not None:
-        (path / _DONE).touch()
+        (path / DONE).touch()
     if turn is not None:
         turn.release()
 
 
 def directory() -> Path | None:
     """The first place that can be written, for the sources as they are; None: nothing can be kept."""
-    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(_SOURCES.glob("*.py"))]
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(SOURCES.glob("*.py"))]
     state = hashlib.sha256(repr(states).encode()).hexdigest()[:16]
     for place in _places():
         if place is not None:
@@ -70,7 +70,7 @@ def directory() -> Path | None:
 def _places() -> Iterator[Path | None]:
     if told := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(told)
-    yield _SOURCES / "__pycache__"
+    yield SOURCES / "__pycache__"
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "pylog"  # noqa: PTH111 - never raises
     yield _private_directory()
 

@@ -28,7 +28,7 @@ _ALIGNMENT, _PARTS_MAX = 64, 8
 
 # One piece of the input at a time becomes one RecordBatch. It is below the 2 GiB of Arrow's int32 offsets: no
 # more than this, or one batch; what expands adds this and a last batch of DECOMPRESSED_BYTES_MAX at most.
-_PIECE_BYTES = 64 * 1024 * 1024
+PIECE_BYTES = 64 * 1024 * 1024
 
 
 class Piece:
@@ -37,7 +37,7 @@ class Piece:
     def __init__(self, source: pa.Buffer, data: Buffer, at: int, start: int, end: int) -> None:
         self._source, self._at, self._start, self._end = source, at, start, end
         compressed = _allocate(8 * ((source.size - at) // HEADER_BYTES + 1))
-        scanned = kernels.scan(source.address + at, source.size - at, _PIECE_BYTES, end, compressed.address)
+        scanned = kernels.scan(source.address + at, source.size - at, PIECE_BYTES, end, compressed.address)
         if scanned.error:
             raise batches.InvalidBatchError(at + scanned.end, kernels.REASONS[scanned.error])
         self.stop = at + scanned.end
@@ -51,7 +51,7 @@ class Piece:
         expanded = 0
         for relative in compressed.tolist():
             position = self._at + relative
-            if expanded > _PIECE_BYTES:
+            if expanded > PIECE_BYTES:
                 self.stop = position
                 break
             header = batches.header_at(data, position)

@@ -34,6 +34,7 @@ from scale_curve import Curve, merge, plot, say
 from scale_groups import groups
 
 import logstore
+from tests.support.inside import open_stores
 
 ROUNDS, CALLS = 7, 50
 ROW = pa.table({"value": ["x" * 100]})
@@ -122,7 +123,6 @@ def planning(sizes: Sequence[int], root: Path) -> list[Curve]:
     First in a process that has just opened the store, then once more.
     """
     from datasource.connector.source import PylogDataSource
-    from datasource.topics import directory
 
     first, again = [], []
     for size in sizes:
@@ -137,14 +137,14 @@ def planning(sizes: Sequence[int], root: Path) -> list[Curve]:
         taken = []
         for turn in range(4):
             if turn < 2:  # the first of all loads the code
-                directory._stores.clear()
+                open_stores().clear()
             began = time.perf_counter()
             tasks = source.reader(source.schema()).partitions()
             taken.append(time.perf_counter() - began)
             assert sum(len(task.ranges) for task in tasks) == size  # type: ignore[attr-defined]
         first.append((size, taken[1]))
         again.append((size, min(taken[2:])))
-        directory._stores.clear()
+        open_stores().clear()
     return [
         Curve("partitions that a Spark read takes", "its plan, in a new process", "s", first, "< 2 s"),
         Curve("partitions that a Spark read takes", "its plan, again", "s", again, "< 2 s"),

@@ -77,7 +77,7 @@ class Asking(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the first time."""
         self._transport = transport
-        self._ask()
+        self.ask_once()
 
     def data_received(self, data: bytes) -> None:
         """Ask again when the answer is whole; its first four bytes say its size (of the echo's, we know it)."""
@@ -87,9 +87,9 @@ class Asking(asyncio.Protocol):
         if self._got_bytes >= self._size:
             self._got_bytes = 0
             self._delays_s.append(time.perf_counter() - self._since)
-            self._ask()
+            self.ask_once()
 
-    def _ask(self) -> None:
+    def ask_once(self) -> None:
         self._since = time.perf_counter()
         self._transport.write(self._request)
 

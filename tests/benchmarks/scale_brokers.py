@@ -37,9 +37,9 @@ class Spread(Asking):
         super().__init__(b"", 0, delays_s)
         self._requests = itertools.islice(itertools.cycle(requests), first, None)
 
-    def _ask(self) -> None:
+    def ask_once(self) -> None:
         self._request = next(self._requests)
-        super()._ask()
+        super().ask_once()
 
 
 class Paced(Spread):
@@ -57,12 +57,12 @@ class Paced(Spread):
         if len(self._delays_s) > before:
             self._ended_s.append(time.time())
 
-    def _ask(self) -> None:
+    def ask_once(self) -> None:
         asyncio.get_running_loop().call_later(self._every_s, self._ask_now)
 
     def _ask_now(self) -> None:
         if not self._transport.is_closing():
-            super()._ask()
+            super().ask_once()
 
 
 async def during(port: int, connections: int, protocol: Callable[[int], Asking], seconds: float) -> None:

@@ -20,6 +20,7 @@ import logstore
 from datasource import lag
 from datasource.connector.source import PylogDataSource
 from logstore.errors import PylogError, TransactionAbortedError
+from tests.support.inside import die
 from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
@@ -417,7 +418,7 @@ def test_readers_go_on_when_the_writer_is_gone_for_good(copy, topics, read):
         dead = store.transaction("dead", batch_id=1)
         store.append("t", pa.table({"value": ["x"]}), transaction=dead)
         store.append("t", pa.table({"value": ["behind"]}))
-        store.transactions._holders.release()  # as the kernel does when a process dies
+        die(store)
         assert [bytes(r.value) for r in read(subscribe="t").collect()] == [b"behind"]
         with pytest.raises(PylogError):
             dead.commit()

@@ -203,7 +203,7 @@ def test_our_sessions_and_jobs_write_times_as_microseconds(spark, topics, throug
         seen.append([spark.conf.get(name), spark.conf.get(partitions)])
         return append(*args)
 
-    monkeypatch.setattr(delta_spark, "_append", spy)
+    monkeypatch.setattr(delta_spark, append.__name__, spy)
     topics.create("t")
     for own in ("TIMESTAMP_MILLIS", None):
         topics.append("t", VALUES)

@@ -23,6 +23,7 @@ import pytest
 
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
+from tests.support.inside import broker_settings
 from tests.support.tried_cluster import TriedCluster
 
 USER, PASSWORD = "ada", 'pä=,ss "word\\'
@@ -317,7 +318,7 @@ def secured_broker(directory, **settings):
         port = free.getsockname()[1]
     listener = SecuredListener(broker=("127.0.0.1", port))
     cluster = TriedCluster(1, directory / "cluster", settings)
-    cluster._of(1).settings.update(
+    broker_settings(cluster, 1).update(
         {
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "advertised.listeners": f"PLAINTEXT://{listener.address}",

@@ -22,6 +22,7 @@ from replication.network.server import Server
 from replication.protocol import interbroker as ib
 from replication.protocol.messages import FetchPartition
 from replication.replica.manager import ReplicaManager
+from tests.support.inside import storage
 
 T0 = TopicPartition("orders", 0)
 QUICK = {
@@ -119,10 +120,10 @@ class Broker:
         replicas._ticker.cancel()
         await replicas._maintenance.end()
         replicas.disconnect()
-        await replicas._set.disk.close()
+        await storage(replicas).disk.close()
         for partition in replicas.partitions().values():
             partition.replica.log.close()
-        replicas._set.dir.log_dir.close()
+        storage(replicas).dir.log_dir.close()
         await self.tree.close()
 
     @property

@@ -69,7 +69,7 @@ class Member:
         finally:
             self.partitions = set()
 
-    def _assigned(self, partitions):
+    def note_assigned(self, partitions):
         self.partitions = set(partitions)
         self.changes += 1
 
@@ -121,7 +121,7 @@ class KafkaPython(Member):
 
         class Listener(kafka.ConsumerRebalanceListener):
             def on_partitions_assigned(self, assigned):
-                member._assigned(tp.partition for tp in assigned)
+                member.note_assigned(tp.partition for tp in assigned)
 
             def on_partitions_revoked(self, revoked):
                 member.partitions = set()
@@ -162,7 +162,7 @@ class Aiokafka(Member):
 
         class Listener(ConsumerRebalanceListener):
             def on_partitions_assigned(self, assigned):
-                member._assigned(tp.partition for tp in assigned)
+                member.note_assigned(tp.partition for tp in assigned)
 
             def on_partitions_revoked(self, revoked):
                 member.partitions = set()

@@ -220,11 +220,14 @@ class Disturbed:
 
     def another_term_begins(self):
         before = self._terms()
-        asyncio.run(self.cluster._read(lambda tree: tree.delete(nodes.CONTROLLER)))
+        self._in_tree(lambda tree: tree.delete(nodes.CONTROLLER))
         until(lambda: self._terms() > before, "nobody controls")
 
     def _terms(self):
-        return asyncio.run(self.cluster._read(read_controller_epoch))
+        return self._in_tree(read_controller_epoch)
+
+    def _in_tree(self, act):
+        return asyncio.run(self.cluster._read(act))
 
     def _ask(self, act):
         """Have the controller do it, once it is known who that is."""

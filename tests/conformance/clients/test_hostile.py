@@ -19,6 +19,7 @@ from replication.protocol.apis import SERVED, ApiKey, encode_request
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.fork_server import quick
 from tests.support.fuzz import frame_of, mutated
+from tests.support.inside import brokers_of
 
 from .tools import Confluent
 
@@ -52,7 +53,7 @@ def port(alone):
 @pytest.fixture
 def unhurt(alone):
     """It is the same process with not much more memory, it serves, and it met nothing that it had not foreseen."""
-    process = alone._brokers[1].process
+    process = brokers_of(alone)[1].process
     before = resident_bytes(process.pid)
     serves(alone, "before")
     yield

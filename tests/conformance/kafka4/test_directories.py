@@ -10,10 +10,10 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 import logstore
 from datasource.connector.source import PylogDataSource
-from datasource.topics import directory as spark_directory
 from logstore.tools.dump import dump
 from replication.client.kafka_client import KafkaClient
 from tests.support.commands import run_pylog
+from tests.support.inside import close_stores
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
@@ -75,7 +75,7 @@ def test_a_compacted_topic_of_a_stopped_kafka_is_read_from_its_files(stopped, tm
     schema = StructType().add("offset", LongType()).add("value", BinaryType())
     reader = PylogDataSource({"path": str(root), "subscribe": "t"}).reader(schema)
     spark = [row for task in reader.partitions() for b in reader.read(task) for row in b.to_pylist()]
-    spark_directory._stores.popitem()[1][1].close()
+    close_stores()
     assert [(row["offset"], bytes(row["value"])) for row in spark] == found
 
     logs = sorted((root / "t-0").glob("*.log"))

@@ -8,6 +8,7 @@ from replication.coordination import nodes, topics
 from replication.errors import ErrorCode
 from replication.model.cluster import Election, TopicPartition
 from tests.integration.broker.test_offline import brokers, is_led, made, produce
+from tests.support.inside import tree_of
 from tests.support.site import T0, on_loop, until
 
 P0, P1 = TopicPartition("others", 0), TopicPartition("others", 1)
@@ -33,7 +34,7 @@ async def test_r25_a_silence_of_the_store_ends_no_role_no_life_and_no_term(tmp_p
 
         def facts():
             roles = [broker.replicas.partitions()[T0].role for broker in running.values()]
-            lives = [(broker.lifecycle.epoch, broker.lifecycle._tree) for broker in running.values()]
+            lives = [(broker.lifecycle.epoch, tree_of(broker)) for broker in running.values()]
             terms = [(broker.controller.is_active, broker.controller.state.epoch) for broker in running.values()]
             return roles, lives, terms
 
@@ -45,7 +46,7 @@ async def test_r25_a_silence_of_the_store_ends_no_role_no_life_and_no_term(tmp_p
             assert (leader.state.isr, leader.is_over) == ((1, 2), False)
         await until(lambda: not leader.state.is_suspended)
         assert facts() == before
-        await topics.create_topic(running[1].lifecycle._tree, P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
+        await topics.create_topic(tree_of(running[1]), P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
         await until(lambda: running[1].replicas.metadata.leader(*P0) == 2)
         assert facts() == before
 
@@ -59,7 +60,7 @@ async def test_leadership_goes_back_where_more_than_the_percentage_is_missed(tmp
     }
     async with brokers(tmp_path, 2, **settings) as running:
         loop, clock = running[1].controller, running[1].env.clock
-        await topics.create_topic(running[1].lifecycle._tree, P0.topic, "j" * 21 + "A", {0: (2, 1), 1: (2, 1)}, {})
+        await topics.create_topic(tree_of(running[1]), P0.topic, "j" * 21 + "A", {0: (2, 1), 1: (2, 1)}, {})
         passed_ms = 0
 
         def leaders():
@@ -84,7 +85,7 @@ async def test_leadership_goes_back_where_more_than_the_percentage_is_missed(tmp
         check()  # it misses all of them
         await until(lambda: leaders() == [(2, {1, 2}), (2, {1, 2})])
         await bounce()
-        await topics.request_election(running[1].lifecycle._tree, Election((P0,)))
+        await topics.request_election(tree_of(running[1]), Election((P0,)))
         await until(lambda: leaders() == [(2, {1, 2}), (1, {1, 2})] and not loop.state.preferred)
         check()  # it misses half of them
         assert not loop.state.pending
@@ -94,7 +95,7 @@ async def test_leadership_goes_back_where_more_than_the_percentage_is_missed(tmp
 async def test_what_one_controller_was_asked_to_elect_the_next_one_elects(tmp_path):
     """It is asked for when nobody hears of it; and no rebalance does the same by itself."""
     async with brokers(tmp_path, 2, **{"auto.leader.rebalance.enable": "false"}) as running:
-        await topics.create_topic(running[1].lifecycle._tree, P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
+        await topics.create_topic(tree_of(running[1]), P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
         await until(lambda: running[1].replicas.metadata.leader(*P0) == 2)
         await running[2].stop()
         await until(lambda: running[1].replicas.metadata.leader(*P0) == 1)
@@ -103,7 +104,7 @@ async def test_what_one_controller_was_asked_to_elect_the_next_one_elects(tmp_pa
         controller = running[1].controller
         await until(lambda: set(controller.state.leadership[P0].isr) == {1, 2})
         await controller.end()  # it hears of nothing more; /controller is there as long as its session
-        tree = running[2].lifecycle._tree
+        tree = tree_of(running[2])
         await topics.request_election(tree, Election((P0,)))
         assert controller.state.epoch == 0
         await tree.delete(nodes.CONTROLLER)

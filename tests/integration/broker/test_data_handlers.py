@@ -338,7 +338,8 @@ async def test_errors_of_one_partition_hide_no_data_of_another_and_let_nobody_wa
 @on_loop
 async def test_what_is_answered_at_once_is_what_any_fetch_gets(tmp_path, monkeypatch):
     """Of one partition: whatever is asked for, and with a transaction in the log, too."""
-    ways = {"at once": DataHandlers._fetch_one, "in steps": lambda *_: None}
+    fetch_one = DataHandlers._fetch_one
+    ways = {"at once": fetch_one, "in steps": lambda *_: None}
     async with client_of(tmp_path) as client:
         log = client.site.brokers[1].replicas.partition(*T0).replica.log
         for size in (10, 5000, 100):
@@ -360,7 +361,7 @@ async def test_what_is_answered_at_once_is_what_any_fetch_gets(tmp_path, monkeyp
                 request = request._replace(topics=(topic._replace(partitions=(asked,)),))
                 found = {}
                 for name, way in ways.items():
-                    monkeypatch.setattr(DataHandlers, "_fetch_one", way)
+                    monkeypatch.setattr(DataHandlers, fetch_one.__name__, way)
                     found[name] = told(await client.ask(ApiKey.FETCH, version, request))
                 assert found["at once"] == found["in steps"]
                 known += bool(found["at once"][0].records)

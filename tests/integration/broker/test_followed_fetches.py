@@ -12,6 +12,7 @@ from replication.protocol.messages import FIRST_REQUEST, ONE_REQUEST, FetchParti
 from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
 from replication.replica.leader.sessions import FetchSession, FetchSessions
+from tests.support.inside import fetchers
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
 from tests.support.waits import stays
 
@@ -211,7 +212,7 @@ class Follows:
 async def with_silent_follower(site, lag_ms):
     """Broker 1 leads, and broker 3 lives and asks nothing: the test does, in its name."""
     one, other = await site.start(1, 3, **{"replica.lag.time.max.ms": lag_ms})
-    other.replicas._fetchers.ask = lambda role, question: None
+    fetchers(other.replicas).ask = lambda role, question: None
     await site.create(replicas=(1, 3))
     return one, Follows(one, other.epoch)
 

@@ -10,6 +10,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.follower.follower import Follower
 from replication.replica.leader.results import FetchTerms
+from tests.support.inside import fetchers
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three, write_at_once
 
 
@@ -219,7 +220,7 @@ async def test_a_partition_that_comes_while_others_wait_at_the_leader_is_copied_
             await site.create(tp, replicas=(1, 2))
             await until(lambda tp=tp: one.replicas.leader(tp).replica.followers)
             assert (await one.produce(b"1", tp=tp, timeout_ms=5000)).error_code == ErrorCode.NONE
-        (fetcher,) = two.replicas._fetchers._leaders.values()
+        (fetcher,) = fetchers(two.replicas)._leaders.values()
         main, spare = fetcher._connections
         await one.produce(b"2", tp=TopicPartition("a", 0))  # the first connection is back, and takes over
         await until(lambda: spare.is_idle and len(main._roles) == 4)

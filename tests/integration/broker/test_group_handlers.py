@@ -12,6 +12,7 @@ from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
 from replication.protocol.apis import SERVED, ApiKey
+from tests.support.inside import write_in_threads
 from tests.support.peer import Peer, serving
 from tests.support.site import T0, Site, coordinators_of, on_loop, until
 from tests.transcripts.coordinator import subscription
@@ -191,7 +192,7 @@ async def test_commits_that_are_handled_together_are_answered_and_kept_as_single
     """Byte for byte, whatever is committed; with a slow disk, too, for which they wait."""
     async with client_of(tmp_path, newest) as client:
         if is_slow:
-            client.replicas._set.disk.begin_write = lambda queue: False
+            write_in_threads(client.replicas)
         single = await Client.connect(client.single_port)
         assert await client.commit(0, group="first") == OK  # later ones are stored at once
         version, kept = client.version(ApiKey.OFFSET_COMMIT), []

@@ -12,6 +12,7 @@ from replication.model.cluster import TopicPartition
 from replication.replica.leader import guard
 from tests.integration.broker.test_data_handlers import client_of
 from tests.support.hostile_batches import CASES, T_MS, bomb, raw_batch, record
+from tests.support.inside import loaded_kernels, storage, write_in_threads
 from tests.support.site import batch, on_loop, values_of, write_at_once
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
@@ -34,14 +35,14 @@ async def test_only_batches_that_can_be_read_are_taken(tmp_path, way, monkeypatc
     """`slowly`: while the kernels are loaded, or compiled."""
     guard.load()
     if way == "slowly":
-        monkeypatch.setattr(guard._Loaded, "check", None)
+        monkeypatch.setattr(loaded_kernels(), "check", None)
         monkeypatch.setattr(guard, "_kernel", lambda records: None)
     async with client_of(tmp_path) as client:
         await made(client)
         if way == "alone, in the loop":
-            write_at_once(client.site.brokers[1].replicas._set.disk)
+            write_at_once(storage(client.site.brokers[1].replicas).disk)
         elif way == "alone, in a thread":
-            client.site.brokers[1].replicas._set.disk.begin_write = lambda queue: False
+            write_in_threads(client.site.brokers[1].replicas)
         ends = dict.fromkeys(CONFIG, 0)
         for name, case in CASES.items():
             tp, data = TOPICS[case.kind], None if case.data is None else bytes(case.data)

@@ -6,6 +6,7 @@ import time
 
 from replication.errors import ErrorCode
 from replication.protocol.messages import FetchPartition
+from tests.support.inside import fetchers
 from tests.support.site import PATIENT, T0, Site, on_loop, until, with_three
 
 
@@ -80,7 +81,7 @@ async def test_a_follower_that_asks_after_a_log_start_moved_hears_of_it_at_once(
         await site.create(replicas=(1, 2))
         await one.produce(b"a", b"b")
         await until(lambda: one.role.high_watermark == 2)
-        two.replicas._fetchers.close()  # from here on the test asks in its name
+        fetchers(two.replicas).close()  # from here on the test asks in its name
 
         async def ask(own_start, wait_ms):
             terms = {"replica_id": 2, "replica_epoch": two.epoch, "max_wait_ms": wait_ms}

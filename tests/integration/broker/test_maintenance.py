@@ -6,6 +6,7 @@ from logstore.records import compaction  # noqa: F401  its kernels: to load or c
 from logstore.records.batch import Record, batches, build, records
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
+from tests.support.inside import storage
 from tests.support.site import T0, Site, batch, on_loop, until
 
 OFTEN = {
@@ -144,7 +145,7 @@ async def test_the_topic_says_how_long_the_files_of_its_deleted_replica_stay(tmp
             await site.stop_replica(1, tp)
         (kept,) = (tmp_path / "broker-1").glob("kept-0.*.deleted")
         await until(lambda: not list((tmp_path / "broker-1").glob("orders-0.*.deleted")))
-        one.replicas._set.dir.sweep(0)
+        storage(one.replicas).dir.sweep(0)
         assert kept.exists()
         await one.stop()
         await one.start()

@@ -13,6 +13,7 @@ from replication.model.cluster import TopicPartition
 from replication.replica.leader.leader import Leader
 from replication.replica.storage.offline import OfflineReplicas
 from tests.integration.broker.test_disks import BadDisk
+from tests.support.inside import tree_of
 from tests.support.site import QUICK, T0, batch, on_loop, until
 
 T1 = TopicPartition("others", 0)
@@ -129,10 +130,10 @@ async def test_it_is_said_again_in_each_session(tmp_path):
     async with brokers(tmp_path, 2) as running:
         running[1].replicas.offline.mark(T0, "damaged")
         await until(lambda: is_led(running, 2))
-        former = running[1].lifecycle._tree
-        await running[2].lifecycle._tree.end_session(former.token)
-        await until(lambda: running[1].lifecycle._tree not in (None, former))
-        tree = running[2].lifecycle._tree
+        former = tree_of(running[1])
+        await tree_of(running[2]).end_session(former.token)
+        await until(lambda: tree_of(running[1]) not in (None, former))
+        tree = tree_of(running[2])
         async with asyncio.timeout(15):
             while 1 not in await read_offline(tree):  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.02)
@@ -158,7 +159,7 @@ async def test_a_follower_whose_append_finds_no_room_leaves_the_isr_at_once(tmp_
     """S9."""
     disk = BadDisk()
     async with brokers(tmp_path, 2, disk) as running:
-        await topics.create_topic(running[1].lifecycle._tree, T1.topic, "j" * 21 + "A", {0: (2, 1)}, {})
+        await topics.create_topic(tree_of(running[1]), T1.topic, "j" * 21 + "A", {0: (2, 1)}, {})
         await until(lambda: T1 in running[2].replicas.partitions() and in_sync(running[2], T1) == {1, 2})
         disk.is_full = True
         found = await running[2].replicas.append({T1: batch(b"a")}, acks=-1, timeout_ms=30_000)

@@ -9,6 +9,7 @@ from replication.coordination import cluster, nodes
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.replica.follower.follower import Follower
+from tests.support.inside import note_state_changes, storage
 from tests.support.site import T0, Site, on_loop, until, with_three
 
 
@@ -84,7 +85,7 @@ async def test_requests_of_former_controllers_and_for_former_lives_are_refused(t
     async with Site(tmp_path) as site:
         one, *_ = await with_three(site)
         said = []
-        one.replicas.requests._log_change = lambda change: said.append(f"{change.level} {change.message}")
+        note_state_changes(one.replicas, lambda change: said.append(f"{change.level} {change.message}"))
 
         def skipped(why):
             """Each is said once, and why, as Kafka 0.9 has it."""
@@ -138,7 +139,7 @@ async def test_a_session_that_ends_while_a_role_is_taken_takes_it_along(tmp_path
         one, *_ = await with_three(site)
         alone = replace(site.states[T0], leader_epoch=7, isr=(1,))
         partition = one.replicas.partitions()[T0]
-        for waits_for in (one.replicas._set, partition.replica):
+        for waits_for in (storage(one.replicas), partition.replica):
             one.replicas.connect(one.tree, one.epoch)
             end_session_in_the_middle(one.replicas, waits_for)
             await site.tell(1, state=alone)
@@ -148,7 +149,7 @@ async def test_a_session_that_ends_while_a_role_is_taken_takes_it_along(tmp_path
 
 def end_session_in_the_middle(replicas, waits_for):
     """While this is waited for, once."""
-    name = "learn_configs" if waits_for is replicas._set else "call"
+    name = "learn_configs" if waits_for is storage(replicas) else "call"
     wait = getattr(waits_for, name)
 
     async def waited(*args, **options):
@@ -173,7 +174,7 @@ async def test_a_broker_that_lost_writes_says_so_while_a_topic_of_it_cannot_be_u
         found = await site.tree.get(node)
         await site.tree.set(node, b"{ not json")
         await two.start(lost_writes=True)
-        two.replicas._set.dir.has_lost_writes = True
+        storage(two.replicas).dir.has_lost_writes = True
         await site.elect(1, isr=(1,))
         assert two.replicas.has_lost_writes
         await site.tree.set(node, found.data)
@@ -195,8 +196,8 @@ async def test_a_broker_whose_replica_is_gone_says_so_until_it_was_told_of_all(t
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == [b"a"]
         assert not two.replicas.has_lost_writes
-        two.replicas._set.dir.has_lost_writes = True
-        await two.replicas._set.maybe_forget_losses(site.tree)
+        storage(two.replicas).dir.has_lost_writes = True
+        await storage(two.replicas).maybe_forget_losses(site.tree)
         assert two.replicas.has_lost_writes, "said in another session, it is not said"
         assert not (await cluster.read_brokers(site.tree))[2].lost_writes
 
@@ -206,6 +207,6 @@ async def test_a_replica_that_vanishes_under_a_running_broker_takes_no_role(tmp_
     """R19."""
     async with Site(tmp_path) as site:
         one, *_ = await with_three(site)
-        one.replicas._set.dir.topic_ids.clear()
+        storage(one.replicas).dir.topic_ids.clear()
         await site.elect(2)
         assert await site.tell(1, state=replace(site.states[T0], leader_epoch=9)) == ErrorCode.KAFKA_STORAGE_ERROR

@@ -10,6 +10,7 @@ from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.replica import requests
+from tests.support.inside import note_state_changes
 from tests.support.site import T0, Site, batch, on_loop, until
 
 
@@ -154,7 +155,7 @@ async def test_a_partition_that_is_not_this_brokers_is_passed_over_with_a_line(t
         one, _ = await site.start(1, 2)
         await site.create(replicas=(2, 3))
         said = []
-        one.replicas.requests._log_change = said.append
+        note_state_changes(one.replicas, said.append)
         assert await site.tell(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [(line.level, line.message.partition(" for partition ")[2]) for line in said][1:] == [
             ("WARN", "[orders,0] as itself is not in assigned replica list 2,3")
@@ -169,7 +170,7 @@ async def test_a_replica_that_takes_no_role_says_why_in_the_log_of_changes(tmp_p
         await site.create(replicas=(2,))
         said = []
         for broker in (one, two):
-            broker.replicas.requests._log_change = said.append
+            note_state_changes(broker.replicas, said.append)
 
         def errors():
             return [line.message.partition(" with correlation")[0] for line in said if line.level == "ERROR"]

@@ -19,6 +19,7 @@ from replication.network.turn import Gathered
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from tests.integration.broker.test_groups import OFFSETS, T0, coordinators
+from tests.support.inside import storage, write_in_threads
 from tests.support.site import PATIENT, coordinators_of, on_loop, until, write_at_once
 
 T1, OTHER = TopicPartition("orders", 1), TopicPartition("other", 0)
@@ -114,7 +115,7 @@ async def test_commits_of_several_replicas_are_one_batch_and_seen_once_they_are_
 async def test_a_slow_disk_gets_them_together_too(tmp_path):
     async with coordinators(tmp_path, 1) as all_:
         groups = await ready(all_, 1)
-        all_.site.brokers[1].replicas._set.disk.begin_write = lambda queue: False
+        write_in_threads(all_.site.brokers[1].replicas)
         found = Outcomes(groups, [commit("g", {T0: 1}), commit("h", {T0: 3}), commit("g", {T0: 4})])
         assert found.codes == [None] * 3
         assert set(await found.all()) == {ErrorCode.NONE}
@@ -148,9 +149,9 @@ async def test_of_one_turn_each_gets_its_own_answer(tmp_path, is_slow):
         groups = await ready(all_, 1)
         replicas = all_.site.brokers[1].replicas
         if is_slow:
-            replicas._set.disk.begin_write = lambda queue: False
+            write_in_threads(replicas)
         else:
-            write_at_once(replicas._set.disk)
+            write_at_once(storage(replicas).disk)
         requests = []
         for number, (group, generation) in enumerate((("g", -1), ("h", 7), ("i", -1), ("g", -1))):
             row = {"partition_index": 0, "committed_offset": number, "committed_leader_epoch": -1,
@@ -177,14 +178,14 @@ async def test_an_offset_that_is_being_committed_does_not_expire(tmp_path):
         groups = await ready(all_, 1, 2)
         await store(groups, [commit("g", {T0: 1, T1: 1})])  # of long ago: their time is over
         all_.site.brokers[2].replicas.disconnect()
-        found = Outcomes(groups, [commit("g", {T0: 2})])
-        groups._expire()
+        found, expire = Outcomes(groups, [commit("g", {T0: 2})]), groups._expire
+        expire()
         assert set(await found.all()) == {ErrorCode.NONE}
         await until(lambda: T1 not in groups.group("g").offsets)
         assert offsets_of(groups, "g") == {T0: 2}
         rows = [row for _, rows in log_of(all_) for row in rows]
         assert [row.value is None for row in rows if row.key == offset_key("g", T0)] == [False, False]
-        groups._expire()
+        expire()
         await until(lambda: groups.group("g") is None)
 
 
@@ -324,7 +325,7 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing_and_nothi
         groups = await ready(all_, 1)
         replicas = all_.site.brokers[1].replicas
         partition, leadership = replicas.partitions()[OFFSETS], groups.terms.term(0).leadership
-        write_at_once(replicas._set.disk)
+        write_at_once(storage(replicas).disk)
         replicas.look = partition.leave_role
         assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [ASK]
         batch = build_keyed([(b"key", b"value")], all_.site.brokers[1].env.clock.now_ms())

@@ -20,6 +20,7 @@ from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.protocol import apis
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from tests.support.inside import storage, write_in_threads
 from tests.support.peer import Peer, hang_up, serving
 from tests.support.repeats import times
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, write_at_once
@@ -111,9 +112,9 @@ async def tried(site, one, topic, sent):
     One that begins with "q" is on a slow disk: threads write.
     """
     if topic[0] == "q":
-        one.replicas._set.disk.begin_write = lambda queue: False
+        write_in_threads(one.replicas)
     else:
-        write_at_once(one.replicas._set.disk)
+        write_at_once(storage(one.replicas).disk)
     tps = [TopicPartition(topic, n) for n in (0, 1)]
     for tp in tps:
         await site.create(tp, replicas=(1,), config={"message.timestamp.after.max.ms": "1000000"})
@@ -243,12 +244,12 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing(tmp_path,
         await site.create(replicas=(1,))
         await one.produce(b"first")
         if is_slow:
-            one.replicas._set.disk.begin_write = lambda queue: False
+            write_in_threads(one.replicas)
         one.replicas.look = one.replicas.partitions()[T0].leave_role
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"a", acks=1))
         assert result(await peer.frame())[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        await one.replicas._set.disk.call(one.replicas.partitions()[T0].replica.queue, lambda: None)
+        await storage(one.replicas).disk.call(one.replicas.partitions()[T0].replica.queue, lambda: None)
         assert not is_slow or one.stored() == [b"first"]
         await hang_up()
 
@@ -259,7 +260,7 @@ async def test_what_a_slow_disk_holds_up_is_answered_in_time_and_appended_in_ord
         one = (await site.start(1))[0]
         await site.create(replicas=(1,))
         await one.produce(b"first")
-        disk, held = one.replicas._set.disk, []
+        disk, held = storage(one.replicas).disk, []
         disk.begin_write = lambda queue: False
         disk.submit = lambda queue, job: held.append((queue, job))
         peer = await Peer.connect(one.port)

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from replication.model.cluster import TopicPartition
 from tests.support.commands import run_pylog
+from tests.support.inside import broker_settings
 from tests.support.tried_cluster import TriedCluster
 
 SESSION_TIMEOUT_MS = 3000
@@ -109,7 +110,7 @@ def running(brokers=3, directory=None, coordination=None, own=None, **settings):
     """A cluster of its own; `own`: settings of single brokers."""
     made = TriedCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination)
     for broker, its in (own or {}).items():
-        made._of(broker).settings.update(its)
+        broker_settings(made, broker).update(its)
     with made as started:
         yield Tested(started)
 

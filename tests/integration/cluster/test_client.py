@@ -33,6 +33,7 @@ from replication.protocol.messages import Isolation
 from replication.tools.groups import planned
 from replication.tools.offset_resets import Place, Reset
 from tests.integration.cluster.conftest import running
+from tests.support.inside import cluster_of
 
 
 @pytest.fixture
@@ -294,10 +295,13 @@ def test_only_what_its_leader_calls_committed_is_read_from_files(cluster, client
     client.append(topic, rows(10, 10))
     found = [v.decode() for b in client.read(topic, 0, 0, 20, short_circuit=True) for v in b["value"].to_pylist()]
     assert found == [str(n) for n in range(20)]
-    replica = client._run(local_replica(client._cluster, TopicPartition(topic, 0), 20, Isolation.READ_COMMITTED))
+    replica = replica_that_shows(client, topic, 20)
     assert f"broker-{deposed}" not in str(replica.directory)
-    beyond = client._run(local_replica(client._cluster, TopicPartition(topic, 0), 21, Isolation.READ_COMMITTED))
-    assert beyond is None
+    assert replica_that_shows(client, topic, 21) is None
+
+
+def replica_that_shows(client, topic, end):
+    return client._run(local_replica(cluster_of(client), TopicPartition(topic, 0), end, Isolation.READ_COMMITTED))
 
 
 @pytest.mark.parametrize(

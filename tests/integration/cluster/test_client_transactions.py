@@ -12,6 +12,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.coordinators.binary import partition_of
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TRANSACTIONS_TOPIC
+from tests.support.inside import cluster_of
 from tests.support.repeats import times
 
 TIMEOUT_MS = 60_000
@@ -156,7 +157,7 @@ def test_an_end_whose_answer_is_lost_is_asked_again(cluster, client, monkeypatch
     pair = client.init_producer(name, timeout_ms=TIMEOUT_MS).pair
     with client.transactional_producer(name, pair) as producer:
         producer.append(topic, rows(1, 2))
-    kept = client._cluster.coordinators._shared.values()
+    kept = cluster_of(client).coordinators._shared.values()
     calls = []
     for connection in kept:
 

@@ -263,7 +263,7 @@ def test_what_was_appended_after_the_last_checkpoint_is_not_appended_again(sourc
 
     with monkeypatch.context() as small:
         small.setattr("replication.tools.mirror.BATCH_BYTES", 1000)
-        small.setattr(ClusterTarget, "_checkpoint", checkpoint)
+        small.setattr(ClusterTarget, keep.__name__, checkpoint)
         with pytest.raises(MirrorError, match="killed here"):
             copy(source, cluster.running.bootstrap, topics=[topic])
     (copied,) = copy(source, cluster.running.bootstrap, topics=[topic])

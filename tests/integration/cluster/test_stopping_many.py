@@ -77,7 +77,7 @@ def stops(directory, partitions):
         pytest.MonkeyPatch.context() as patch,
         brokers_in_process(directory, env=Env(files=CountingFiles(counts)), **SELDOM) as running,
     ):
-        patch.setattr(SqliteTree, "_do", count)
+        patch.setattr(SqliteTree, do.__name__, count)
         running.do(make(running.brokers, partitions), PATIENCE_S)
         counts.clear()
         for number in (1, 2, 3):

@@ -235,14 +235,15 @@ def test_a_marker_that_overtakes_the_coordinators_answer_voids_it(brokers):
     talk.begin()
     talk.add(T0)
     broker = brokers.brokers[talk.leader(T0)]
-    ask, held = broker.coordinators.verification._ask_once, asyncio.Event()
+    verification, held = broker.coordinators.verification, asyncio.Event()
+    ask = verification._ask_once
 
     async def slow(tp, asked):
         found = await ask(tp, asked)
         await held.wait()
         return found
 
-    broker.coordinators.verification._ask_once = slow
+    setattr(verification, ask.__name__, slow)
     end = talk.end_of(T0)
     answer = talk.produce(T0, b"late", wait=False)
     while not on_leader(brokers, T0, lambda role: role.writers.asks):
@@ -252,7 +253,7 @@ def test_a_marker_that_overtakes_the_coordinators_answer_voids_it(brokers):
         pass
     brokers.loop.call_soon_threadsafe(held.set)
     (row,) = answer.result(20).topics[0].partitions
-    broker.coordinators.verification._ask_once = ask
+    setattr(verification, ask.__name__, ask)
     assert row.error_code == ErrorCode.INVALID_TXN_STATE
     assert talk.end_of(T0) == end
 

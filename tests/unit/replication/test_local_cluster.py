@@ -21,6 +21,7 @@ from replication.local_cluster import (
 )
 from replication.model.cluster import BrokerInfo, ClusterState, LeaderAndIsr, TopicInfo, TopicPartition
 from replication.replica.storage.log_dir import check_directory
+from tests.support.inside import brokers_of
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_more_replicas_than_brokers_are_refused_unless_others_may_take_part(comm
 def test_the_brokers_of_a_cluster_count_the_metrics_port_up(tmp_path):
     def ports(brokers, port):
         made = LocalCluster(brokers, tmp_path, {"metrics.port": port})
-        return [each.config.metrics_port for each in made._brokers.values()]
+        return [each.config.metrics_port for each in brokers_of(made).values()]
 
     assert ports(3, 9404) == [9404, 9405, 9406]
     assert ports([5, 2], "9404") == [9404, 9405]
@@ -181,7 +182,7 @@ def test_a_cluster_leaves_the_directory_of_something_else_alone(tmp_path):
 
 def test_a_broker_that_did_not_end_in_good_order_has_more_time_to_start(tmp_path):
     def time_to_start_s():
-        return LocalCluster([3], tmp_path, {"zookeeper.session.timeout.ms": 1000})._brokers[3]._time_to_start_s()
+        return brokers_of(LocalCluster([3], tmp_path, {"zookeeper.session.timeout.ms": 1000}))[3]._time_to_start_s()
 
     assert time_to_start_s() == READY_TIMEOUT_S + 3
     opened = LogDir.open(tmp_path / "broker-3", read_only=False, create=True, env=SYSTEM, alone_for="broker")

@@ -9,9 +9,9 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import logstore
 from datasource.connector.source import PylogDataSource
-from datasource.topics import directory as topics
 from logstore.store.transactions.state import TransactionOwner
 from tests.support.ddl import schema
+from tests.support.inside import close_stores
 
 SMALL = {
     "cleanup.policy": "compact",
@@ -24,8 +24,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def no_open_stores() -> Iterator[None]:
     yield
-    while topics._stores:
-        topics._stores.popitem()[1][1].close()
+    close_stores()
 
 
 def rows(*numbers: int, keys: int = 4) -> pa.Table:

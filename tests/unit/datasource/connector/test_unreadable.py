@@ -11,17 +11,16 @@ from datasource.connector.source import PylogDataSource
 from datasource.delta.parquet import OffsetSlice, converted
 from datasource.errors import DataLossError
 from datasource.schema import Clamped
-from datasource.topics import directory as topics
 from datasource.topics.locations import Location
 from tests.support.ddl import schema
+from tests.support.inside import close_stores
 from tests.support.poison import POISON, put
 
 
 @pytest.fixture(autouse=True)
 def no_open_stores() -> Iterator[None]:
     yield
-    while topics._stores:
-        topics._stores.popitem()[1][1].close()
+    close_stores()
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_each_answer_with_damage_is_told_and_the_next_one_is_read():
 
 @pytest.mark.parametrize("is_plain", [True, False])
 def test_each_batch_that_cannot_be_decoded_is_told_and_what_is_behind_it(monkeypatch, is_plain):
-    monkeypatch.setattr(arrow, "_plain_calls", itertools.count(0 if is_plain else arrow._PLAIN_CALLS_MAX))
+    monkeypatch.setattr(arrow, "_plain_calls", itertools.count(0 if is_plain else arrow.PLAIN_CALLS_MAX))
     data, wanted, end = b"", [], 0
     for poison in POISON.values():
         last = end + header_at(poison).last_offset_delta

@@ -14,18 +14,14 @@ from datasource.topics import directory as topics
 from datasource.topics.interface import PartitionRange
 from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
 from tests.support.ddl import schema
+from tests.support.inside import close_stores, open_stores
 
 
 @pytest.fixture(autouse=True)
 def no_open_stores():
-    close_all()  # those of other files
+    close_stores()  # those of other files
     yield
-    close_all()
-
-
-def close_all():
-    while topics._stores:
-        topics._stores.popitem()[1][1].close()
+    close_stores()
 
 
 @pytest.fixture
@@ -46,11 +42,11 @@ def rows_of(reader, tasks):
 
 def test_a_store_is_opened_once(path):
     topics.reading(path)
-    first = dict(topics._stores)
+    first = dict(open_stores())
     topics.reading(path)
-    assert topics._stores == first
+    assert open_stores() == first
     topics.writing(path)
-    assert len(topics._stores) == 2
+    assert len(open_stores()) == 2
 
 
 def test_few_stores_stay_open(tmp_path):
@@ -58,7 +54,7 @@ def test_few_stores_stay_open(tmp_path):
         with logstore.open(tmp_path / str(i)) as store:
             store.create_topic("t")
         topics.reading(str(tmp_path / str(i)))
-    assert len(topics._stores) == topics.OPEN_STORES_MAX
+    assert len(open_stores()) == topics.OPEN_STORES_MAX
 
 
 def test_a_directory_that_was_replaced_is_opened_anew(path):

@@ -98,10 +98,10 @@ def test_a_name_that_was_lent_is_free_when_its_run_has_ended():
 
 def test_a_batch_whose_transactions_may_time_out_is_not_decided():
     settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic="d")
-    transactions = ClusterTransactions(None, settings)
-    transactions._check_in_time(SYSTEM.clock.now_ms() - 20_000, Attempt("i", 1, 0))
+    check_in_time = ClusterTransactions(None, settings)._check_in_time
+    check_in_time(SYSTEM.clock.now_ms() - 20_000, Attempt("i", 1, 0))
     with pytest.raises(TransactionAbortedError, match=r"took 31 s.*transaction\.timeout\.ms = 60 s"):
-        transactions._check_in_time(SYSTEM.clock.now_ms() - 31_000, Attempt("i", 1, 0))
+        check_in_time(SYSTEM.clock.now_ms() - 31_000, Attempt("i", 1, 0))
 
 
 class Refusing:

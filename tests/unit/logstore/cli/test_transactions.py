@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
+from tests.support.inside import die
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_abort_dead_leaves_the_living_alone(pylog, path, store, transaction):
     with logstore.open(path) as other:
         dead = other.transaction("dead", batch_id=1)
         other.append("orders", pa.table({"value": ["z"]}), transaction=dead)
-        other.transactions._holders.release()  # as the kernel does when a process dies
+        die(other)
         assert pylog("transactions", "abort", "--dead", "--dry-run").ok().err == "would abort 1 writer\n"
         (row,) = pylog("transactions", "abort", "--dead", "--output", "json").ok().json
         assert (row["name"], row["hint"]) == ("dead", "the process that wrote it is gone")

@@ -178,7 +178,7 @@ def test_a_log_that_is_cut_while_it_is_compacted_is_not_damaged(root, change):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_log_that_is_cut_while_the_beginning_of_a_segment_is_copied_is_not_damaged(root, monkeypatch, change):
-    monkeypatch.setattr(compaction, "_READ_BYTES", 90)  # one batch: of the first segment, the last one goes
+    monkeypatch.setattr(compaction, "READ_BYTES", 90)  # one batch: of the first segment, the last one goes
     call = total = 1
     while call <= total:
         case = Overtaken(root, lambda now, call=call: now >= call, lambda *logs: lambda: change(*logs), once=3)

@@ -80,7 +80,7 @@ def test_what_stays_after_many_rounds_is_the_last_of_every_key(sizes, keys, read
 
 def compact(log, read_bytes=512 * 1024):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compaction, "_READ_BYTES", read_bytes)
+        patch.setattr(compaction, "READ_BYTES", read_bytes)
         return compaction.compact(log, key_map_bytes=16 * 1024)
 
 

@@ -93,8 +93,9 @@ def test_its_keys_supersede_no_record_that_can_be_read(tmp_path):
 
 
 def test_compaction_reads_no_more_often_where_there_are_many_and_names_them_in_one_line(tmp_path, monkeypatch, caplog):
-    read, reads = compaction._Pass._read, []
-    monkeypatch.setattr(compaction._Pass, "_read", lambda self, segment: reads.append(segment) or read(self, segment))
+    reads, one_pass = [], compaction._Pass
+    read = one_pass._read
+    monkeypatch.setattr(one_pass, read.__name__, lambda self, segment: reads.append(segment) or read(self, segment))
     with logstore.open(tmp_path) as store:
         store.create_topic("t", config=COMPACTED)
         places = []

@@ -172,7 +172,7 @@ def test_a_batch_beyond_the_end_is_not_touched():
 
 
 def test_what_expands_a_lot_comes_in_bounded_pieces(monkeypatch):
-    monkeypatch.setattr(decoding, "_PIECE_BYTES", 10_000)
+    monkeypatch.setattr(decoding, "PIECE_BYTES", 10_000)
     records = [Record(i, 0, None, bytes(1000)) for i in range(100)]
     for codecs in ([Codec.ZSTD], [Codec.NONE], [Codec.NONE, Codec.GZIP]):
         data = log_of(records, [5], codecs)
@@ -201,7 +201,7 @@ def outcome(data, start, end, *, is_plain):
     with pytest.MonkeyPatch.context() as patch:
         if is_plain:
             patch.setattr(arrow, "_KERNELS", "not loaded")
-            patch.setattr(arrow, "_PLAIN_CALLS_MAX", 2**63)
+            patch.setattr(arrow, "PLAIN_CALLS_MAX", 2**63)
         try:
             return pa.Table.from_batches(decode_pieces(data, start=start, end=end))
         except CorruptLogError as error:

@@ -97,7 +97,7 @@ def test_a_cpu_that_numba_was_told_is_not_taken_for_this_one(setting, monkeypatc
 def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(ROOT / "logstore/records/kernels", tmp_path / "kernels")
-    monkeypatch.setattr(compiled_code, "_SOURCES", tmp_path / "kernels")
+    monkeypatch.setattr(compiled_code, "SOURCES", tmp_path / "kernels")
     before = compiled_code.directory()
     assert compiled_code.directory() == before
     with (tmp_path / "kernels/varints.py").open("a") as file:
@@ -117,7 +117,7 @@ def test_one_process_compiles_and_the_others_wait(monkeypatch, tmp_path):
     other.join(10)
     assert later == [None], "what the first one compiled is loaded"
 
-    (place / compiled_code._DONE).unlink()
+    (place / compiled_code.DONE).unlink()
     dead = compiled_code.take_turn(place)
     monkeypatch.setattr(compiled_code, "WAIT_MS", 100)
     assert compiled_code.take_turn(place) is None, "one that stands still is not waited for"
@@ -135,23 +135,27 @@ def private(tmp_path, monkeypatch):
     return tmp_path / f"pylog-numba-{os.getuid()}"
 
 
+def made():
+    return compiled_code._private_directory()
+
+
 def test_code_is_kept_in_a_directory_of_this_user_alone(private):
-    assert compiled_code._private_directory() == private
-    assert compiled_code._private_directory() == private
+    assert made() == private
+    assert made() == private
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
 
 
 def test_code_is_not_loaded_from_a_directory_that_others_may_write(private, tmp_path):
     private.mkdir()
     private.chmod(0o777)
-    assert compiled_code._private_directory() is None
+    assert made() is None
     private.rmdir()
     (tmp_path / "elsewhere").mkdir()
     private.symlink_to(tmp_path / "elsewhere")
-    assert compiled_code._private_directory() is None
+    assert made() is None
     private.unlink()
     private.write_bytes(b"")
-    assert compiled_code._private_directory() is None
+    assert made() is None
 
 
 def test_to_ask_whether_they_are_compiled_loads_no_numba(monkeypatch, tmp_path):

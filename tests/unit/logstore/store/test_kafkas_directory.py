@@ -8,7 +8,6 @@ from pyspark.sql.types import BinaryType, StructType
 
 import logstore
 from datasource.connector.source import PylogDataSource
-from datasource.topics import directory as spark_directory
 from logstore.env import SYSTEM
 from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError, StoreError
 from logstore.records.batch import Record, build, stamp
@@ -17,6 +16,7 @@ from logstore.store.log_dir import LogDir
 from logstore.tools.dump import dump
 from logstore.tools.verify import verify_store
 from tests.support.commands import run_pylog
+from tests.support.inside import close_stores
 
 KRAFT = "#\n#Thu\nnode.id=1\ndirectory.id=GynIwQpamDxsu0dd-P6sxw\nversion=1\ncluster.id=XqoLUbv\n"
 ZOOKEEPERS = "#\nversion=0\nbroker.id=3\ncluster.id=XqoLUbv\n"
@@ -121,7 +121,7 @@ def test_spark_reads_it(kafkas):
     reader = PylogDataSource(options).reader(StructType().add("value", BinaryType()))
     found = [row["value"] for task in reader.partitions() for b in reader.read(task) for row in b.to_pylist()]
     assert sorted(found) == [b"a", b"b", b"c", b"d"]
-    spark_directory._stores.popitem()[1][1].close()
+    close_stores()
     assert contents(kafkas) == before
 
 

@@ -11,6 +11,7 @@ import logstore
 from logstore import BatchConflictError, DiskFullError, TransactionAbortedError
 from logstore.store.transactions.state import TransactionOwner
 from logstore.store.transactions.transaction import Prepared
+from tests.support.inside import journal_of
 from tests.support.transactions import HOST, alive, everything, is_settled, part, values
 
 # --- all or nothing
@@ -396,7 +397,7 @@ def test_a_store_that_may_only_be_read_shows_what_is_decided(path, monkeypatch):
 
 def test_a_full_disk_refuses_the_decision_and_it_can_be_made_later(store, monkeypatch):
     prepared = part(store, ["x"]).prepare()
-    files, journal = store.env.files, str(store.transactions._journal.path)
+    files, journal = store.env.files, str(journal_of(store).path)
     write = type(files).write
 
     def full(self, where, position, data):

@@ -11,6 +11,7 @@ import logstore
 from logstore import TransactionAbortedError
 from logstore.env import SYSTEM, Env, OsFiles
 from tests.support.disk import StillClock
+from tests.support.inside import die, journal_of
 from tests.support.transactions import HOST, alive, is_settled, part, values
 
 # One of another container.
@@ -22,7 +23,7 @@ def test_the_writer_is_gone_so_anyone_may_abort_it(store, path):
         dead = part(other, ["x"], driver=alive())
         store.transactions.tend()
         assert dead.producer in store.transactions.state().attempts
-        other.transactions._holders.release()  # as the kernel does when a process dies
+        die(other)
         assert store.transactions.tend() == 1
     assert is_settled(store)
 
@@ -63,7 +64,7 @@ def test_who_is_prepared_and_ends_while_somebody_looks_is_not_taken_for_dead(sto
 
         def end():
             prepared.append(task.prepare())
-            worker.transactions._holders.release()
+            die(worker)
 
         files.act = end
         assert watcher.transactions.tend() == 0
@@ -78,7 +79,7 @@ class WithDriver:
         self.store, self.producer, self.driver = store, transaction.producer, driver
 
     def __enter__(self):
-        journal = self.store.transactions._journal
+        journal = journal_of(self.store)
         with journal.changing() as state:
             attempt = state.attempts[self.producer]
             changed = replace(attempt, owner=replace(attempt.owner, driver=self.driver))

@@ -14,6 +14,7 @@ from logstore.records.batch import HEADER_BYTES, Record, build, seal
 from logstore.records.compression import Codec
 from replication.errors import InvalidRecordsError
 from replication.replica.leader import guard
+from tests.support.inside import loaded_kernels
 
 MIB = 1024 * 1024
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
@@ -64,7 +65,7 @@ def test_a_batch_that_explodes_is_refused_in_bounded_memory(codec):
 def test_a_batch_may_expand_to_the_bound_and_four_times_its_size(monkeypatch, is_compiled):
     if not is_compiled:
         for name, value in {"check": None, "looks": 0}.items():
-            monkeypatch.setattr(guard._Loaded, name, value)
+            monkeypatch.setattr(loaded_kernels(), name, value)
     data = batch((b"k", random.Random(1).randbytes(2_000) + bytes(6_000), ()), codec=Codec.GZIP)
     expanded = len(batch((b"k", bytes(8_000), ()))) - HEADER_BYTES
     monkeypatch.setattr(guard, "EXPANDED_BYTES_MAX", expanded - 4 * len(data))
@@ -108,7 +109,7 @@ def test_the_compiled_look_finds_what_the_slow_one_finds(data, count, compacted)
         )
     seal(records, 0, len(records))
     terms = guard.Terms(int(compacted), *data.draw(st.sampled_from([(-(2**63) + 1, 2**63 - 1), (900, 1_100)])))
-    slow, quick = guard.look_slowly(records, terms), guard._look(guard._Loaded.check, records, terms)
+    slow, quick = guard.look_slowly(records, terms), guard._look(loaded_kernels().check, records, terms)
     assert (slow is None) == (quick is None), (slow, quick)
     if slow is not None and guard.OTHER_MAX in (slow.reason, quick.reason):
         assert slow == quick
@@ -123,7 +124,7 @@ def test_a_broker_that_is_sent_little_does_without_the_kernels(monkeypatch):
     monkeypatch.setattr(guard, "LOOKS_BEFORE", 100)
     monkeypatch.setattr(guard, "load", loaded.set)
     for name, value in {"check": None, "thread": None, "looks": 0}.items():
-        monkeypatch.setattr(guard._Loaded, name, value)
+        monkeypatch.setattr(loaded_kernels(), name, value)
     rows = [(b"k", b"v", ())] * 10
     for _ in range(10):
         assert guard.passes(bytearray(batch(*rows)), guard.terms_of(COMPACTED, 1_000))

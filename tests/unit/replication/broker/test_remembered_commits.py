@@ -44,8 +44,16 @@ def handler():
     return SmallCommitHandler(SimpleNamespace(topic=TOPICS.get), None, Clock())
 
 
+def read_one(by, frame):
+    return by._read_one(frame, 1000)
+
+
+def known(by):
+    return len(by._known)
+
+
 def read(by, frame):
-    found = by._read_one(frame, 1000)
+    found = read_one(by, frame)
     return found and (*found[:2], found[2](ErrorCode.NONE), found[3])
 
 
@@ -72,10 +80,10 @@ def test_what_comes_again_is_remembered_and_no_more_than_so_much(monkeypatch):
     for n in range(10):
         for version in (2, 6, 8):
             frame = frame_of(n, (version, "g", -1, "", -1, "t", 0, n, 5, "", None))
-            _, correlation_id, _, (*_, offsets) = used._read_one(bytearray(frame), 1000)
+            _, correlation_id, _, (*_, offsets) = read_one(used, bytearray(frame))
             assert (correlation_id, [new[:2] for new in offsets.values()]) == (n, [(n, 5 if version > 5 else -1)])
-        assert len(used._known) == 3
-    used._read_one(bytearray(frame_of(1, (2, "h", -1, "", -1, "t", 0, 1, 5, "", None))), 1000)
-    assert len(used._known) == 1
-    used._read_one(bytearray(frame_of(1, (2, "h" * 600, -1, "", -1, "t", 0, 1, 5, "", None))), 1000)
-    assert len(used._known) == 1
+        assert known(used) == 3
+    read_one(used, bytearray(frame_of(1, (2, "h", -1, "", -1, "t", 0, 1, 5, "", None))))
+    assert known(used) == 1
+    read_one(used, bytearray(frame_of(1, (2, "h" * 600, -1, "", -1, "t", 0, 1, 5, "", None))))
+    assert known(used) == 1

@@ -257,11 +257,9 @@ def test_an_answer_of_any_version_is_understood():
             for version in (1, 2, 7, 8, 9):
                 broker = await cluster.coordinators._coordinator(group_key("g"), cluster.backoff())
                 await broker.connected()
-                first, _ = broker._versions[ApiKey.OFFSET_FETCH]
-                broker._versions = {
-                    **broker._versions,
-                    ApiKey.OFFSET_FETCH: type(broker._versions[9])(first, version),
-                }
+                versions = broker._versions  # of this connection
+                served = versions[ApiKey.OFFSET_FETCH]
+                versions[ApiKey.OFFSET_FETCH] = type(served)(served[0], version)
                 assert await committed(cluster, "g", tps) == {T0: Committed(5)}
             with pytest.raises(KafkaError) as caught:
                 await committed(cluster, "secret", tps)

@@ -1,6 +1,7 @@
 """Transactions as a client sees them: coordinators that move or load, what is sent; and librdkafka's mock cluster."""
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -72,7 +73,7 @@ class Coordinator:
                 "transactional_id": name,
                 "transaction_state": "Ongoing",
                 "transaction_timeout": 2**31 - 1,
-                "transaction_start_time": transactions._EPOCH + 1234 * transactions._MS,
+                "transaction_start_time": datetime.fromtimestamp(1.234, UTC),
                 "producer_id": 5,
                 "producer_epoch": 6,
                 "topics": [{"topic": "t", "partitions": [1]}],

@@ -67,6 +67,10 @@ def closed(tmp_path):
     return tmp_path
 
 
+def env_of(directory):
+    return directory._env
+
+
 def described(logs):
     return {
         tp: (log.log_start_offset, log.log_end_offset, log.epochs.starts, [*log.files.view.bases])
@@ -77,7 +81,7 @@ def described(logs):
 def test_a_start_after_a_clean_stop_reads_and_lists_no_log(closed):
     directory, logs = opened(closed)
     assert not directory.log_dir.is_clean, "the note is of one start only"
-    asked = directory._env.files.asked
+    asked = env_of(directory).files.asked
     assert asked == Counter(list=0, read=0), asked
     assert described(logs)[TPS[0]] == (0, 2, ((3, 0),), [0])
     assert described(logs)[TPS[1]][1:3] == (16, ((0, 0), (1, 8)))
@@ -99,7 +103,7 @@ def test_what_is_noted_is_what_a_look_finds(closed):
     directory.close(logs)
     marker.write_bytes(b"")  # as of a version that notes nothing
     directory, logs = opened(closed)
-    assert directory._env.files.asked["list"] == 3
+    assert env_of(directory).files.asked["list"] == 3
     assert described(logs) == by_note
     directory.close(logs)
 
@@ -153,7 +157,7 @@ def test_what_was_written_just_before_the_stop_is_looked_at(tmp_path):
     logs = {tp: directory.open_log(tp, directory.topic_ids[tp], CONFIG) for tp in TPS}
     logs[TPS[0]].append_as_leader(batch(b"a"))
     age(tmp_path)
-    segment, now_ns = tmp_path / NAMES[0] / f"{0:020d}.log", directory._env.clock.now_ms() * 1_000_000
+    segment, now_ns = tmp_path / NAMES[0] / f"{0:020d}.log", env_of(directory).clock.now_ms() * 1_000_000
     os.utime(segment, ns=(now_ns + 600 * SETTLED_NS,) * 2)  # still new, however slow this machine is
     directory.close(logs)
     assert set(clean_stop.decode((tmp_path / CLEAN_MARKER).read_bytes())) == set(TPS[1:])

@@ -32,7 +32,7 @@ class Site:
     def __init__(self, path, monkeypatch):
         monkeypatch.setattr(rooms, "LOOK_S", 0.01)
         monkeypatch.setattr(rooms.shutil, "disk_usage", lambda where: Usage(100 * MiB, 0, self.free_bytes))
-        self.files, self.free_bytes = FullFiles(), 50 * MiB
+        self.path, self.files, self.free_bytes = path, FullFiles(), 50 * MiB
         self.env = Env(files=self.files)
         self.offline = OfflineReplicas(1)
         self.room = Room(path, DiskReserve(self.env, path), self.offline, self.env)
@@ -78,7 +78,7 @@ def test_a_broker_that_starts_on_a_full_disk_says_so_before_it_registers(site):
         await site.room.begin()
         assert site.offline.said() is None
         site.files.is_full = True
-        (site.room._path / ".reserve").unlink()
+        (site.path / ".reserve").unlink()
         await site.room.begin()
         assert site.offline.said().everything == DISK_FULL
         site.room.close()
@@ -109,10 +109,10 @@ def test_replicas_that_are_offline_for_another_reason_stay_so(site):
 
 
 def test_the_logs_on_it_are_counted(site):
-    directory = site.room._path / "orders-0"
+    directory = site.path / "orders-0"
     directory.mkdir()
     (directory / "00000000000000000000.log").write_bytes(b"x" * 100)
     (directory / "00000000000000000000.index").write_bytes(b"x" * 7)
-    (site.room._path / "broker").mkdir()
-    (site.room._path / "broker" / "server.log").write_bytes(b"x" * 9)
+    (site.path / "broker").mkdir()
+    (site.path / "broker" / "server.log").write_bytes(b"x" * 9)
     assert site.room.usage() == ({"orders-0": 100}, 50 * MiB, 100 * MiB)

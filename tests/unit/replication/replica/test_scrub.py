@@ -107,7 +107,7 @@ def test_a_pass_that_was_interrupted_goes_on(site, monkeypatch):
         if len(seen) == 4:
             made.end()
 
-    monkeypatch.setattr(made, "_pace", paced)
+    monkeypatch.setattr(made, pace.__name__, paced)
     made.run()
     assert site.counters.scrubbed_bytes < site.size()
     run_until(site.scrub(), lambda: site.counters.scrub_passes == 1)
