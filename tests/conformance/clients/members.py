@@ -91,7 +91,7 @@ class Confluent(Member):
         )
 
         def on_assign(consumer, partitions):
-            self._assigned((self.partitions if self.cooperative else set()) | {p.partition for p in partitions})
+            self.note_assigned((self.partitions if self.cooperative else set()) | {p.partition for p in partitions})
 
         def on_revoke(consumer, partitions):
             self.partitions = self.partitions - {p.partition for p in partitions}
