@@ -7,7 +7,7 @@ from tests import measures
 PRIVATE_USES_MAX = 107
 # A sleep waits for a condition, within a `while`. Those that remain are what a test is about: a disk that is slow, a
 # session that runs out, an answer that never comes, a kill at a moment of chance.
-FIXED_SLEEPS_MAX = 54
+FIXED_SLEEPS_MAX = 51
 
 
 def test_tests_use_no_more_private_names_of_the_product():

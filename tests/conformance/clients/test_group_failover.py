@@ -222,7 +222,8 @@ def test_members_of_all_clients_outlive_their_coordinator(cluster, topic):
             until(lambda: whole(cluster), "all replicas in sync", within_s=60)
             coordinator = coordinator_of(cluster, group)
             end(coordinator)
-            time.sleep(2)  # of records that are produced meanwhile
+            before = len(sent)
+            until(lambda before=before: len(sent) > before + 100, state, within_s=60)
             until(lambda count: not unread(count), state, len(sent), within_s=60)
             cluster.restart(coordinator)
         stopping.set()
