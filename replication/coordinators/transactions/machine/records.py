@@ -13,9 +13,19 @@ A record without a value deletes the key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, string, varint
+from replication.coordinators.binary import (
+    INT,
+    LONG,
+    SHORT,
+    Cursor,
+    UnknownRecordError,
+    UnknownTypeError,
+    string,
+    varint,
+)
 from replication.coordinators.transactions.machine.state import DECIDED, NO_EPOCH, NO_ID, Phase, Transaction
 from replication.model.cluster import TopicPartition, rows_by_topic
 
@@ -25,24 +35,29 @@ _PHASES = tuple(Phase)  # Kafka numbers them in this order
 
 
 class Loaded:
-    """The transactions of a partition; the last value of a key counts, an unknown one as deleted."""
+    """The transactions of a partition; the last value of a key counts.
+
+    Records of an unknown type are left alone. Raises: UnknownRecordError: a record of a known type cannot be read, so
+    that nobody can say how its transaction ended.
+    """
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self.unknown = 0
+        self.unknown: Counter[str] = Counter()
 
     def apply(self, position: int, key: bytes, value: bytes | None) -> None:
         try:
             name = read_key(key)
-            self.transactions.pop(name, None)
-            if value is not None:
-                self.transactions[name] = read_value(name, value)
-        except UnknownRecordError:
-            self.unknown += 1
+        except UnknownTypeError as error:
+            self.unknown[str(error)] += 1
+            return
+        self.transactions.pop(name, None)
+        if value is not None:
+            self.transactions[name] = read_value(name, value)
 
     def apply_open(self, producer_id: int, position: int, key: bytes, value: bytes | None) -> None:
         """Brokers write nothing in transactions here."""
-        self.unknown += 1
+        self.unknown["in a transaction"] += 1
 
 
 def key_of(transactional_id: str) -> bytes:
@@ -51,9 +66,7 @@ def key_of(transactional_id: str) -> bytes:
 
 def read_key(data: bytes) -> str:
     at = Cursor(data)
-    version = at.take_short()
-    if version != KEY_VERSION:
-        raise UnknownRecordError(f"key version {version}")
+    at.take_key_version(KEY_VERSION)
     return at.take_string()
 
 
