@@ -3,7 +3,7 @@
 A key is version 0 and the transactional id. A value is written as version 1, whose strings and arrays are compact and
 whose structs end with tagged fields (`previous_producer_id` 0, `next_producer_id` 1, `version` 2,
 `next_producer_epoch` 3, and `ended_producer_epoch` 10000, which Kafka skips:
-left out at their defaults); version 0, of earlier brokers, is read, too::
+left out at their defaults; those of a later release stay); version 0, of earlier brokers, is read, too::
 
     producer id int64, epoch int16, timeout int32 ms, phase int8, [topic, [partition int32]], updated int64,
     started int64
@@ -31,6 +31,7 @@ from replication.model.cluster import TopicPartition, rows_by_topic
 
 KEY_VERSION, VALUE_VERSION = 0, 1
 ENDED_EPOCH_TAG = 10_000
+_KNOWN_TAGS = frozenset((0, 1, 2, 3, ENDED_EPOCH_TAG))
 _PHASES = tuple(Phase)  # Kafka numbers them in this order
 
 
@@ -94,6 +95,7 @@ def value_of(found: Transaction) -> bytes:
         )
         if value != default
     ]
+    tags = sorted([*tags, *found.unknown_tags])
     parts += (LONG.pack(found.updated_ms), LONG.pack(found.started_ms), varint(len(tags)))
     for tag, data in tags:
         parts += (varint(tag), varint(len(data)), data)
@@ -128,6 +130,7 @@ def read_value(transactional_id: str, data: bytes) -> Transaction:
         version=_number(tags, 2, 0),
         next_producer_epoch=_number(tags, 3, NO_EPOCH),
         ended_producer_epoch=_number(tags, ENDED_EPOCH_TAG, NO_EPOCH),
+        unknown_tags=tuple((tag, tags[tag]) for tag in sorted(tags.keys() - _KNOWN_TAGS)),
         unmarked=partitions if phase in DECIDED else frozenset(),
     )
 
