@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class FeatureLevel(TreeWatch):
-    """`finalized` only grows: it is that of the tree, or one from before."""
+    """`finalized` is the level that the tree has, or had a moment ago."""
 
     def __init__(self, supported: Levels = SUPPORTED) -> None:
         super().__init__(self._read, "the feature level")

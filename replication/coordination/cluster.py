@@ -92,7 +92,8 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
     while (found := await tree.get(nodes.CLUSTER_ID)) is None:
         try:
             await ensure_path(tree, nodes.CLUSTER_ID.rpartition("/")[0])
-            await tree.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(new_id))
+            level = (await features.read_finalized(tree)).level
+            await tree.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(new_id, level))
         except NodeExistsError:
             continue
     return nodes.decode_cluster_id(found.data)

@@ -18,6 +18,7 @@ from replication.coordination import nodes
 from replication.coordination.tree import (
     Check,
     CoordinationError,
+    Create,
     Delete,
     Node,
     NoNodeError,
@@ -119,7 +120,9 @@ async def _shut_out(tree: Tree, level: int) -> list[Step]:
     if cluster_id is not None:
         data = nodes.encode_cluster_id(nodes.decode_cluster_id(cluster_id.data), level, cluster_id.data)
         steps.append(SetData(nodes.CLUSTER_ID, data, cluster_id.version))
-    if epoch is not None:
+    if epoch is None:
+        steps += (Create(nodes.CONTROLLER_EPOCH), Delete(nodes.CONTROLLER_EPOCH))  # refused if there is one by then
+    else:
         data = nodes.encode_controller_epoch(nodes.decode_controller_epoch(epoch.data), level)
         steps.append(SetData(nodes.CONTROLLER_EPOCH, data, epoch.version))
     if controller is not None:

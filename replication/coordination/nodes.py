@@ -325,7 +325,7 @@ def encode_state(state: LeaderAndIsr, former: bytes | None = None) -> bytes:
         "leader_epoch": state.leader_epoch,
         "isr": state.isr,
     }
-    return _encode({**known, **dict(state.unknown)}, former, _OF_STATE)
+    return _encode({**known, **dict(state.unknown)} if state.unknown else known, former, _OF_STATE)
 
 
 def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
@@ -336,7 +336,7 @@ def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
         isr=at.numbers(at.value.get("isr"), "isr"),
         controller_epoch=at.number("controller_epoch"),
         version=node.version,
-        unknown=tuple((key, value) for key, value in at.value.items() if key not in _OF_STATE),
+        unknown=() if at.value.keys() <= _OF_STATE else tuple(_with_unknown({}, at.value, _OF_STATE).items()),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from replication.coordination import cluster, features, nodes
 from replication.coordination.features import UnsupportedLevelError
 from replication.coordination.registration import register_broker
-from replication.coordination.tree import BadVersionError, Create, NodeExistsError, SetData, ensure_path
+from replication.coordination.tree import BadVersionError, Create, Delete, NodeExistsError, SetData, ensure_path
 from replication.model.cluster import BrokerInfo
 from replication.model.features import UNTOLD, Finalized, Levels
 from tests.support.interleaving import SteppedTree, orders, run
@@ -165,3 +165,32 @@ def test_a_raise_keeps_what_a_later_release_wrote_beside_it():
     found = json.loads(tree.table.node(nodes.FEATURES).data)
     assert found == {"version": 1, "epoch": 5, "features": {"pylog.version": 1, "x": 7}, "y": [1]}
     assert json.loads(tree.table.node(nodes.CLUSTER_ID).data)["z"] is True
+
+
+@pytest.mark.parametrize("terms", [7, 0])
+def test_a_term_that_begins_beside_a_raise_has_one_level(terms):
+    trees = []
+
+    def make():
+        trees.append(SteppedTree(_like()))
+        if terms == 0:
+            trees[-1].table.apply([Delete(nodes.CONTROLLER_EPOCH)], 1)
+        return [cluster.become_controller(trees[-1], 1, 1), raise_to(trees[-1], 1)]
+
+    ends = set()
+    for term, _ in orders(make, SOME):
+        epoch = trees[-1].table.node(nodes.CONTROLLER_EPOCH)
+        assert not epoch.data.isdigit()
+        assert nodes.decode_controller_epoch(epoch.data) == term.controller_epoch == terms + 1
+        is_over = term.guard.version != epoch.version
+        assert is_over == (trees[-1].table.node(nodes.CONTROLLER) is None)  # the next one reads everything again
+        ends.add(is_over)
+    assert ends == {True, False}  # the term, or the raise, came first
+
+
+def test_a_cluster_id_that_is_lost_comes_back_as_the_release_before_cannot_read_it():
+    tree = SteppedTree(_like())
+    run(raise_to(tree, 1))
+    tree.table.apply([Delete(nodes.CLUSTER_ID)], 1)
+    assert run(cluster.read_cluster_id(tree, "another")) == "another"
+    assert not isinstance(json.loads(tree.table.node(nodes.CLUSTER_ID).data)["id"], str)
