@@ -62,6 +62,10 @@ _OWN = {
         "replication.cli.performance:verifiable_consumer",
         "Read as a member of a group, and print a line of JSON for partitions, records and commits as they come.",
     ),
+    "features": (
+        "replication.cli.features:features",
+        "Show the feature level of a cluster, and raise it after an upgrade of its brokers.",
+    ),
     "broker": ("replication.cli.brokers:broker", "Run one broker of a cluster."),
     "cluster": (
         "replication.cli.brokers:cluster",

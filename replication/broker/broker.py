@@ -21,11 +21,13 @@ from logstore.store.catalog import new_topic_id
 from logstore.store.log_dir import BROKER
 from replication.broker.config_changes import ConfigChanges
 from replication.broker.coordinators import Coordinators
+from replication.broker.feature_level import FeatureLevel
 from replication.broker.first_news import FirstNews
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
 from replication.broker.handlers.data import DataHandlers
+from replication.broker.handlers.features import FeatureHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
@@ -47,6 +49,7 @@ from replication.coordination import cluster
 from replication.coordination.placements import Placements
 from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerInfo
+from replication.model.features import SUPPORTED, Levels
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
 from replication.network.server import Server
@@ -64,7 +67,7 @@ GRACE_S = 5.0  # for requests in flight when the broker stops
 class Broker:
     """`endpoint` is the address for clients, once it has started."""
 
-    def __init__(self, config: BrokerConfig, env: Env = SYSTEM) -> None:
+    def __init__(self, config: BrokerConfig, env: Env = SYSTEM, *, supported: Levels = SUPPORTED) -> None:
         self.config = config
         self.env = env
         self.endpoint = config.listener
@@ -83,7 +86,10 @@ class Broker:
         self._placements = Placements(config.max_broker_partitions)
         self._live = LiveSettings(config)
         self.configs = ConfigChanges(self._live, self.replicas.configure, self._settings_changed)
-        self.lifecycle = BrokerLifecycle(config, env, self.replicas, self.controller, self.configs, self._call)
+        self._levels = FeatureLevel(supported)
+        self.lifecycle = BrokerLifecycle(
+            config, env, self.replicas, self.controller, self._levels, self.configs, self._call
+        )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
         self.coordinators = Coordinators(config, self.replicas, self._tree, env)
         self.groups = self.coordinators.groups
@@ -109,12 +115,13 @@ class Broker:
     async def start(self) -> Endpoint:
         """Begin to serve; return the address.
 
-        Raises: BrokerIdTakenError, StoreLockedError, NotAStoreError, CoordinationError; InvalidConfigError: it cannot
-        listen there.
+        Raises: UnsupportedLevelError, BrokerIdTakenError, StoreLockedError, NotAStoreError, CoordinationError;
+        InvalidConfigError: it cannot listen there.
         """
         self._loop.begin()
         tree = await self.lifecycle.open()
         await cluster.prepare(tree)
+        await self.lifecycle.check_level(tree)
         await self.configs.learn(tree)  # before a log is opened, which goes by them
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
         await self.lifecycle.wait_until_free(tree)
@@ -131,6 +138,7 @@ class Broker:
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             turns=self._turns(data),
+            features=self._levels.told,
         )
         self.metrics.admission = self.server.admission
         port = await self._listen("listeners", self.server, self.config.listener.port)
@@ -162,7 +170,7 @@ class Broker:
         if self.config.controlled_shutdown_enable and self._is_told.is_set():
             await self.lifecycle.hand_over()
         await self.controller.end()
-        await self.configs.end()
+        await self.lifecycle.end_watches()
         self.coordinators.end()
         self.replicas.disconnect()
         await self.lifecycle.resign()
@@ -193,6 +201,7 @@ class Broker:
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
             ConfigHandlers(self._live, metadata, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),
+            FeatureHandlers(self._levels, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
         return FirstNews(metadata).awaited({**served, **self.coordinators.handlers(self.admin)})

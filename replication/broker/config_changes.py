@@ -6,18 +6,17 @@ brokers, whose settings are the defaults of all topics.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidConfigError
 from replication.config.live import Given, LiveSettings
 from replication.coordination import cluster, nodes, topics
-from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
+from replication.coordination.tree import Tree, Watch
+from replication.coordination.tree_watch import TreeWatch
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 0.5
 NOTICES_KEPT = 100
 
 
@@ -31,43 +30,18 @@ class ConfigChanges:
         self._changed = changed
         self._heard = heard
         self._seen = ""  # the last notice that was read
-        self._task: asyncio.Task[None] | None = None
-        self._alarm = asyncio.Event()
+        self._watch = TreeWatch(self._look, "settings of topics")
+        self.end, self.look_again = self._watch.end, self._watch.look_again
 
     async def begin(self, tree: Tree) -> None:
         """Read all settings in this session, and watch for changes."""
         await self.end()
         self._seen = ""
-        await self._look(tree)
-        self._task = asyncio.get_running_loop().create_task(self._watch(tree))
+        await self._watch.begin(tree)
 
-    async def end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    def look_again(self) -> None:
-        """Read again after the store was silent: its watches are gone."""
-        self._alarm.set()
-
-    async def _watch(self, tree: Tree) -> None:
-        while True:
-            try:
-                await self._alarm.wait()
-                await self._look(tree)
-            except SessionExpiredError:
-                return
-            except ConnectionLossError:
-                self._alarm.set()
-                await asyncio.sleep(RETRY_S)
-            except CoordinationError as error:
-                logger.warning("settings of topics cannot be read: %s", error)
-
-    async def _look(self, tree: Tree) -> None:
+    async def _look(self, tree: Tree, watch: Watch) -> None:
         """Read the changes since the last notice; the first time, everything."""
-        self._alarm.clear()
-        names = await tree.children(nodes.CONFIG_CHANGES, lambda path: self._alarm.set())
+        names = await tree.children(nodes.CONFIG_CHANGES, watch)
         if not self._seen:
             await self._tell_all(tree)
         else:

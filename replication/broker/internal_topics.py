@@ -2,6 +2,8 @@
 
 A load is complete once everything from before this broker's term is read and committed. Until then nobody is answered:
 consumers would start where they were long ago, or at the start of the log, and transactions would be forgotten.
+
+A record of an unknown type, of a later release, is kept and skipped. A value that cannot be read ends the load.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TypeAlias
 from logstore.log.writer import Plain
 from logstore.records import batch
 from logstore.records.marker import ControlMarker, marker_of
+from replication.coordinators.binary import UnknownRecordError
 from replication.coordinators.terms import Loading, Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
@@ -151,11 +154,23 @@ class InternalTopic:
                     logger.error("tp=%s cannot be loaded from offset %d on: %s", tp, position, error)
                     await asyncio.sleep(DAMAGE_RETRY_S)
             elif is_settled:
-                await asyncio.to_thread(_add_up, read, into)
-                if into.unknown:
-                    logger.warning("tp=%s %d records are of an unknown kind", tp, into.unknown)
-                return True
+                return await self._add_up(leader, read, into)
         return False
+
+    async def _add_up(self, leader: Leader, read: _Read, into: Loading) -> bool:
+        """Build `into` of what was read. False, once the leadership ends, if a record is there that nobody can read."""
+        tp = leader.replica.tp
+        try:
+            await asyncio.to_thread(_add_up, read, into)
+        except UnknownRecordError as error:
+            # To skip it would be to take an older value for it, or none: give no answer.
+            while not leader.is_over:
+                logger.error("tp=%s cannot be loaded: %s; let a broker of the release that wrote it lead", tp, error)
+                await asyncio.sleep(DAMAGE_RETRY_S)
+            return False
+        for kind, count in into.unknown.items():
+            logger.warning("tp=%s records=%d %s are kept and not used: a later release wrote them", tp, count, kind)
+        return True
 
 
 def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> int:
@@ -183,8 +198,12 @@ def _end(read: _Read, producer_id: int, marker: ControlMarker | None) -> None:
 
 def _add_up(read: _Read, into: Loading) -> None:
     """Apply in the order of the log, since several versions of a key name the same thing."""
-    for offset, key in sorted((offset, key) for key, (offset, _) in read.latest.items()):
-        into.apply(offset, key, read.latest[key][1])
-    for producer_id, latest in read.open.items():
-        for key, (offset, value) in latest.items():
-            into.apply_open(producer_id, offset, key, value)
+    offset = -1
+    try:
+        for offset, key in sorted((offset, key) for key, (offset, _) in read.latest.items()):
+            into.apply(offset, key, read.latest[key][1])
+        for producer_id, latest in read.open.items():
+            for key, (offset, value) in latest.items():
+                into.apply_open(producer_id, offset, key, value)
+    except UnknownRecordError as error:
+        raise UnknownRecordError(f"the record at offset {offset} cannot be read ({error})") from None

@@ -19,9 +19,10 @@ from logstore.env import Env
 from logstore.errors import NotAStoreError
 from logstore.store.log_dir import BROKER, owner_of
 from replication.broker.config_changes import ConfigChanges
+from replication.broker.feature_level import FeatureLevel
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
-from replication.coordination import CopyPolicy, cluster, nodes, open_tree, registration
+from replication.coordination import CopyPolicy, cluster, features, nodes, open_tree, registration
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import NO_EPOCH, BrokerInfo, TopicPartition, names_of
@@ -39,12 +40,13 @@ _BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 
 
 class BrokerLifecycle:
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  all that begins and ends with a session
         self,
         config: BrokerConfig,
         env: Env,
         replicas: ReplicaManager,
         controller: ControllerLoop,
+        levels: FeatureLevel,
         configs: ConfigChanges,
         call: Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]],
     ) -> None:
@@ -54,7 +56,8 @@ class BrokerLifecycle:
         self._directory = Path(config.log_dirs) / BROKER
         self._replicas = replicas
         self._controller = controller
-        self._configs = configs
+        self._levels = levels
+        self._watches = (configs, levels)
         self._call = call
         self._endpoint = config.listener
         self._tree: Tree | None = None
@@ -90,6 +93,10 @@ class BrokerLifecycle:
         )
         return self._tree
 
+    async def check_level(self, tree: Tree) -> None:
+        """Raises: UnsupportedLevelError: the cluster is at a level that this broker does not support."""
+        await features.check_level(tree, self._config.broker_id, self._levels.supported)
+
     async def wait_until_free(self, tree: Tree) -> None:
         """Wait for another registration of this id to end. Raises: BrokerIdTakenError.
 
@@ -109,6 +116,7 @@ class BrokerLifecycle:
             endpoint.port,
             self._config.broker_rack or None,
             self._replicas.has_lost_writes,
+            self._levels.supported,
         )
         self.epoch = await registration.register_broker(
             tree,
@@ -123,7 +131,8 @@ class BrokerLifecycle:
         write_atomic(self._env, token, tree.token)
         token.chmod(0o600)
         self._replicas.connect(tree, self.epoch)
-        await self._configs.begin(tree)
+        for watch in self._watches:
+            await watch.begin(tree)
         self._controller.begin(tree)
         self._is_registered = True
 
@@ -149,7 +158,8 @@ class BrokerLifecycle:
             case SessionEvent.CONNECTED:
                 self._replicas.resume()
                 self._controller.look_again()
-                self._configs.look_again()
+                for watch in self._watches:
+                    watch.look_again()
             case SessionEvent.EXPIRED:
                 self._replicas.disconnect()
                 self._tree = None
@@ -173,7 +183,7 @@ class BrokerLifecycle:
         while True:
             self._is_registered = False
             await self._controller.end()
-            await self._configs.end()
+            await self.end_watches()
             try:
                 opened = await self.open()
                 await self._replicas.check_store(opened)
@@ -190,6 +200,10 @@ class BrokerLifecycle:
             if tree is not None:
                 await tree.close()
             await asyncio.sleep(RETRY_S)
+
+    async def end_watches(self) -> None:
+        for watch in self._watches:
+            await watch.end()
 
     # ------------------------------------------------------------------ the end
 

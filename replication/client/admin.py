@@ -16,6 +16,7 @@ from replication.model.cluster import Assignment, TopicPartition
 from replication.protocol.apis import SERVED, ApiKey, name_of
 
 _PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
+_UPGRADE = 1  # the kind of an update of a feature
 
 
 class LogDir(NamedTuple):
@@ -37,6 +38,14 @@ class ApiVersions(NamedTuple):
     first: int
     last: int
     used: int | None
+
+
+class BrokerFeatures(NamedTuple):
+    """The levels that a broker supports, first and last, and those of its cluster, by the name of their feature."""
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int
 
 
 class Moving(NamedTuple):
@@ -104,6 +113,30 @@ def _versions(number: int, first: int, last: int) -> ApiVersions:
     ours = SERVED.get(key, key.versions)
     used = min(last, ours.last)
     return ApiVersions(number, key.name, first, last, used if used >= max(first, ours.first) else None)
+
+
+async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
+    """The features of a broker. Raises: KafkaError, OSError: it does not answer."""
+    client = {"client_software_name": "pylog", "client_software_version": "1"}
+    answer = (await cluster.call(broker, ApiKey.API_VERSIONS, client)).body
+    return BrokerFeatures(
+        {row.name: (row.min_version, row.max_version) for row in getattr(answer, "supported_features", ())},
+        {row.name: row.max_version_level for row in getattr(answer, "finalized_features", ())},
+        getattr(answer, "finalized_features_epoch", -1),
+    )
+
+
+async def update_feature(cluster: Cluster, broker: int, name: str, level: int, *, dry_run: bool = False) -> None:
+    """Have a broker raise a feature's level. Raises: KafkaError, OSError, UnsupportedVersionError."""
+    update = {"feature": name, "max_version_level": level, "upgrade_type": _UPGRADE}
+    request = {
+        "timeout": int(cluster.timeout_s * 1000),
+        "feature_updates": (update,),
+        "validate_only": dry_run,
+    }
+    answer = (await cluster.call(broker, ApiKey.UPDATE_FEATURES, request, version_min=1)).body
+    if code := answer.error_code.value:
+        raise error_of(code, answer.error_message or name)
 
 
 async def elect_leaders(

@@ -6,14 +6,18 @@ Every method sets its watch before it reads, so that no change is missed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from replication.controller.machine import events
-from replication.coordination import cluster, nodes
+from replication.coordination import cluster, features, nodes
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import NoNodeError, Tree, Watch
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import BrokerId, BrokerInfo, TopicPartition
+from replication.model.features import Finalized, refusal_to_join
+
+logger = logging.getLogger(__name__)
 
 # Reads something and watches it; returns the events for the machine, in order.
 Look: TypeAlias = Callable[[Watch], Awaitable[tuple[events.Event, ...]]]
@@ -28,6 +32,7 @@ class Watches:
         self._watched_topics: set[str] = set()
         self._reading: list[set[str]] = []  # per read of topics that goes on: the ids that were deleted meanwhile
         self._reading_offline = asyncio.Lock()  # a later read is posted later
+        self._left_out: frozenset[tuple[BrokerId, int]] = frozenset()  # registered lives that do not support the level
 
     def looks(self) -> tuple[Look, ...]:
         return (
@@ -49,9 +54,19 @@ class Watches:
         """The registered brokers, and then their offline replicas, so that those of a new broker are known with it."""
         await self._tree.children(nodes.BROKER_IDS, watch)
         async with self._reading_offline:
-            found = await cluster.read_brokers(self._tree)
+            found = self._supporting(*await features.read_registered(self._tree))
             offline = await read_offline(self._tree)
             return (events.BrokersChanged(tuple(found[broker] for broker in sorted(found)), offline),)
+
+    def _supporting(self, registered: features.Registered, finalized: Finalized) -> dict[BrokerId, BrokerInfo]:
+        """Return the brokers that support the level; each of the others is named once."""
+        reasons = {b: refusal_to_join(b, info.levels, finalized.level) for b, info in registered.items()}
+        left_out = {(b, registered[b].epoch): reason for b, reason in reasons.items() if reason is not None}
+        for life, reason in sorted(left_out.items()):
+            if life not in self._left_out:
+                logger.warning("%s; it is left out: it leads nothing, and is in no ISR", reason)
+        self._left_out = frozenset(left_out)
+        return {broker: info for broker, info in registered.items() if reasons[broker] is None}
 
     async def offline(self, watch: Watch) -> tuple[events.Event, ...]:
         async with self._reading_offline:

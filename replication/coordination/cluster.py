@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from replication.coordination import nodes
+from replication.coordination import features, nodes
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import (
     Check,
@@ -92,7 +92,8 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
     while (found := await tree.get(nodes.CLUSTER_ID)) is None:
         try:
             await ensure_path(tree, nodes.CLUSTER_ID.rpartition("/")[0])
-            await tree.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(new_id))
+            level = (await features.read_finalized(tree)).level
+            await tree.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(new_id, level))
         except NodeExistsError:
             continue
     return nodes.decode_cluster_id(found.data)
@@ -102,19 +103,23 @@ async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term |
     """Begin a term as the controller; None if there is one (it may be this session: see `resign`)."""
     while True:
         steps: list[Step] = [Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True)]
-        epoch_node = await tree.get(nodes.CONTROLLER_EPOCH)
+        epoch_node, features_node = await tree.read_batch([nodes.CONTROLLER_EPOCH, nodes.FEATURES])
+        level = features.finalized_at(features_node).level
         if epoch_node is None:
             epoch = 1
-            steps.append(Create(nodes.CONTROLLER_EPOCH, b"1"))
+            steps.append(Create(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(epoch, level)))
         else:
             epoch = nodes.decode_controller_epoch(epoch_node.data) + 1
-            steps.append(SetData(nodes.CONTROLLER_EPOCH, b"%d" % epoch, epoch_node.version))
+            data = nodes.encode_controller_epoch(epoch, level)
+            steps.append(SetData(nodes.CONTROLLER_EPOCH, data, epoch_node.version))
+        if features_node is not None:
+            steps.append(Check(nodes.FEATURES, features_node.version))
         try:
             done = await tree.multi(steps)
         except RefusedError as refused:
             if refused.index == 0:
                 return None
-            continue  # another controller was elected and has gone since the epoch was read
+            continue  # another controller was elected and has gone since the epoch was read, or the level was raised
         return Term(epoch, Check(nodes.CONTROLLER_EPOCH, done[1].version))
 
 
@@ -171,13 +176,16 @@ async def write_isrs(tree: Tree, writes: Sequence[IsrWrite]) -> tuple[int | None
     """
     lives = await _checks_of_lives(tree, {life for write in writes for life in write.joining})
     allowed = [write for write in writes if all(life in lives for life in write.joining)]
+    paths = [nodes.state_path(write.tp) for write in allowed]
+    # A leader does not know all that the node says, and keeps it: its controller does not tell it.
+    former = [None if node is None else node.data for node in await tree.read_batch(paths)]
     results = await tree.write_batch(
         [
             [
                 *(check for life in write.joining for check in lives[life]),
-                SetData(nodes.state_path(write.tp), nodes.encode_state(write.state), write.state.version),
+                SetData(path, nodes.encode_state(write.state, data), write.state.version),
             ]
-            for write in allowed
+            for write, path, data in zip(allowed, paths, former, strict=True)
         ]
     )
     versions = {
@@ -233,11 +241,9 @@ async def read_states(tree: Tree, partitions: Sequence[TopicPartition]) -> dict[
 
 
 async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
-    ids = [int(name) for name in await tree.children(nodes.BROKER_IDS)]
-    found = await tree.read_batch([nodes.broker_path(broker) for broker in ids])
-    return {
-        broker: nodes.decode_broker(broker, node) for broker, node in zip(ids, found, strict=True) if node is not None
-    }
+    """Return the registered brokers that support the level of the cluster: others take no part in it."""
+    found, finalized = await features.read_registered(tree)
+    return {broker: info for broker, info in found.items() if finalized.level in info.levels}
 
 
 async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:

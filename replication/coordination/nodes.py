@@ -1,8 +1,12 @@
 """Paths and contents of the nodes, as Kafka 0.9 has them: its tools read ours, and we read theirs.
 
 Every write is byte for byte what Kafka 0.9 writes, where that has an order. New keys (`rack`, `lost_writes`,
-`broker_epoch`, `original_replicas`, `unclean`) and the nodes below /pylog are ones that its tools ignore. Reads take
-keys in any order, and skip unknown ones.
+`broker_epoch`, `features`, `original_replicas`, `unclean`) and the nodes below /pylog are ones that its tools ignore.
+Reads take keys in any order. Unknown keys are those of a later release: a write keeps them where it is given the
+`former` content of the node.
+
+From feature level 1 on, two nodes are ones that the release before feature levels cannot read, so that it neither
+starts nor becomes the controller: the text that it finds instead tells what to do.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from replication.model.cluster import (
     Reassignment,
     TopicPartition,
 )
+from replication.model.features import PYLOG_VERSION, UNTOLD, Finalized, Levels
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -46,6 +51,10 @@ PARTITION_COUNTS: Mapping[str, str] = {
     OFFSETS_TOPIC: "/pylog/group_partitions",
     TRANSACTIONS_TOPIC: "/pylog/transaction_partitions",
 }
+# The finalized level: see `coordination.features`. Empty: level 0.
+FEATURES = "/pylog/features"
+# Written at each registration: its version shows whether a broker has registered since.
+REGISTRATIONS = "/pylog/registrations"
 # Per broker: written at each registration, so its version identifies one life.
 INCARNATIONS = "/pylog/incarnations"
 # Written before replicas are placed: its version shows whether another broker has placed some since.
@@ -75,8 +84,22 @@ PERSISTENT_PATHS = (
     DELETIONS,
     INCARNATIONS,
     OFFLINE_REPLICAS,
+    FEATURES,
+    REGISTRATIONS,
 )
 
+# What the release before feature levels finds and shows from level 1 on.
+_TOO_OLD = "needs a later release, do not touch"
+
+# The keys of each kind of node that this release writes, or leaves out: it keeps all others.
+_OF_BROKER = frozenset(
+    ("jmx_port", "timestamp", "endpoints", "host", "version", "port", "rack", "lost_writes", "broker_epoch", "features")
+)
+_OF_STATE = frozenset(("controller_epoch", "leader", "version", "leader_epoch", "isr"))
+_OF_LIST = frozenset(("version", "partitions"))
+_OF_PLAN = frozenset(("topic", "partition", "replicas", "original_replicas"))
+_OF_CONFIG = frozenset(("version", "config"))
+_OF_FEATURES = frozenset(("version", "epoch", "features"))
 
 _Value = TypeVar("_Value")
 
@@ -148,7 +171,7 @@ def all_of_topic(topic: str) -> list[str]:
 # ------------------------------------------------------------------ contents
 
 
-def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
+def encode_broker(broker: BrokerInfo, now_ms: int, former: bytes | None = None) -> bytes:
     value: dict[str, Any] = {
         "jmx_port": -1,
         "timestamp": str(now_ms),
@@ -162,7 +185,10 @@ def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
     if broker.lost_writes:
         value["lost_writes"] = True
     value["broker_epoch"] = str(broker.epoch)  # the tools of Kafka 0.9 read no number above 31 bits
-    return _encode(value)
+    if broker.levels != UNTOLD:
+        first, last = broker.levels
+        value["features"] = {PYLOG_VERSION: {"min_version": first, "max_version": last}}  # as Kafka 2.7 writes them
+    return _encode(value, former, _OF_BROKER)
 
 
 def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
@@ -178,7 +204,16 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
         port=at.number("port"),
         rack=at.value.get("rack"),
         lost_writes=at.value.get("lost_writes") is True,
+        levels=_levels(at),
     )
+
+
+def _levels(at: _Reader) -> Levels:
+    features = at.value.get("features")
+    if features is None or (isinstance(features, dict) and PYLOG_VERSION not in features):
+        return UNTOLD
+    row = _Reader(at.path, _Reader(at.path, features).value[PYLOG_VERSION])
+    return Levels(row.number("min_version"), row.number("max_version"))
 
 
 def _epoch(at: _Reader) -> int:
@@ -220,19 +255,42 @@ def decode_controller(data: bytes) -> BrokerId:
     return _Reader(CONTROLLER, data).number("brokerid")
 
 
+def encode_controller_epoch(epoch: int, level: int) -> bytes:
+    """A number, as Kafka writes it; from level 1 on, with words behind it."""
+    return b"%d" % epoch if level == 0 else f"{epoch} {_TOO_OLD}".encode()
+
+
 def decode_controller_epoch(data: bytes) -> int:
-    if not data.isdigit():
+    number = data.removesuffix(f" {_TOO_OLD}".encode())
+    if not number.isdigit():
         raise MalformedNodeError(CONTROLLER_EPOCH, f"{data[:40]!r} is not a number")
-    return int(data)
+    return int(number)
 
 
-def encode_cluster_id(cluster_id: str) -> bytes:
-    """As Kafka 0.10 writes it."""
-    return _encode({"version": "1", "id": cluster_id})
+def encode_cluster_id(cluster_id: str, level: int = 0, former: bytes | None = None) -> bytes:
+    """As Kafka 0.10 writes it; from level 1 on, in another key."""
+    if level == 0:
+        return _encode({"version": "1", "id": cluster_id})
+    return _encode({"version": "1", "id": [_TOO_OLD], "cluster_id": cluster_id}, former)
 
 
 def decode_cluster_id(data: bytes) -> str:
-    return _Reader(CLUSTER_ID, data).text("id")
+    at = _Reader(CLUSTER_ID, data)
+    return at.text("cluster_id" if "cluster_id" in at.value else "id")
+
+
+def encode_features(finalized: Finalized, former: bytes | None = None) -> bytes:
+    """`former` may name other features: they stay."""
+    others = decode_json(former).get("features") or {}
+    features = {**others, PYLOG_VERSION: finalized.level}
+    return _encode({"version": 1, "epoch": finalized.epoch, "features": features}, former, _OF_FEATURES)
+
+
+def decode_features(data: bytes) -> Finalized:
+    if not data:
+        return Finalized()
+    at = _Reader(FEATURES, data)
+    return Finalized(_Reader(FEATURES, at.value.get("features")).number(PYLOG_VERSION), at.number("epoch"))
 
 
 def encode_partition_count(found: PartitionCount) -> bytes:
@@ -244,10 +302,10 @@ def decode_partition_count(path: str, data: bytes) -> PartitionCount:
     return PartitionCount(at.text("topic_id"), at.number("partitions"))
 
 
-def encode_topic(partitions: Mapping[int, Assignment]) -> bytes:
+def encode_topic(partitions: Mapping[int, Assignment], former: bytes | None = None) -> bytes:
     """The assigned replicas per partition, the last partition first, as Kafka writes them while they are few."""
     replicas = {str(partition): partitions[partition] for partition in sorted(partitions, reverse=True)}
-    return _encode({"version": 1, "partitions": replicas})
+    return _encode({"version": 1, "partitions": replicas}, former, _OF_LIST)
 
 
 def decode_topic(topic: str, data: bytes) -> dict[int, Assignment]:
@@ -258,17 +316,16 @@ def decode_topic(topic: str, data: bytes) -> dict[int, Assignment]:
     return {int(name): at.numbers(found[name], f"partition {name}") for name in sorted(found, key=int)}
 
 
-def encode_state(state: LeaderAndIsr) -> bytes:
+def encode_state(state: LeaderAndIsr, former: bytes | None = None) -> bytes:
     """The version of the state is that of the node, and not part of its content."""
-    return _encode(
-        {
-            "controller_epoch": state.controller_epoch,
-            "leader": state.leader,
-            "version": 1,
-            "leader_epoch": state.leader_epoch,
-            "isr": state.isr,
-        }
-    )
+    known = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": state.isr,
+    }
+    return _encode({**known, **dict(state.unknown)} if state.unknown else known, former, _OF_STATE)
 
 
 def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
@@ -279,11 +336,12 @@ def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
         isr=at.numbers(at.value.get("isr"), "isr"),
         controller_epoch=at.number("controller_epoch"),
         version=node.version,
+        unknown=() if at.value.keys() <= _OF_STATE else tuple(_with_unknown({}, at.value, _OF_STATE).items()),
     )
 
 
-def encode_config(config: Mapping[str, str]) -> bytes:
-    return _encode({"version": 1, "config": dict(sorted(config.items()))})
+def encode_config(config: Mapping[str, str], former: bytes | None = None) -> bytes:
+    return _encode({"version": 1, "config": dict(sorted(config.items()))}, former, _OF_CONFIG)
 
 
 def topic_of_config(path: str) -> str | None:
@@ -337,14 +395,15 @@ def decode_election(data: bytes) -> Election:
     return Election(decode_partitions(ELECTION, data), is_unclean=at.value.get("unclean") is True)
 
 
-def encode_reassignment(plans: Mapping[TopicPartition, Reassignment]) -> bytes:
+def encode_reassignment(plans: Mapping[TopicPartition, Reassignment], former: bytes | None = None) -> bytes:
+    known = dict(_rows(REASSIGNMENT, former)) if former is not None else {}
     rows = []
     for tp, plan in plans.items():
         row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "replicas": plan.target}
         if plan.original is not None:
             row["original_replicas"] = plan.original
-        rows.append(row)
-    return _encode({"version": 1, "partitions": rows})
+        rows.append(_with_unknown(row, known.get(tp, {}), _OF_PLAN))
+    return _encode({"version": 1, "partitions": rows}, former, _OF_LIST)
 
 
 def decode_reassignment(data: bytes) -> dict[TopicPartition, Reassignment]:
@@ -372,7 +431,23 @@ def _rows(path: str, data: bytes) -> list[tuple[TopicPartition, dict[str, Any]]]
     return found
 
 
-def _encode(value: object) -> bytes:
+def _with_unknown(value: dict[str, Any], former: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    """Return the value with all of `former` that this release does not know."""
+    return {**value, **{key: found for key, found in former.items() if key not in known and key not in value}}
+
+
+def decode_json(data: bytes | None) -> dict[str, Any]:
+    """Return the JSON object in a node; an empty one for any other content."""
+    try:
+        found = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _encode(value: dict[str, Any], former: bytes | None = None, known: frozenset[str] = frozenset()) -> bytes:
+    if former is not None:
+        value = _with_unknown(value, decode_json(former), known)
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 

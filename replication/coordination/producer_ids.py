@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
+from replication.coordination.nodes import decode_json
 from replication.coordination.tree import BadVersionError, CoordinationError, Node, NodeExistsError, Tree
 from replication.errors import ErrorCode, KafkaError
 
@@ -44,7 +45,7 @@ class ProducerIds:
             while True:
                 node = await tree.get(NODE)
                 block = _after(node)
-                text = _encoded(self._broker, block)
+                text = _encoded(self._broker, block, node)
                 try:
                     if node is None:
                         await tree.create(NODE, text)
@@ -60,7 +61,7 @@ class ProducerIds:
 def skipping_to(node: Node | None, begin: int) -> bytes:
     """Return the content of the node that makes the next block start behind `begin`, and behind the last block."""
     last = max(begin, _after(node)[0])
-    return _encoded(-1, range(last, last + 1))
+    return _encoded(-1, range(last, last + 1), node)
 
 
 def _after(node: Node | None) -> range:
@@ -77,6 +78,8 @@ def _after(node: Node | None) -> range:
     return range(begin, begin + BLOCK_IDS)
 
 
-def _encoded(broker: int, block: range) -> bytes:
+def _encoded(broker: int, block: range, former: Node | None) -> bytes:
+    """Return the content of the node; what a later release wrote there stays."""
     words = {"version": 1, "broker": broker, "block_start": str(block[0]), "block_end": str(block[-1])}
-    return json.dumps(words, separators=(",", ":")).encode()
+    others = decode_json(former.data) if former is not None else {}
+    return json.dumps({**words, **others, **words}, separators=(",", ":"), ensure_ascii=False).encode()

@@ -43,7 +43,7 @@ async def write(tree: Tree, term: Term, change: ReassignmentWrite) -> Reassignme
             plans[tp] = change.after
         steps: list[Step] = [term.guard, *_steps(node, plans)]
         if topic is not None and change.replicas is not None and not is_replicas_done:
-            data = nodes.encode_topic({**assigned, tp.partition: change.replicas})
+            data = nodes.encode_topic({**assigned, tp.partition: change.replicas}, topic.data)
             steps.append(SetData(topic_path, data, topic.version))
         try:
             await tree.multi(steps)
@@ -118,7 +118,7 @@ def _steps(node: Node | None, plans: Plans) -> list[Step]:
         return [Create(nodes.REASSIGNMENT, nodes.encode_reassignment(plans))] if plans else []
     if not plans:
         return [Delete(nodes.REASSIGNMENT, node.version)]
-    return [SetData(nodes.REASSIGNMENT, nodes.encode_reassignment(plans), node.version)]
+    return [SetData(nodes.REASSIGNMENT, nodes.encode_reassignment(plans, node.data), node.version)]
 
 
 def _plans(node: Node | None) -> Plans:

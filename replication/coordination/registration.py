@@ -13,7 +13,7 @@ import logging
 from dataclasses import replace
 
 from logstore.env import SYSTEM, Env
-from replication.coordination import nodes
+from replication.coordination import features, nodes
 from replication.coordination.tree import (
     BadVersionError,
     CoordinationError,
@@ -71,7 +71,7 @@ async def register_broker(  # noqa: PLR0913  who registers, in which state, and 
     for another registration to go: that takes a session timeout after the end of that life. `offline` are the
     replicas that the broker cannot serve: written in the same step.
 
-    Raises: BrokerIdTakenError.
+    Raises: BrokerIdTakenError; UnsupportedLevelError: the cluster is at a level that the broker does not support.
     """
     if former is not None:
         await tree.end_session(former)
@@ -114,6 +114,7 @@ async def _register(tree: Tree, broker: BrokerInfo, offline: Offline | None, now
         steps: list[Step] = [
             Create(path, registration, ephemeral=True),
             SetData(incarnation, b"", before.version),
+            *await features.registration_steps(tree, broker.id, broker.levels),
         ]
         if offline is not None:
             steps.append(Create(nodes.offline_path(broker.id), nodes.encode_offline(offline), ephemeral=True))
@@ -139,5 +140,5 @@ async def forget_losses(tree: Tree, broker: BrokerId) -> bool:
     if found is None or found.owner != tree.session:
         return False
     info = replace(nodes.decode_broker(broker, found), lost_writes=False)
-    await tree.set(path, nodes.encode_broker(info, nodes.registered_ms(found.data)), found.version)
+    await tree.set(path, nodes.encode_broker(info, nodes.registered_ms(found.data), found.data), found.version)
     return True

@@ -85,7 +85,8 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *a
                 f"topic {topic!r} has {len(known)} partitions: {sorted(added)} do not follow them"
             )
         try:
-            await tree.multi([alive, SetData(path, nodes.encode_topic({**known, **added}), found.version), *also])
+            data = nodes.encode_topic({**known, **added}, found.data)
+            await tree.multi([alive, SetData(path, data, found.version), *also])
         except (BadVersionError, NoNodeError) as error:
             if error.path not in (alive.path, path):
                 raise
@@ -144,7 +145,7 @@ async def change_config(tree: Tree, path: str, change: Callable[[Mapping[str, st
             if await tree.get(nodes.topic_path(topic)) is None:
                 raise UnknownTopicError(topic, await tree.children(nodes.TOPICS), "the cluster")
         found = await tree.get(path)
-        data = nodes.encode_config(change(nodes.settings_at(path, found)))
+        data = nodes.encode_config(change(nodes.settings_at(path, found)), None if found is None else found.data)
         steps.append(Create(path, data) if found is None else SetData(path, data, found.version))
         try:
             await tree.multi([*steps, notice])

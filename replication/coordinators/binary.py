@@ -11,7 +11,12 @@ from functools import lru_cache
 SHORT, INT, LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 
 
-class UnknownRecordError(ValueError): ...
+class UnknownRecordError(ValueError):
+    """A record that this release cannot read."""
+
+
+class UnknownTypeError(UnknownRecordError):
+    """A record of a type that this release does not know: its key has another version. The error names the type."""
 
 
 @lru_cache(maxsize=4096)
@@ -58,6 +63,15 @@ class Cursor:
         piece = self._data[self._at : end]
         self._at = end
         return piece
+
+    def take_key_version(self, *known: int) -> int:
+        """Take the version of a key, which is the type of its record. Raises: UnknownTypeError: none of the known."""
+        if len(self._data) < SHORT.size:
+            raise UnknownTypeError("without a key version")
+        version = self.take_short()
+        if version not in known:
+            raise UnknownTypeError(f"of key version {version}")
+        return version
 
     def take_byte(self) -> int:
         return self.take(1)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -43,9 +44,9 @@ class Written(NamedTuple):
 
 
 class Loading(Protocol):
-    """What is built of the records of a partition, in their order."""
+    """What is built of the records of a partition, in their order. Raises: UnknownRecordError: it cannot be."""
 
-    unknown: int  # records that are not understood
+    unknown: Counter[str]  # how many records there are of each type that is not known
 
     def apply(self, position: int, key: bytes, value: bytes | None) -> None: ...
 

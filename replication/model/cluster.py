@@ -12,7 +12,9 @@ import base64
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from replication.model.features import UNTOLD, Levels
 
 _Row = TypeVar("_Row")
 
@@ -87,6 +89,7 @@ class BrokerInfo:
     port: int = 0
     rack: str | None = None
     lost_writes: bool = False
+    levels: Levels = UNTOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ class Offline:
 class LeaderAndIsr:
     """The content of a partition's state node, and the node's version.
 
-    The leader is in the ISR, unless it is NO_LEADER; the ISR then names the members that were in sync last.
+    The leader is in the ISR, unless it is NO_LEADER; the ISR then names the members that were in sync last. `unknown`
+    are the fields of the node that a later release wrote: they stay there.
     """
 
     leader: BrokerId
@@ -113,6 +117,7 @@ class LeaderAndIsr:
     isr: tuple[BrokerId, ...]
     controller_epoch: int
     version: int = NO_NODE
+    unknown: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
 
     def __str__(self) -> str:
         isr = ",".join(map(str, self.isr))

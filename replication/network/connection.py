@@ -34,6 +34,7 @@ from replication.network.turn import Gathered, Turn, TurnHandler
 from replication.network.work import PARKING, Encoded, Handler, Work, encoding
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey, Request
+from replication.protocol.features import Features
 from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader
 from replication.protocol.wire import Buffer
 
@@ -58,6 +59,7 @@ class Service:
         admission: Admission,
         observer: RequestObserver | None,
         turns: Mapping[ApiKey, TurnHandler],
+        features: Callable[[], Features],
     ) -> None:
         self.admission = admission
         self.observer = observer
@@ -69,6 +71,7 @@ class Service:
                 Request(work.key, work.version, work.correlation_id, work.client_id, body),
                 keys,
                 has_two_phase_commit=admission.limits.transaction_two_phase_commit_enable,
+                features=features(),
             ),
         }
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))

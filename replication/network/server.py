@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from replication.network.connection import Connection, RequestObserver, Service
 from replication.network.turn import TurnHandler
 from replication.network.work import Handler, running
 from replication.protocol.apis import ApiKey
+from replication.protocol.features import DEFAULT_FEATURES, Features
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,11 @@ class Server:
         *,
         observer: RequestObserver | None = None,
         turns: Mapping[ApiKey, TurnHandler] = MappingProxyType({}),
+        features: Callable[[], Features] = lambda: DEFAULT_FEATURES,
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
         self.connections = cast("set[Connection]", self.admission.connections)
-        self._service = Service(handlers, self.admission, observer, turns)
+        self._service = Service(handlers, self.admission, observer, turns, features)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 

@@ -29,6 +29,7 @@ from replication.protocol import (
     small_messages,
     told_partitions,
 )
+from replication.protocol.features import DEFAULT_FEATURES, Features, fields_of
 from replication.protocol.kio_entities import build, encode_entity
 from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
@@ -109,6 +110,7 @@ class ApiKey(enum.IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45, 0, 0, _PARTITIONS
     LIST_PARTITION_REASSIGNMENTS = 46, 0, 0, _PARTITIONS
     OFFSET_DELETE = 47, 0, 0, Bound(8 * MIB, 20_000)
+    UPDATE_FEATURES = 57, 0, 2, _SMALL
     DESCRIBE_CLUSTER = 60, 0, 1, _SMALL
     DESCRIBE_PRODUCERS = 61, 0, 0, _PARTITIONS
     DESCRIBE_TRANSACTIONS = 65, 0, 0, _NAMES
@@ -380,12 +382,6 @@ def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
 
 # ---------------------------------------------------------------- ApiVersions
 
-# KIP-890: Produce 12 and TxnOffsetCommit 5 add partitions, EndTxn 5 begins another epoch. Java's producers do so only
-# where the brokers of a cluster tell that all of them can.
-_TRANSACTION_VERSION = 2
-_FINALIZED = {"max_version_level": _TRANSACTION_VERSION, "min_version_level": _TRANSACTION_VERSION}
-_SUPPORTED = {"min_version": 0, "max_version": _TRANSACTION_VERSION}
-
 
 def advertised(keys: Collection[ApiKey], *, has_two_phase_commit: bool = False) -> tuple[tuple[int, int, int], ...]:
     """Return (key, first, last) of the APIs that clients see: those of `keys` that are not between brokers only."""
@@ -398,10 +394,14 @@ def advertised(keys: Collection[ApiKey], *, has_two_phase_commit: bool = False) 
 
 
 def answer_api_versions(
-    request: Request, keys: Collection[ApiKey], *, has_two_phase_commit: bool = False
+    request: Request,
+    keys: Collection[ApiKey],
+    *,
+    has_two_phase_commit: bool = False,
+    features: Features = DEFAULT_FEATURES,
 ) -> tuple[int, EncodedBody]:
     """Return (version, answer): version 0 for a request of an unknown version."""
-    served = frozenset(keys), has_two_phase_commit
+    served = frozenset(keys), has_two_phase_commit, features
     if request.body is None:
         return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, *served)
     error = ErrorCode.NONE
@@ -413,16 +413,15 @@ def answer_api_versions(
 
 
 @cache
-def _api_versions(version: int, error: ErrorCode, keys: frozenset[ApiKey], has_two_phase_commit: bool) -> EncodedBody:
+def _api_versions(
+    version: int, error: ErrorCode, keys: frozenset[ApiKey], has_two_phase_commit: bool, features: Features
+) -> EncodedBody:
     is_shown = error in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION)
     shown = advertised(keys, has_two_phase_commit=has_two_phase_commit) if is_shown else ()
     rows = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in shown]
     values: dict[str, Any] = {"error_code": error, "api_keys": rows}
     if any(key == ApiKey.END_TXN for key, *_ in shown):
-        name = {"name": "transaction.version"}
-        values |= {"finalized_features_epoch": 0, "finalized_features": [name | _FINALIZED]}
-        if version >= 4:  # Java's clients that ask in version 3 take no feature that begins at 0 (KAFKA-17011)
-            values["supported_features"] = [name | _SUPPORTED]
+        values |= fields_of(features, version)
     return EncodedBody([encode_entity(build(response_class(ApiKey.API_VERSIONS, version), values))])
 
 

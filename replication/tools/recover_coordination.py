@@ -24,7 +24,7 @@ from logstore.log.recovery import checked_batches
 from logstore.log.segments.directory import topic_id_of
 from logstore.store.log_dir import CLEAN_MARKER, LOCK, DirectoryOwner, owner_of
 from logstore.store.recovery_points import FILE_NAME as RECOVERY_POINTS
-from replication.coordination import cluster, nodes, producer_ids
+from replication.coordination import cluster, features, nodes, producer_ids
 from replication.coordination.sqlite_file import copies_of, facts_of, users_of
 from replication.coordination.sqlite_table import NodeTable, connect
 from replication.coordination.sqlite_tree import SqliteTree
@@ -84,7 +84,7 @@ class Recovery:
         return aside if was_there else None
 
     def _fill(self, db: sqlite3.Connection) -> None:
-        """Drop all sessions; continue every counter from far above."""
+        """Drop all sessions; continue every counter from far above. The level, and unknown fields, are the copy's."""
         db.execute("DELETE FROM session")
         db.execute("DELETE FROM node WHERE owner <> 0")
         db.execute("UPDATE counter SET number = number + ?", (CHANGES_STEP,))
@@ -92,19 +92,22 @@ class Recovery:
         table = NodeTable(db)
         for path in nodes.PERSISTENT_PATHS:
             _put(table, path, None)
-        _put(table, nodes.CLUSTER_ID, nodes.encode_cluster_id(self.cluster_id))
-        _put(table, nodes.CONTROLLER_EPOCH, b"%d" % self.plan.controller_epoch)
+        level = features.finalized_at(table.node(nodes.FEATURES)).level
+        _put(table, nodes.CLUSTER_ID, nodes.encode_cluster_id(self.cluster_id, level, _former(table, nodes.CLUSTER_ID)))
+        _put(table, nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(self.plan.controller_epoch, level))
         begin = self.env.clock.now_ms() * 1000  # above any id that was given: they grow more slowly
         _put(table, producer_ids.NODE, producer_ids.skipping_to(table.node(producer_ids.NODE), begin))
+        states = {tp: _former(table, nodes.state_path(tp)) for tp in self.plan.states}
         for name, topic in self.plan.topics.items():
+            path = nodes.topic_path(name)
             _remove_all(db, nodes.partitions_path(name))
-            _put(table, nodes.topic_path(name), nodes.encode_topic(topic.partitions))
+            _put(table, path, nodes.encode_topic(topic.partitions, _former(table, path)))
             _put(table, nodes.topic_id_path(name), topic.id.encode())
             if not topic.is_known:
                 settings = {"cleanup.policy": "compact"} if name in INTERNAL_TOPICS else NO_EFFECT
                 _put(table, nodes.topic_config_path(name), nodes.encode_config(settings))
         for tp, state in self.plan.states.items():
-            _put(table, nodes.state_path(tp), nodes.encode_state(state))
+            _put(table, nodes.state_path(tp), nodes.encode_state(state, states[tp]))
         for name in self.plan.dropped:
             for path in nodes.all_of_topic(name):
                 _remove_all(db, path)
@@ -269,6 +272,11 @@ def _put(table: NodeTable, path: str, data: bytes | None) -> None:
         table.apply([Create(path, data or b"")], 0)
     elif data is not None:
         table.apply([SetData(path, data)], 0)
+
+
+def _former(table: NodeTable, path: str) -> bytes | None:
+    found = table.node(path)
+    return None if found is None else found.data
 
 
 def _remove_all(db: sqlite3.Connection, path: str) -> None:

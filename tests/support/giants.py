@@ -372,6 +372,13 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     ApiKey.API_VERSIONS: {
         "one": plain({"client_software_name": "n" * 32_000, "client_software_version": "v" * 32_000})
     },
+    ApiKey.UPDATE_FEATURES: {
+        "unknown": many(
+            "feature_updates",
+            {"feature": "feature-0000000", "max_version_level": 1, "upgrade_type": 1},
+            {"timeout": 1000, "validate_only": True},
+        ),
+    },
     ApiKey.CREATE_TOPICS: {
         "invalid": many(
             "topics",

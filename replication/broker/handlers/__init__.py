@@ -5,6 +5,6 @@ turn of the loop. `offsets`:
 ListOffsets, OffsetForLeaderEpoch, DeleteRecords. `coordinators`: who keeps what. `groups` and `commits`: consumer
 groups and their offsets; `small_commits`: what is committed at once, all of one turn. `transactions`: producers that
 use them. `operations`: what clients may do.
-`topics`, `configs`, `cluster`, `log_dirs` and `reassignments`: administration. `controller`: requests of a
+`topics`, `configs`, `cluster`, `features`, `log_dirs` and `reassignments`: administration. `controller`: requests of a
 controller to this broker, and to this broker as the controller. `strangers`: protection against guessed epochs.
 """

@@ -16,6 +16,7 @@ from replication.coordination.cluster import (
     resign,
     write_states,
 )
+from replication.coordination.features import UnsupportedLevelError, raise_level, read_finalized
 from replication.coordination.lives import clean_orphans, delete_topic_nodes, make_topic_id, unmark
 from replication.coordination.offline import read_offline, write_offline
 from replication.coordination.registration import (
@@ -28,6 +29,7 @@ from replication.coordination.registration import (
 from replication.coordination.topics import create_topic, find_missing, is_marked_deleted, mark_deleted
 from replication.coordination.tree import CoordinationError, SessionEvent
 from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicInfo, TopicPartition
+from replication.model.features import Finalized, Levels
 from tests.support.trees import Seen, on_loop
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -169,6 +171,37 @@ async def test_of_many_who_run_one_becomes_the_controller(room):
     await resign(trees[won[0]])
     loser = trees[won[0] - 1]
     assert (await become_controller(loser, 9, 7)).controller_epoch == 2
+
+
+@on_loop
+async def test_a_raise_of_the_level_ends_the_term_and_leaves_out_who_does_not_support_it(room):
+    tree, other, late = await room.tree(), await room.tree(), await room.tree()
+    await prepare(tree)
+    levels = Levels(0, 1)
+    await register(tree, broker(1, levels=levels))
+    await register(other, broker(2))  # of the release before: it tells none
+    term = await become_controller(tree, 1, 7)
+    assert await read_finalized(other) == Finalized(0, 0)
+
+    def check(finalized, brokers):
+        lacking.append({number for number, its in brokers.items() if 1 not in its})
+        if lacking[-1]:
+            raise CoordinationError("refused")
+
+    lacking = []
+    with pytest.raises(CoordinationError, match="refused"):
+        await raise_level(other, 1, check)
+    await other.close()
+    assert await raise_level(late, 1, check) == Finalized(1, 1)
+    assert lacking == [{2}, set()]
+    assert await tree.get(nodes.CONTROLLER) is None
+    with pytest.raises(FencedError):
+        await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1, 2), 1))])
+    assert (await become_controller(late, 3, 7)).controller_epoch == term.controller_epoch + 1
+    with pytest.raises(UnsupportedLevelError, match="the cluster is at level 1"):
+        await register(late, broker(2))
+    await tree.create(nodes.broker_path(2), nodes.encode_broker(BrokerInfo(2, 5, "localhost", 9092), 7), ephemeral=True)
+    assert set(await read_brokers(late)) == {1}
 
 
 @on_loop

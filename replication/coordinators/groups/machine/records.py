@@ -13,11 +13,21 @@ brokers are read, too. A record without a value deletes the key.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, nullable, string
+from replication.coordinators.binary import (
+    INT,
+    LONG,
+    SHORT,
+    Cursor,
+    UnknownRecordError,
+    UnknownTypeError,
+    nullable,
+    string,
+)
 from replication.coordinators.groups.machine.events import Append
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, NewOffset, Phase
 from replication.model.cluster import TopicPartition
@@ -54,45 +64,46 @@ def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
 
 
 class Loaded:
-    """The result of the records of a partition; the last value of a key counts, an unknown one as deleted."""
+    """The result of the records of a partition; the last value of a key counts.
+
+    Records of an unknown type are left alone. Raises: UnknownRecordError: a record of a known type cannot be read, so
+    that nobody can say what is stored under its key.
+    """
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
         # group -> producer id -> offsets in its open transaction
         self.uncommitted: dict[str, dict[int, dict[TopicPartition, Committed]]] = {}
-        self.unknown = 0
+        self.unknown: Counter[str] = Counter()
         self._deleted: dict[Key, int] = {}  # the places of deletions in the log
 
     def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
-        try:
-            name = read_key(key or b"")
-        except UnknownRecordError:
-            self.unknown += 1
+        name = self._name(key or b"")
+        if name is None:
             return
         self._wipe(name)
         if value is None:
             self._deleted[name] = position
-            return
-        try:
-            if isinstance(name, GroupKey):
-                self.groups[name.group] = read_group(name.group, value)
-            else:
-                offsets = self.offsets.setdefault(name.group, {})
-                offsets[name.tp] = read_offset(value, position)
-        except UnknownRecordError:
-            self.unknown += 1
+        elif isinstance(name, GroupKey):
+            self.groups[name.group] = read_group(name.group, value)
+        else:
+            offsets = self.offsets.setdefault(name.group, {})
+            offsets[name.tp] = read_offset(value, position)
 
     def apply_open(self, producer_id: int, position: int, key: bytes, value: bytes | None) -> None:
         """Take a record of a transaction that has no marker yet, unless it is deleted later in the log."""
+        name = self._name(key)
+        if isinstance(name, OffsetKey) and value is not None and self._deleted.get(name, -1) <= position:
+            offsets = self.uncommitted.setdefault(name.group, {}).setdefault(producer_id, {})
+            offsets[name.tp] = read_offset(value, position)
+
+    def _name(self, key: bytes) -> Key | None:
         try:
-            name = read_key(key)
-            is_deleted = self._deleted.get(name, -1) > position
-            if isinstance(name, OffsetKey) and value is not None and not is_deleted:
-                offsets = self.uncommitted.setdefault(name.group, {}).setdefault(producer_id, {})
-                offsets[name.tp] = read_offset(value, position)
-        except UnknownRecordError:
-            self.unknown += 1
+            return read_key(key)
+        except UnknownTypeError as error:
+            self.unknown[str(error)] += 1
+            return None
 
     def _wipe(self, name: Key) -> None:
         if isinstance(name, GroupKey):
@@ -119,9 +130,7 @@ def group_key(group: str) -> bytes:
 
 def read_key(data: bytes) -> Key:
     at = Cursor(data)
-    version = at.take_short()
-    if version not in (0, OFFSET_KEY, GROUP_KEY):
-        raise UnknownRecordError(f"key version {version}")
+    version = at.take_key_version(0, OFFSET_KEY, GROUP_KEY)
     group = at.take_string()
     return (
         GroupKey(group) if version == GROUP_KEY else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))

@@ -3,7 +3,7 @@
 A key is version 0 and the transactional id. A value is written as version 1, whose strings and arrays are compact and
 whose structs end with tagged fields (`previous_producer_id` 0, `next_producer_id` 1, `version` 2,
 `next_producer_epoch` 3, and `ended_producer_epoch` 10000, which Kafka skips:
-left out at their defaults); version 0, of earlier brokers, is read, too::
+left out at their defaults; those of a later release stay); version 0, of earlier brokers, is read, too::
 
     producer id int64, epoch int16, timeout int32 ms, phase int8, [topic, [partition int32]], updated int64,
     started int64
@@ -13,36 +13,52 @@ A record without a value deletes the key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, string, varint
+from replication.coordinators.binary import (
+    INT,
+    LONG,
+    SHORT,
+    Cursor,
+    UnknownRecordError,
+    UnknownTypeError,
+    string,
+    varint,
+)
 from replication.coordinators.transactions.machine.state import DECIDED, NO_EPOCH, NO_ID, Phase, Transaction
 from replication.model.cluster import TopicPartition, rows_by_topic
 
 KEY_VERSION, VALUE_VERSION = 0, 1
 ENDED_EPOCH_TAG = 10_000
+_KNOWN_TAGS = frozenset((0, 1, 2, 3, ENDED_EPOCH_TAG))
 _PHASES = tuple(Phase)  # Kafka numbers them in this order
 
 
 class Loaded:
-    """The transactions of a partition; the last value of a key counts, an unknown one as deleted."""
+    """The transactions of a partition; the last value of a key counts.
+
+    Records of an unknown type are left alone. Raises: UnknownRecordError: a record of a known type cannot be read, so
+    that nobody can say how its transaction ended.
+    """
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
-        self.unknown = 0
+        self.unknown: Counter[str] = Counter()
 
     def apply(self, position: int, key: bytes, value: bytes | None) -> None:
         try:
             name = read_key(key)
-            self.transactions.pop(name, None)
-            if value is not None:
-                self.transactions[name] = read_value(name, value)
-        except UnknownRecordError:
-            self.unknown += 1
+        except UnknownTypeError as error:
+            self.unknown[str(error)] += 1
+            return
+        self.transactions.pop(name, None)
+        if value is not None:
+            self.transactions[name] = read_value(name, value)
 
     def apply_open(self, producer_id: int, position: int, key: bytes, value: bytes | None) -> None:
         """Brokers write nothing in transactions here."""
-        self.unknown += 1
+        self.unknown["in a transaction"] += 1
 
 
 def key_of(transactional_id: str) -> bytes:
@@ -51,9 +67,7 @@ def key_of(transactional_id: str) -> bytes:
 
 def read_key(data: bytes) -> str:
     at = Cursor(data)
-    version = at.take_short()
-    if version != KEY_VERSION:
-        raise UnknownRecordError(f"key version {version}")
+    at.take_key_version(KEY_VERSION)
     return at.take_string()
 
 
@@ -81,6 +95,7 @@ def value_of(found: Transaction) -> bytes:
         )
         if value != default
     ]
+    tags = sorted([*tags, *found.unknown_tags])
     parts += (LONG.pack(found.updated_ms), LONG.pack(found.started_ms), varint(len(tags)))
     for tag, data in tags:
         parts += (varint(tag), varint(len(data)), data)
@@ -115,6 +130,7 @@ def read_value(transactional_id: str, data: bytes) -> Transaction:
         version=_number(tags, 2, 0),
         next_producer_epoch=_number(tags, 3, NO_EPOCH),
         ended_producer_epoch=_number(tags, ENDED_EPOCH_TAG, NO_EPOCH),
+        unknown_tags=tuple((tag, tags[tag]) for tag in sorted(tags.keys() - _KNOWN_TAGS)),
         unmarked=partitions if phase in DECIDED else frozenset(),
     )
 

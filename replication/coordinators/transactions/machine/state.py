@@ -70,6 +70,7 @@ class Transaction:
     # The epoch of a prepared transaction that a later instance ended: for a repeated EndTxn.
     ended_producer_epoch: int = NO_EPOCH
     version: int = 0  # 2: it ended with a higher epoch than its batches have (KIP-890)
+    unknown_tags: tuple[tuple[int, bytes], ...] = ()  # fields that a later release wrote
     # ---- not stored
     previous_producer_epoch: int = NO_EPOCH  # for a repeated InitProducerId
     unmarked: frozenset[TopicPartition] = frozenset()

@@ -157,6 +157,7 @@ def _initialize(draft: _Draft, event: Initialize) -> None:
             timeout_ms=timeout_ms,
             previous_producer_id=before[0] if before[0] != pair[0] else NO_ID,
             previous_producer_epoch=before[1],
+            unknown_tags=t.unknown_tags,
         )
         draft.store(begun, Answer(event.request, Initialized(ErrorCode.NONE, *pair)))
 

@@ -1,5 +1,7 @@
 """Kafka's bytes in `__consumer_offsets`, as its message definitions have them."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,13 +129,16 @@ def test_a_key_is_read_as_it_was_written(group, topic, partition):
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
-def test_bytes_that_are_no_record_are_counted_and_nothing_more(key, value):
-    Loaded().apply(0, key, value)
-    for read in (read_key, lambda data: read_group("g", data), lambda data: read_offset(data, 0)):
-        try:
+def test_bytes_that_are_no_record_are_an_error_and_nothing_else(key, value):
+    for read in (
+        lambda data: Loaded().apply(0, key, data),
+        lambda data: Loaded().apply_open(7, 0, key, data),
+        read_key,
+        lambda data: read_group("g", data),
+        lambda data: read_offset(data, 0),
+    ):
+        with suppress(UnknownRecordError):
             read(value)
-        except UnknownRecordError:
-            continue
 
 
 def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
@@ -156,19 +161,25 @@ def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
     assert loaded.groups == {}
 
 
-def test_a_value_of_a_later_version_counts_as_wiped_so_that_no_older_one_stands_for_it():
+@pytest.mark.parametrize("key", [offset_key("g", TP), group_key("g")])
+@pytest.mark.parametrize("value", [b"\x00\x09 of the future", b"\x00", b""])
+def test_a_value_that_cannot_be_read_ends_the_load_so_that_no_older_one_stands_for_it(key, value):
     loaded = Loaded()
-    key = offset_key("g", TP)
-    loaded.apply(0, key, offset_value(Committed(1)))
-    loaded.apply(1, key, b"\x00\x09 of the future")
-    assert loaded.offsets["g"] == {}
-    assert loaded.unknown == 1
+    with pytest.raises(UnknownRecordError):
+        loaded.apply(1, key, value)
+    if key == offset_key("g", TP):
+        with pytest.raises(UnknownRecordError):
+            loaded.apply_open(7, 1, key, value)
 
 
-def test_a_key_of_a_later_version_names_nothing_that_is_known():
+def test_records_of_types_of_a_later_release_are_counted_by_their_type():
     loaded = Loaded()
-    loaded.apply(0, b"\x00\x03" + offset_key("g", TP)[2:], offset_value(Committed(1)))
-    assert (loaded.offsets, loaded.groups, loaded.unknown) == ({}, {}, 1)
+    for key in (b"\x00\x03" + offset_key("g", TP)[2:], b"\x00\x03", b"\x00\x10later"):
+        loaded.apply(0, key, offset_value(Committed(1)))
+        loaded.apply_open(7, 0, key, None)
+    loaded.apply(0, b"", None)
+    assert (loaded.offsets, loaded.groups, loaded.uncommitted) == ({}, {}, {})
+    assert loaded.unknown == {"of key version 3": 4, "of key version 16": 2, "without a key version": 1}
 
 
 @pytest.mark.parametrize(

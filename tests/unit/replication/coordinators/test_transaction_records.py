@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.coordinators.binary import UnknownRecordError
+from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.records import (
     Loaded,
     key_of,
@@ -14,7 +15,8 @@ from replication.coordinators.transactions.machine.records import (
     read_value,
     value_of,
 )
-from replication.coordinators.transactions.machine.state import DECIDED, Phase, Transaction
+from replication.coordinators.transactions.machine.state import DECIDED, Phase, Transaction, TransactionSettings
+from replication.coordinators.transactions.machine.step import step
 from replication.model.cluster import TopicPartition
 
 IDS, EPOCHS = st.integers(-1, 2**63 - 1), st.integers(-1, 2**15 - 1)
@@ -40,6 +42,7 @@ def transactions(draw):
         next_producer_epoch=draw(EPOCHS),
         ended_producer_epoch=draw(EPOCHS),
         version=draw(st.integers(0, 2)),
+        unknown_tags=tuple(sorted(draw(st.dictionaries(st.sampled_from((4, 9, 300, 20_000)), st.binary())).items())),
         unmarked=partitions if phase in DECIDED else frozenset(),
     )
 
@@ -50,7 +53,7 @@ def test_what_is_written_is_read_again(found):
     loaded.apply(7, key_of("t"), value_of(found))
     assert loaded.transactions == {"t": found}
     loaded.apply(8, key_of("t"), None)
-    assert (loaded.transactions, loaded.unknown) == ({}, 0)
+    assert (loaded.transactions, loaded.unknown) == ({}, {})
 
 
 def test_the_bytes_of_a_key_and_of_a_value():
@@ -90,17 +93,39 @@ def test_version_0_of_earlier_brokers_is_read():
 
 @given(st.binary(max_size=60))
 def test_nothing_but_an_error_comes_of_other_bytes(data):
-    for read in (read_key, lambda data: read_value("t", data)):
+    for read in (read_key, lambda data: read_value("t", data), lambda data: Loaded().apply(0, data, data)):
         with suppress(UnknownRecordError):
             read(data)
-    loaded = Loaded()
-    loaded.apply(0, data, data)
-    assert len(loaded.transactions) + loaded.unknown <= 1
 
 
-def test_a_record_of_another_version_counts_as_unknown():
-    with pytest.raises(UnknownRecordError):
-        read_key(bytes.fromhex("0001 0002 7478"))
+def test_records_of_types_of_a_later_release_are_counted_and_a_value_that_cannot_be_read_ends_the_load():
     loaded = Loaded()
-    loaded.apply(0, key_of("t"), b"\0\x09")
-    assert loaded.unknown == 1
+    loaded.apply(0, bytes.fromhex("0001 0002 7478"), b"later")
+    loaded.apply(1, bytes.fromhex("0001 0002 7479"), None)
+    assert (loaded.transactions, loaded.unknown) == ({}, {"of key version 1": 2})
+    for value in (b"\0\x09", b"\0", b""):
+        with pytest.raises(UnknownRecordError):
+            loaded.apply(2, key_of("t"), value)
+
+
+def test_fields_of_a_later_release_stay_over_transactions_and_instances():
+    limits, tags = TransactionSettings(), ((9, b"later"), (20_000, b""))
+    found = Transaction(id="t", producer_id=7, producer_epoch=3, timeout_ms=1000, unknown_tags=tags)
+    stored = []
+
+    def post(event):
+        nonlocal found
+        found, effects = step(found, event, 5, limits)
+        for effect in effects:
+            if isinstance(effect, events.Append):
+                stored.append(effect.stored)
+                post(events.Stored(effect))
+
+    partitions = frozenset({TopicPartition("orders", 1)})
+    post(events.Initialize(request=1, fresh_id=99, timeout_ms=1000))
+    post(events.Add(request=2, producer_id=7, producer_epoch=4, partitions=partitions))
+    post(events.End(request=3, producer_id=7, producer_epoch=4, commits=True))
+    post(events.Marked(partitions))
+    phases = [each.phase for each in stored]
+    assert phases == [Phase.EMPTY, Phase.ONGOING, Phase.PREPARE_COMMIT, Phase.COMPLETE_COMMIT]
+    assert {read_value("t", value_of(each)).unknown_tags for each in stored} == {tags}

@@ -138,3 +138,29 @@ def test_a_replica_that_is_noted_as_damaged_leads_nothing(run, tmp_path):
     row = rows_of(run("--dir", tmp_path, "--dry-run", "--output", "json"))["orders", 0]
     assert row["leader"] == 2
     assert "bits flipped" in row["note"]
+
+
+def test_the_level_and_the_fields_of_a_later_release_are_those_of_the_copy(run, tmp_path):
+    left(*directory_of(tmp_path, 1, 0, 3))
+    store = tmp_path / "coordination.db"
+    assert run("--dir", tmp_path, "--yes").exit_code == 0
+    assert int(node(store, nodes.CONTROLLER_EPOCH))  # of level 0
+
+    def put(path, data):
+        with sqlite3.connect(store) as db:
+            db.execute("UPDATE node SET data = ? WHERE path = ?", (data, path))
+
+    put(nodes.FEATURES, b'{"version":1,"epoch":3,"features":{"pylog.version":1}}')
+    put(nodes.CLUSTER_ID, nodes.encode_cluster_id("mine", 1))
+    put(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(7, 1))
+    for path in (nodes.topic_path("orders"), nodes.state_path(T0)):
+        put(path, node(store, path)[:-1] + b',"later":[1]}')
+    store.rename(tmp_path / "coordination.db.copy")
+    ran = run("--dir", tmp_path, "--yes")
+    assert ran.exit_code == 0, ran.output
+    assert nodes.decode_features(node(store, nodes.FEATURES)) == (1, 3)
+    assert facts_of(store).cluster_id == "mine"
+    assert not isinstance(json.loads(node(store, nodes.CLUSTER_ID))["id"], str)
+    assert not node(store, nodes.CONTROLLER_EPOCH).isdigit()
+    for path in (nodes.topic_path("orders"), nodes.state_path(T0)):
+        assert json.loads(node(store, path))["later"] == [1]

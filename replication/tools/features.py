@@ -1,0 +1,56 @@
+"""The feature level of a cluster: what its brokers support, and the command that raises it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logstore.errors import PylogError
+from replication.client.admin import broker_features, update_feature
+from replication.client.connection import UnsupportedVersionError
+from replication.client.kafka_client import KafkaClient
+from replication.model.features import PYLOG_VERSION
+
+Row = dict[str, Any]
+
+
+def described(client: KafkaClient) -> list[Row]:
+    """The levels of `pylog.version` that each broker supports, and the finalized one that it knows.
+
+    None of a broker that does not answer. Raises: UnreachableError: none does.
+    """
+    return [{"broker": broker, "feature": PYLOG_VERSION, **_of(client, broker)} for broker in _brokers(client)]
+
+
+def _brokers(client: KafkaClient) -> list[int]:
+    return sorted(client.describe().brokers)
+
+
+def _of(client: KafkaClient, broker: int) -> Row:
+    try:
+        found = client.run(lambda cluster: broker_features(cluster, broker))
+    except (PylogError, OSError):  # down by now
+        return dict.fromkeys(("supported_min", "supported_max", "finalized", "epoch"))
+    first, last = found.supported.get(PYLOG_VERSION, (0, 0))
+    finalized = found.finalized.get(PYLOG_VERSION, 0)
+    return {"supported_min": first, "supported_max": last, "finalized": finalized, "epoch": found.epoch}
+
+
+def upgrade(client: KafkaClient, level: int, *, dry_run: bool = False) -> None:
+    """Raise the level, or only have it checked; by the first broker that knows how, since older ones may be there.
+
+    Raises: KafkaError: it is refused; UnsupportedVersionError: all brokers are of a release before levels.
+    """
+    lacking: PylogError | None = None
+    for broker in _brokers(client):
+        try:
+            client.run(
+                lambda cluster, broker=broker: update_feature(  # type: ignore[misc]
+                    cluster, broker, PYLOG_VERSION, level, dry_run=dry_run
+                )
+            )
+        except UnsupportedVersionError as error:
+            lacking = error
+        else:
+            return
+    if lacking is not None:
+        raise lacking
