@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from logstore.checkpoint import write_atomic
 from logstore.env import Env
@@ -22,7 +22,7 @@ from replication.broker.config_changes import ConfigChanges
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
 from replication.coordination import CopyPolicy, cluster, nodes, open_tree, registration
-from replication.coordination.tree import CoordinationError, SessionEvent, Tree
+from replication.coordination.tree import CoordinationError, OnSession, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import NO_EPOCH, BrokerInfo, TopicPartition, names_of
 from replication.protocol import interbroker as ib
@@ -38,8 +38,22 @@ CONTROLLER_LOOK_S = 0.1  # between two looks for a controller, while this broker
 _BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 
 
+class OpenTree(Protocol):
+    async def __call__(
+        self,
+        address: str,
+        *,
+        on_session: OnSession,
+        session_timeout_ms: int,
+        env: Env | None,
+        create: bool,
+        copies: CopyPolicy | None,
+    ) -> Tree:
+        """Open a session with the store, as `replication.coordination.open_tree` does."""
+
+
 class BrokerLifecycle:
-    def __init__(
+    def __init__(  # noqa: PLR0913  all that a session concerns
         self,
         config: BrokerConfig,
         env: Env,
@@ -47,6 +61,8 @@ class BrokerLifecycle:
         controller: ControllerLoop,
         configs: ConfigChanges,
         call: Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]],
+        *,
+        opening: OpenTree = open_tree,
     ) -> None:
         self.epoch = NO_EPOCH
         self._config = config
@@ -56,6 +72,7 @@ class BrokerLifecycle:
         self._controller = controller
         self._configs = configs
         self._call = call
+        self._opening = opening
         self._endpoint = config.listener
         self._tree: Tree | None = None
         self._is_registered = self._is_stopping = self._is_suspended = False
@@ -80,7 +97,7 @@ class BrokerLifecycle:
         config = self._config
         address = config.coordination or f"sqlite:{self._directory / COORDINATION_FILE}"
         self._session += 1
-        self._tree = await open_tree(
+        self._tree = await self._opening(
             address,
             on_session=partial(self._on_session, self._session),
             session_timeout_ms=config.zookeeper_session_timeout_ms,
@@ -121,7 +138,7 @@ class BrokerLifecycle:
         )
         token = self._directory / SESSION_TOKEN
         write_atomic(self._env, token, tree.token)
-        token.chmod(0o600)
+        self._env.files.restrict(token)
         self._replicas.connect(tree, self.epoch)
         await self._configs.begin(tree)
         self._controller.begin(tree)

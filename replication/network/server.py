@@ -36,7 +36,7 @@ class Server:
         turns: Mapping[ApiKey, TurnHandler] = MappingProxyType({}),
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
-        self.connections = cast("set[Connection]", self.admission.connections)
+        self.connections = cast("dict[Connection, None]", self.admission.connections)
         self._service = Service(handlers, self.admission, observer, turns)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
