@@ -1,6 +1,6 @@
 """Many seeds of the simulated cluster, and bugs that it must find.
 
-SIM_SEEDS sets how many seeds run (10, with --long 120), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
+SIM_SEEDS sets how many seeds run (10, with --long 60), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
 its story.
 """
 
@@ -17,7 +17,7 @@ from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
-COUNT = times(10, 120, "SIM_SEEDS")
+COUNT = times(10, 60, "SIM_SEEDS")
 CHUNK = 10
 # Those that found a bug when they were last searched: they are tried first.
 FOUND_BY = {
