@@ -9,9 +9,10 @@
         store.append("orders", table)
         table = store.read("orders", partition=0).read_all()
 
-Its rooms, from the ground up: `errors`; `env`, the only door to clock and disk, `config`, the settings of a topic, and
-`progress`; `checkpoint`, small durable files, and `records`, batches and their bytes; `log`, one partition;
-`maintenance`, which changes its old segments; `store`, a directory of topics; `tools`, what commands return; `cli`.
+Its rooms, from the ground up: `errors`, and `worker`, a thread that waits for work; `env`, the only door to clock and
+disk, `config`, the settings of a topic, and `progress`; `checkpoint`, small durable files, and `records`, batches and
+their bytes; `log`, one partition; `maintenance`, which changes its old segments; `store`, a directory of topics;
+`tools`, what commands return; `cli`.
 
 Importing this package loads neither numba nor pyarrow: they come with the first append or read.
 """

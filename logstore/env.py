@@ -19,13 +19,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, NamedTuple, Protocol
 
 from logstore.errors import DiskFullError, FailedStoreError, StorageError
+from logstore.worker import Worker
 
 StrPath = str | Path
 Bytes = bytes | bytearray | memoryview
@@ -270,6 +271,11 @@ class OsFiles:
         finally:
             self._syncing.discard(threading.get_ident())
 
+    def restrict(self, path: StrPath) -> None:
+        """Let nobody but this user read the file."""
+        with _mapped("restrict", path):
+            os.chmod(path, 0o600)
+
     def rename(self, source: StrPath, target: StrPath) -> None:
         """Atomically put `source` in the place of `target`."""
         with _mapped("rename", source):
@@ -386,6 +392,7 @@ class Env:
     clock: Clock = field(default_factory=Clock)
     files: OsFiles = field(default_factory=OsFiles)
     random: Random = field(default_factory=SystemRandom)  # forked children draw different numbers
+    worker: Callable[[Callable[[], None], str, float | None], Worker] = Worker
 
 
 class _HasLocks(Protocol):

@@ -36,7 +36,7 @@ from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.handlers.topics import TopicHandlers
 from replication.broker.leaders import Leaders
-from replication.broker.lifecycle import BrokerLifecycle
+from replication.broker.lifecycle import BrokerLifecycle, OpenTree
 from replication.broker.logs import StateChangeLog
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
@@ -45,7 +45,7 @@ from replication.config.broker import BrokerConfig, Endpoint
 from replication.config.live import LiveSettings
 from replication.controller.driver import ControllerLoop
 from replication.controller.machine.state import ControllerSettings
-from replication.coordination import cluster
+from replication.coordination import cluster, open_tree
 from replication.coordination.placements import Placements
 from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerInfo
@@ -65,13 +65,21 @@ GRACE_S = 5.0  # for requests in flight when the broker stops
 
 
 class Broker:
-    """`endpoint` is the address for clients, once it has started."""
+    """`endpoint` is the address for clients, once it has started; `opening` opens a session with the store."""
 
-    def __init__(self, config: BrokerConfig, env: Env = SYSTEM, *, supported: Levels = SUPPORTED) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: Env = SYSTEM,
+        *,
+        supported: Levels = SUPPORTED,
+        opening: OpenTree = open_tree,
+        state_changes: StateChangeLog | None = None,
+    ) -> None:
         self.config = config
         self.env = env
         self.endpoint = config.listener
-        self.state_changes = StateChangeLog(Path(config.log_dirs) / BROKER, env)
+        self.state_changes = state_changes or StateChangeLog(Path(config.log_dirs) / BROKER, env)
         self.replicas = ReplicaManager(config, env, log_change=self.state_changes.write)
         self.controller = ControllerLoop(
             config.broker_id,
@@ -88,12 +96,12 @@ class Broker:
         self.configs = ConfigChanges(self._live, self.replicas.configure, self._settings_changed)
         self._levels = FeatureLevel(supported)
         self.lifecycle = BrokerLifecycle(
-            config, env, self.replicas, self.controller, self._levels, self.configs, self._call
+            config, env, self.replicas, self.controller, self._levels, self.configs, self._call, opening=opening
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
         self.coordinators = Coordinators(config, self.replicas, self._tree, env)
         self.groups = self.coordinators.groups
-        self._loop = LoopWatch(env.clock, self._running, self.lifecycle.stood_still)
+        self._loop = LoopWatch(env, self._running, self.lifecycle.stood_still)
         self.replicas.look_with(self._loop.look)
         self.metrics = Metrics(
             self.replicas,

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from logstore.checkpoint import write_atomic
 from logstore.env import Env
@@ -23,7 +23,7 @@ from replication.broker.feature_level import FeatureLevel
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
 from replication.coordination import CopyPolicy, cluster, features, nodes, open_tree, registration
-from replication.coordination.tree import CoordinationError, SessionEvent, Tree
+from replication.coordination.tree import CoordinationError, OnSession, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import NO_EPOCH, BrokerInfo, TopicPartition, names_of
 from replication.protocol import interbroker as ib
@@ -39,6 +39,20 @@ CONTROLLER_LOOK_S = 0.1  # between two looks for a controller, while this broker
 _BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 
 
+class OpenTree(Protocol):
+    async def __call__(
+        self,
+        address: str,
+        *,
+        on_session: OnSession,
+        session_timeout_ms: int,
+        env: Env | None,
+        create: bool,
+        copies: CopyPolicy | None,
+    ) -> Tree:
+        """Open a session with the store, as `replication.coordination.open_tree` does."""
+
+
 class BrokerLifecycle:
     def __init__(  # noqa: PLR0913, PLR0917  all that begins and ends with a session
         self,
@@ -49,6 +63,8 @@ class BrokerLifecycle:
         levels: FeatureLevel,
         configs: ConfigChanges,
         call: Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]],
+        *,
+        opening: OpenTree = open_tree,
     ) -> None:
         self.epoch = NO_EPOCH
         self._config = config
@@ -59,6 +75,7 @@ class BrokerLifecycle:
         self._levels = levels
         self._watches = (configs, levels)
         self._call = call
+        self._opening = opening
         self._endpoint = config.listener
         self._tree: Tree | None = None
         self._is_registered = self._is_stopping = self._is_suspended = False
@@ -83,7 +100,7 @@ class BrokerLifecycle:
         config = self._config
         address = config.coordination or f"sqlite:{self._directory / COORDINATION_FILE}"
         self._session += 1
-        self._tree = await open_tree(
+        self._tree = await self._opening(
             address,
             on_session=partial(self._on_session, self._session),
             session_timeout_ms=config.zookeeper_session_timeout_ms,
@@ -129,7 +146,7 @@ class BrokerLifecycle:
         )
         token = self._directory / SESSION_TOKEN
         write_atomic(self._env, token, tree.token)
-        token.chmod(0o600)
+        self._env.files.restrict(token)
         self._replicas.connect(tree, self.epoch)
         for watch in self._watches:
             await watch.begin(tree)

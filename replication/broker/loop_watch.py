@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 
-from logstore.env import Clock
+from logstore.env import Env
+from logstore.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -26,26 +26,29 @@ LAGS = 100  # ticks that `lag_ms` looks back on: 10 s
 class LoopWatch:
     """Belongs to the loop, except for the thread, which only reads."""
 
-    def __init__(self, clock: Clock, running: Callable[[], str], stood_still: Callable[[int], None]) -> None:
+    def __init__(self, env: Env, running: Callable[[], str], stood_still: Callable[[int], None]) -> None:
         self.stalls = 0
         self.last_ms = self.longest_ms = 0
         self._lags_ms = deque([0], maxlen=LAGS)
-        self._clock = clock
+        self._clock = env.clock
+        self._start_worker = env.worker
         self._running = running  # describes what the loop is doing; called in the thread
         self._stood_still = stood_still
-        self._turned_ms = self._ticked_ms = clock.monotonic_ms()
+        self._turned_ms = self._ticked_ms = self._clock.monotonic_ms()
+        self._logged_ms = -1  # when the stall began that was logged last
         self._timer: asyncio.TimerHandle | None = None
-        self._is_over = threading.Event()
+        self._watcher: Worker | None = None
 
     def begin(self) -> None:
         self._turned_ms = self._ticked_ms = self._clock.monotonic_ms()
         self._tick()
-        threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
+        self._watcher = self._start_worker(self._watch, "loop watch", LOOK_S)
 
     def end(self) -> None:
-        self._is_over.set()
         if self._timer is not None:
             self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.end()
 
     @property
     def lag_ms(self) -> int:
@@ -71,14 +74,10 @@ class LoopWatch:
 
     def _watch(self) -> None:
         """In the thread: log a stall while it lasts, once."""
-        told_ms = -1
-        while not self._is_over.wait(LOOK_S):
-            turned_ms = self._turned_ms
-            stands_ms = self._clock.monotonic_ms() - turned_ms
-            if stands_ms >= STALL_MS and turned_ms != told_ms:
-                told_ms = turned_ms
-                logger.warning(
-                    "the event loop has been stalled for %d ms, and nobody is served: %s",
-                    stands_ms,
-                    self._running(),
-                )
+        turned_ms = self._turned_ms
+        stands_ms = self._clock.monotonic_ms() - turned_ms
+        if stands_ms >= STALL_MS and turned_ms != self._logged_ms:
+            self._logged_ms = turned_ms
+            logger.warning(
+                "the event loop has been stalled for %d ms, and nobody is served: %s", stands_ms, self._running()
+            )

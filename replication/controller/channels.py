@@ -141,7 +141,7 @@ class BrokerChannels:
     async def _send_all(self, queue: _Queue) -> None:
         waiting = self._waiting[queue]
         is_again = False
-        while waiting:
+        while waiting and queue in self._senders:  # an answer may have ended the term
             queued = waiting[0]
             await queued.ripe()
             info = self._find(queue[0])
@@ -157,7 +157,7 @@ class BrokerChannels:
             else:
                 is_again = True
                 await asyncio.sleep(REPEAT_S)
-        del self._senders[queue]
+        self._senders.pop(queue, None)
 
     async def _is_done(self, info: BrokerInfo, queued: _Queued, *, is_again: bool) -> bool:
         """Send the request once; return whether the broker has obeyed."""

@@ -54,7 +54,7 @@ class _Term:
         self.term = term
         self.watches = watches
         self.channels = channels
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self.loaded = asyncio.Event()
         self.reassigning = asyncio.Lock()
         self.shutdowns: dict[int, asyncio.Future[tuple[TopicPartition, ...]]] = {}
@@ -92,7 +92,7 @@ class ControllerLoop:
         self._tree: Tree | None = None
         self._term: _Term | None = None
         self._campaign: asyncio.Task[None] | None = None
-        self._alarms: set[asyncio.Event] = set()
+        self._alarms: dict[asyncio.Event, None] = {}
         self._pause_s = 0.0  # before this broker runs for controller again
         self._requests = itertools.count(1)
 
@@ -140,7 +140,7 @@ class ControllerLoop:
                     logger.warning("[Controller %d]: election delayed: %s", self.broker, error)
                     await asyncio.sleep(RETRY_S)
         finally:
-            self._alarms.discard(alarm)
+            self._alarms.pop(alarm, None)
 
     async def _look_at_controller(self, tree: Tree, alarm: asyncio.Event) -> None:
         found = await tree.get(nodes.CONTROLLER, lambda path: alarm.set())
@@ -197,10 +197,10 @@ class ControllerLoop:
         assert self._term is not None
         term = self._term
         task = asyncio.get_running_loop().create_task(work)
-        term.tasks.add(task)
+        term.tasks[task] = None
 
         def ended(task: asyncio.Task[None]) -> None:
-            term.tasks.discard(task)
+            term.tasks.pop(task, None)
             error = None if task.cancelled() else task.exception()
             if error is None or isinstance(error, SessionExpiredError):
                 return
@@ -314,7 +314,7 @@ class ControllerLoop:
                 alarm.clear()
                 await self._look(term, look, armed, alarm)
         finally:
-            self._alarms.discard(alarm)
+            self._alarms.pop(alarm, None)
 
     async def _look(self, term: _Term, look: Look, armed: asyncio.Future[None], alarm: asyncio.Event) -> None:
         try:
@@ -342,7 +342,7 @@ class ControllerLoop:
 
     def _new_alarm(self) -> asyncio.Event:
         alarm = asyncio.Event()
-        self._alarms.add(alarm)
+        self._alarms[alarm] = None
         return alarm
 
     def _log_brokers(self, found: dict[BrokerId, BrokerInfo]) -> None:

@@ -104,7 +104,7 @@ class Admission:
     def __init__(self, limits: SocketServerSettings) -> None:
         self.limits = limits
         self.long = LongRequests()
-        self.connections: set[Client] = set()
+        self.connections: dict[Client, None] = {}  # the oldest first
         self.held_bytes = 0  # of large requests, from their first byte to their answer
         self.refused = 0  # connections, since the start: there were too many
         self.misused = 0  # connections, since the start: the client broke the protocol
@@ -135,7 +135,7 @@ class Admission:
 
     def admit(self, connection: Client) -> bool:
         """Count the connection; may it stay? One line of the log while there are too many."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.refused += len(self.connections) > self._connections_max
         was_full, self._is_full = self._is_full, len(self.connections) > self._connections_max
         if self._is_full and not was_full:
@@ -146,7 +146,7 @@ class Admission:
         return not self._is_full and not self.is_closing
 
     def forget(self, connection: Client) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._for_room.pop(connection, None)
         self._for_bytes.pop(connection, None)
         if not self.connections:

@@ -38,7 +38,7 @@ class Server:
         features: Callable[[], Features] = lambda: DEFAULT_FEATURES,
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
-        self.connections = cast("set[Connection]", self.admission.connections)
+        self.connections = cast("dict[Connection, None]", self.admission.connections)
         self._service = Service(handlers, self.admission, observer, turns, features)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from logstore.errors import DiskFullError, InvalidConfigError, PylogError
 from logstore.log.log import Log
 from logstore.store.catalog import TopicInfo
 from replication.config.broker import BrokerConfig
-from replication.coordination import cluster, registration
+from replication.coordination import cluster, nodes, registration
 from replication.coordination.tree import Tree
 from replication.model.cluster import Replica, TopicPartition
 from replication.model.cluster import TopicInfo as ClusterTopic
@@ -55,6 +55,7 @@ class Partitions:
         self._asking = asking
         self.counters = counters
         self._topic_configs: dict[str, LogConfig] = {}
+        self._unread: set[str] = set()  # topics of which a node was malformed at the start
 
     async def open(self, tree: Tree) -> Sequence[TopicInfo]:
         """Take the directory, and recover its logs; return the topics that were adopted with it (see `adoption`).
@@ -112,6 +113,10 @@ class Partitions:
         """Note if an ISR counts on a replica that is missing here, after a change of the disk for example."""
         topics = await cluster.read_topics(tree)
         states = await cluster.read_states(tree, self._assigned(topics))
+        without = [tp for tp, state in states.items() if state is None]
+        found = await tree.read_batch([nodes.state_path(tp) for tp in without]) if without else ()
+        self._unread = {name for name, topic in topics.items() if not topic.partitions}
+        self._unread |= {tp.topic for tp, node in zip(without, found, strict=True) if node is not None}
         for tp in states:
             topic_id = topics[tp.topic].id or ""
             me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)
@@ -191,6 +196,14 @@ class Partitions:
         """Return whether there is a whole replica of this topic, and not of another topic of its name."""
         is_known = tp in self.partitions or tp in self.broken
         return is_known and self.dir.topic_ids.get(tp) == topic_id
+
+    def was_never_here(self, tp: TopicPartition, topic_id: str) -> bool:
+        """Return whether a replica that is not on disk is a new one.
+
+        The start has found all others on which an ISR counted, unless their topic could not be read then.
+        """
+        is_known = (tp in self.partitions or tp in self.broken) and self.dir.topic_ids.get(tp) in (None, topic_id)
+        return not is_known and tp.topic not in self._unread
 
     async def find_or_create(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, Partition | Exception]:
         """Return the replicas of these topic ids, created where they are missing, or the errors in their places."""

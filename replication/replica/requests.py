@@ -198,11 +198,15 @@ class ControllerRequests:
         return {**await self._replicas.find_or_create(topic_ids), **lost}
 
     def _is_lost(self, row: LeaderAndIsrPartitionState) -> bool:
-        """Return whether the ISR counts on a replica that is gone from the disk, and nobody knows of the loss."""
+        """Return whether the ISR counts on a replica that is gone from the disk, and nobody knows of the loss.
+
+        A replica is new, too, if the controller that created the partition died before it could tell anybody.
+        """
         me = Replica(row.tp, self._replicas.broker)
         is_on_disk = self._replicas.is_on_disk(row.tp, row.topic_id)
+        is_new = row.is_new or self._replicas.was_never_here(row.tp, row.topic_id)
         return not self._replicas.has_lost_writes and is_replica_lost(
-            me, row.state, is_on_disk=is_on_disk, is_new=row.is_new
+            me, row.state, is_on_disk=is_on_disk, is_new=is_new
         )
 
     async def _take(

@@ -4,8 +4,10 @@ import sys
 import time
 import traceback
 
-from logstore.errors import PylogError
-from tests.sim.simulation import Mutant, simulate
+from tests.sim.mutants import Mutant
+from tests.sim.simulation import UnforeseenError, simulate
+
+TOLD_EVERY = 100  # seeds
 
 
 def main() -> int:
@@ -13,18 +15,20 @@ def main() -> int:
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     mutant = Mutant[sys.argv[3]] if len(sys.argv) > 3 else None
     broken, begun = [], time.monotonic()
-    for seed in range(first, first + count):
+    for number, seed in enumerate(range(first, first + count), 1):
         try:
             summary = simulate(seed, mutant)
             if count == 1:
                 print(summary)
-        except (AssertionError, PylogError) as error:
+        except (AssertionError, UnforeseenError) as error:
             broken.append(seed)
-            print(f"{type(error).__name__}: {error}"[:600])
+            print(f"{type(error).__name__}: {error}"[:600], flush=True)
             if count == 1:
                 traceback.print_exc()
-    seconds = time.monotonic() - begun
-    print(f"{count} seeds in {seconds:.1f} s ({seconds / count * 1000:.0f} ms each), broken: {broken}")
+        if number % TOLD_EVERY == 0 or number == count:
+            seconds = time.monotonic() - begun
+            told = f"{number} seeds in {seconds:.1f} s ({seconds / number * 1000:.0f} ms each), broken: {broken}"
+            print(told, flush=True)
     return bool(broken)
 
 

@@ -1,61 +1,173 @@
-"""A broker: its partitions on a simulated disk, its controller; what the driver of a real one does, in short."""
+"""A machine with a disk, on which one life of the product's `Broker` follows the other; and what the laws see of it."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from functools import partial
+import asyncio
+import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from logstore.config import LogConfig
-from logstore.env import Env
-from logstore.errors import OffsetOutOfRangeError
+from logstore.checkpoint import read_checkpoint
+from logstore.env import Clock, Env
+from logstore.errors import CorruptLogError, PylogError, StorageError
+from logstore.log import soundness
 from logstore.log.log import Log
-from replication.controller.machine import events
-from replication.controller.machine.state import Controller
-from replication.controller.machine.state import ControllerSettings as ControllerLimits
-from replication.controller.machine.step import step as controller_step
-from replication.errors import ErrorCode
-from replication.model.cluster import Offline, Replica, TopicPartition
+from logstore.store.log_dir import BROKER
+from logstore.store.recovery_points import FILE_NAME as RECOVERY_POINTS
+from replication.broker.broker import Broker
+from replication.config.broker import BrokerConfig
+from replication.model.cluster import NO_EPOCH, TopicPartition
 from replication.model.state_changes import StateChange
-from replication.replica.machine import follower, isr, leadership
-from replication.replica.storage.log_dir import ReplicaLogDir
-from tests.sim.partition import Partition
-from tests.sim.repairs import Repairs
-from tests.sim.tree import Session, Tree
-from tests.sim.world import World
+from replication.replica.leader.leader import Leader
+from replication.replica.machine import follower, isr
+from replication.replica.partition import Partition
+from replication.replica.storage.offline import OfflineReplicas
+from tests.sim.world import CLIENTS_PORT, Life, World
 from tests.support.disk import Crash, Disk, Inode, PowerCut
 
+if TYPE_CHECKING:
+    from tests.sim.simulation import Simulation
+
 ROOT = Path("/broker")
+ODD = "looks odd"  # why a replica is offline, in one of the faults
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-TICK_MS = 100
-RETRY_MS = 60
-LOG_SETTINGS = LogConfig(segment_bytes=2000, index_interval_bytes=400, max_message_bytes=2000)
-CONTROLLER_LIMITS = ControllerLimits(leader_imbalance_check_interval_seconds=2)
+SETTINGS = {
+    "log.dirs": str(ROOT),
+    "coordination": "sqlite:the store of the simulation",
+    "zookeeper.session.timeout.ms": 500,
+    "num.io.threads": 2,
+    "auto.create.topics.enable": False,
+    "replica.lag.time.max.ms": 400,
+    "replica.fetch.wait.max.ms": 200,
+    "replica.fetch.backoff.ms": 100,
+    "replica.fetch.max.bytes": 1024,
+    "replica.socket.timeout.ms": 1000,
+    "replica.high.watermark.checkpoint.interval.ms": 500,
+    "controlled.shutdown.retry.backoff.ms": 100,
+    "leader.imbalance.check.interval.seconds": 2,
+    "log.cleaner.enable": False,
+    "log.scrub.interval.ms": -1,
+    "log.flush.offset.checkpoint.interval.ms": 400,
+    "log.segment.bytes": 2000,
+    "log.index.interval.bytes": 400,
+    "message.max.bytes": 2000,
+}
+
+
+class SimDisk(Disk):
+    """One that is slow or out of order now and then, and ends the life of who changes it when it is cut."""
+
+    world: World
+    life: Life
+
+    def _changes(self, in_part=lambda _: None) -> bool:
+        if self.life.is_over:
+            raise PowerCut
+        is_cut = super()._changes(in_part)
+        self.life.is_cut |= is_cut
+        return is_cut
+
+    def _may_fail(self, path, times: int = 1) -> None:
+        if not self.life.is_over and str(path).endswith(".log") and self.world.chance(times * self.world.fails):
+            raise StorageError(f"{path}: Input/output error")
+
+    def write(self, path, position, data) -> None:
+        self._may_fail(path)
+        super().write(path, position, data)
+
+    def truncate(self, path, size) -> None:
+        self._may_fail(path, 20)  # there are far fewer of these
+        super().truncate(path, size)
+
+    @property
+    def is_syncing(self) -> bool:
+        return not self.life.is_over and self.world.chance(self.world.busy)
+
+
+class SimClock(Clock):
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ms(self) -> int:
+        return 1_000_000 + self._world.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._world.now_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+
+class StateChanges:
+    """The state-change log, of which the laws want the warnings of a controller."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+
+    def write(self, change: StateChange) -> None:
+        if change.level == "WARN" and "potential data loss" in change.message:
+            self._broker.sim.loss_announced(change.message)
+
+    def flush(self) -> None: ...
+
+
+class Seen:
+    """A partition of a broker, as it was behind the last event there."""
+
+    def __init__(self, broker: SimBroker, partition: Partition) -> None:
+        self.broker, self.partition, self.tp = broker, partition, partition.tp
+        self.log: Log = partition.replica.log
+        self.role: isr.Leading | follower.FollowerState | None = None
+        self.led_epoch, self.life = -1, broker.lives
+        self.high_watermark = self.idle_high_watermark = partition.high_watermark
+        self.log_end_offset = self.log.log_end_offset
+
+    @property
+    def known_epoch(self) -> int | None:
+        return self.partition.known_leader_epoch
+
+    def look(self) -> bool:
+        """Tell the simulation what has changed; False: nothing has."""
+        role = self.partition.role
+        state = None if role is None else role.state
+        if state is self.role:
+            return False
+        before, self.role, sim = self.role, state, self.broker.sim
+        self.idle_high_watermark, self.high_watermark = self.high_watermark, self.partition.high_watermark
+        self.log_end_offset = self.log.log_end_offset if state is None else state.log_end_offset
+        if isinstance(state, isr.Leading):
+            is_new = not isinstance(before, isr.Leading) or before.leader_epoch != state.leader_epoch
+            if is_new:
+                self.led_epoch = state.leader_epoch
+                sim.leads(self, state)
+            if is_new or before.high_watermark != state.high_watermark:
+                sim.laws.committed_by(self)
+        return True
 
 
 class SimBroker:
-    """See the module. `peers` are all brokers; `watcher` checks the laws."""
-
-    def __init__(self, id: int, world: World, tree: Tree, watcher: Any, *, min_insync: int) -> None:
-        self.id, self.world, self.tree, self.watcher = id, world, tree, watcher
-        self.min_insync = min_insync
-        self.peers: dict[int, SimBroker] = {}
-        self.follow = follower.follow
-        self.judge_request = leadership.judge_request
-        self.waits_outlive_roles = False
-        self.acked_later = 0
-        self.boots = 0
-        self.life = 0
+    def __init__(self, id: int, sim: Simulation) -> None:
+        self.id, self.host, self.sim, self.world = id, f"b{id}", sim, sim.world
+        self.boots = self.lives = 0
+        self.broker: Broker | None = None
         self.is_up = False
-        self.paused_until_ms = 0
+        self.seen: dict[TopicPartition, Seen] = {}
+        self.known_controller_epoch = 0
         self.replace_disk()
-        self._forget()
+
+    @property
+    def partitions(self) -> dict[TopicPartition, Seen]:
+        return self.seen
+
+    @property
+    def epoch(self) -> int:
+        return NO_EPOCH if self.broker is None else self.broker.lifecycle.epoch
 
     def replace_disk(self) -> None:
         """An empty one, in a machine that is booted for it."""
-        self.disk = Disk(seed=self.id)
+        self.life = Life(self.world.loop, self.host)
+        self.disk = SimDisk(seed=self.id)
+        self.disk.life = self.life
         self.disk.mkdir(ROOT)
         self.disk.fsync(ROOT.parent)
         self._boot_machine()
@@ -68,347 +180,118 @@ class SimBroker:
         self.disk.directories[str(Path(BOOT_ID).parent)] = 0
         self.disk.synced_directories.add(str(Path(BOOT_ID).parent))
 
-    def _forget(self) -> None:
-        self.env = Env(self.world_clock(), self.disk)
-        self.session: Session | None = None
-        self.epoch = -1
-        self.partitions: dict[TopicPartition, Partition] = {}
-        self.controller = Controller(broker=self.id)
-        self.known_controller_epoch = 0
-        self.outbox: dict[int, deque[Any]] = {}
-        self.sending: set[int] = set()
-        self.out_of_order: Offline | None = None  # by a fault, beside what is damaged
-        self.repairs = Repairs(self)
-        self.deleted: dict[TopicPartition, int] = {}  # and in which leader epoch
-        self.directory: ReplicaLogDir | None = None
-
-    def world_clock(self) -> Any:
-        world = self.world
-
-        class Clock:
-            def now_ms(self) -> int:
-                return world.now_ms
-
-            def monotonic_ms(self) -> int:
-                return world.now_ms
-
-            def sleep_ms(self, duration_ms: float) -> None:
-                raise AssertionError("nobody sleeps here")
-
-        return Clock()
-
     # ------------------------------------------------------------------- life
 
     def start(self) -> None:
-        self.life += 1
+        self.life = Life(self.world.loop, self.host)
+        self.disk.world, self.disk.life = self.world, self.life
         self.is_up = True
-        self.paused_until_ms = 0
-        self._forget()
-        self.guarded(self._boot)
+        self.lives += 1
+        self.seen, self.known_controller_epoch, self.broker = {}, 0, None
+        self.life.soon(self._boot)
 
     def _boot(self) -> None:
-        self.directory = directory = ReplicaLogDir.open(ROOT, self.env)
-        directory.look()
-        for tp, log in sorted(directory.recover(lambda topic: LOG_SETTINGS, threads=1).items()):
-            assert isinstance(log, Log), f"{tp} is not recovered: {log}"
-            self.watcher.booted(self, tp, log)
-            self.partitions[tp] = Partition(self, tp, log, directory.high_watermarks.get(tp, 0))
-        self.repairs.begin()
-        for tp, state in self.tree.states.items():
-            me, is_here = Replica(tp, self.id), tp in self.partitions
-            if self.id in self.tree.replicas(tp) and leadership.is_replica_lost(
-                me, state, is_on_disk=is_here, is_new=False
-            ):
-                directory.has_lost_writes = True
-        self.session = self.tree.connect(self)
-        self._register(self.session)
-        self._tick()
+        loop, dice = self.world.loop, random.Random(self.world.random.getrandbits(64))
+        self.env = Env(SimClock(self.world), self.disk, dice, loop.worker)
+        own = {"broker.id": self.id, "listeners": f"PLAINTEXT://{self.host}:{CLIENTS_PORT}"}
+        config = BrokerConfig.from_properties(SETTINGS | own)
+        self.disk.mkdir(ROOT / BROKER)
+        self.broker = Broker(config, self.env, opening=self.sim.store.open, state_changes=StateChanges(self))  # type: ignore[arg-type]
+        asyncio.ensure_future(self.broker.start()).add_done_callback(self._ended_early)
 
-    @property
-    def replicas(self) -> ReplicaLogDir:
-        """What a broker keeps of its replicas on its disk."""
-        assert self.directory is not None, "it is up"
-        return self.directory
+    def _ended_early(self, starting: asyncio.Task[Any]) -> None:
+        """As a process that cannot start: it ends, and somebody starts it again."""
+        error = starting.exception()
+        if isinstance(error, PylogError | OSError):
+            self.world.note(f"{self.id}: cannot start: {error}")
+            self.world.after(0, lambda life=self.life: self.sim.down(self, Crash.KILLED, life))
+        elif error is not None:
+            self.world.broken.append(error)
+
+    def shut_down(self) -> None:
+        """As a process does at a SIGTERM."""
+        if self.broker is not None:
+            self.life.soon(self._stop, self.broker)
+
+    def _stop(self, broker: Broker) -> None:
+        def stopped(stopping: asyncio.Task[None], life: Life = self.life) -> None:
+            if (error := stopping.exception()) is not None:
+                self.world.broken.append(error)
+            self.world.after(0, lambda: self.sim.down(self, Crash.KILLED, life))
+
+        asyncio.ensure_future(broker.stop()).add_done_callback(stopped)
 
     def die(self, kind: Crash) -> None:
-        """The process is gone, and after a power failure what was not synced, too."""
+        """The process is gone, and after a failure of the power what was not synced, too."""
         self.is_up = False
+        self.life.end(is_told=kind is Crash.KILLED)
         self.disk = self.disk.after_crash(kind)
+        self.disk.world, self.disk.life = self.world, Life(self.world.loop, self.host)  # of tools, until the next start
         if kind is not Crash.KILLED:
             self._boot_machine()
-        self.watcher.died(self, kind)
+        self.sim.died(self, kind)
+        self.broker = None
 
-    def guarded(self, what: Callable[[], None]) -> None:
-        """Do it; the disk may be set to end this life in the middle."""
+    def fall_out_of_order(self, tp: TopicPartition | None) -> None:
+        """These replicas (None: all) are offline from now on."""
+        if self.broker is not None:
+            offline = self.broker.replicas.offline
+            if tp is None:
+                self.life.soon(offline.mark_all, ODD)
+            elif tp not in offline.reasons:
+                self.life.soon(offline.mark, tp, ODD)
+
+    def come_into_order(self) -> None:
+        def clear(offline: OfflineReplicas) -> None:
+            offline.clear_all()
+            for tp in [tp for tp, reason in offline.reasons.items() if reason == ODD]:
+                offline.clear(tp)
+
+        if self.broker is not None:
+            self.life.soon(clear, self.broker.replicas.offline)
+
+    def scrub(self) -> None:
+        """As the scrub does, which has a thread of its own in a broker."""
+        for seen in self.seen.values() if self.is_up else ():
+            if (found := soundness.find(seen.log)) is not None:
+                error = CorruptLogError(found.path, found.position, found.reason)
+                self.life.soon(seen.partition.replica.suspect, error)
+
+    # ------------------------------------------------------------ what is seen
+
+    def look(self) -> bool:
+        """Tell the simulation what has changed by the last event; False: nothing has."""
+        broker = self.broker
+        if broker is None:
+            return False
+        is_news = False
+        partitions = broker.replicas.partitions()
+        for tp, partition in partitions.items():
+            seen = self.seen.get(tp)
+            if seen is None or seen.partition is not partition:
+                if seen is not None:
+                    self.sim.deletes(seen)
+                seen = self.seen[tp] = Seen(self, partition)
+                self.sim.laws.booted(self, tp, seen.log)
+                is_news = True
+            is_news |= seen.look()
+        for tp in [tp for tp in self.seen if tp not in partitions]:
+            self.sim.deletes(self.seen.pop(tp))
+            is_news = True
+        epoch = broker.replicas.requests.controller_epoch
+        if epoch != self.known_controller_epoch:
+            self.sim.laws.obeys(self, epoch)
+            self.known_controller_epoch = epoch
+        return is_news
+
+    def flushed_to(self, tp: TopicPartition) -> int:
         try:
-            what()
-        except PowerCut:
-            self.die(self.watcher.kind_of_cut(self))
+            rows = read_checkpoint(self.env, ROOT / RECOVERY_POINTS)
+        except FileNotFoundError:
+            return 0
+        return {TopicPartition(topic, int(p)): int(offset) for topic, p, offset in rows}.get(tp, 0)
 
-    def stop(self) -> None:
-        """An orderly end: everything is flushed, the session closed."""
-        if self.session is not None:
-            self.tree.close(self.session)
-        self._note_high_watermarks()
-        self.replicas.close({tp: partition.log for tp, partition in self.partitions.items()})
-        self.is_up = False
-        self.disk = self.disk.after_crash(Crash.KILLED)
-
-    def on_session_over(self, session: Session) -> None:
-        """The tree has forgotten this broker: so it leads and follows nothing, and registers anew."""
-        if session is not self.session:
-            return
-        self.epoch = -1
-        self.post(events.Resigned())
-        for partition in self.partitions.values():
-            partition.leave_role()
-            partition.known_epoch, partition.is_loss_decided = None, False
-        self.repairs.untold()
-        self.session = self.tree.connect(self)
-        self._register(self.session)
-
-    def _register(self, session: Session) -> None:
-        def registered(epoch: int | None) -> None:
-            if session is not self.session:
-                return
-            if epoch is None:
-                self.world.timer(self, RETRY_MS, lambda: self._register(session))
-                return
-            self.epoch = epoch
-            self.write_offline()  # it may be another by now
-            self.on_controller_gone()
-
-        has_lost = self.replicas.has_lost_writes
-        said = self.offline
-        self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=has_lost, offline=said), registered)
-
-    @property
-    def offline(self) -> Offline | None:
-        """The replicas that fetch nothing."""
-        some = self.out_of_order or Offline()
-        every = Offline(some.everything, {**some.partitions, **self.repairs.offline})
-        return every if every != Offline() else None
-
-    def fall_out_of_order(self, offline: Offline | None) -> None:
-        """These replicas, too, fetch nothing from now on."""
-        self.out_of_order = offline
-        self.write_offline()
-
-    def write_offline(self) -> None:
-        """The tree says so as soon as it can."""
-        session = self.session
-        if self.is_up and session is not None:
-            self.ask_tree(lambda: self.tree.write_offline(session, self.id, self.offline), lambda _: None)
-
-    def ask_tree(
-        self, change: Callable[[], Any], answered: Callable[[Any], None], *, is_among_news: bool = False
-    ) -> None:
-        assert self.session is not None
-        self.tree.request(self.session, change, answered, is_among_news=is_among_news)
-
-    def _tick(self) -> None:
-        for partition in self.partitions.values():
-            if isinstance(partition.role, isr.Leading):
-                partition.lead_on(isr.Ticked(self.world.now_ms))
-        self.post(events.Ticked(self.world.now_ms))
-        if self.world.chance(0.1):
-            self._note_high_watermarks()
-        if self.world.chance(0.05) and self.partitions:
-            self.flush(self.world.random.choice(list(self.partitions.values())))
-        if self.world.chance(0.1) and self.partitions:
-            self.repairs.scrub(self.world.random.choice(list(self.partitions)))
-        self.world.timer(self, TICK_MS, self._tick)
-
-    # ------------------------------------------------------------- checkpoints
-
-    def flush(self, partition: Partition) -> None:
-        self.replicas.flush([(partition.tp, partition.log)])
-
-    def _note_high_watermarks(self) -> None:
-        offsets = {tp: partition.high_watermark for tp, partition in self.partitions.items()}
-        self.replicas.note_high_watermarks(offsets, self.replicas.cuts())
-
-    # ----------------------------------------------------------- as controller
-
-    def on_controller_gone(self) -> None:
-        """Whoever makes the node first is the next one. The news may be old: then this broker may be it already."""
-        session = self.session
-        assert session is not None
-
-        def answered(epoch: int | None) -> None:
-            if session is not self.session or epoch == self.controller.epoch:
-                return
-            if epoch is None:
-                self.post(events.Resigned())
-            else:
-                self.outbox, self.sending = {}, set()
-                self.post(events.Elected(epoch))
-
-        self.ask_tree(lambda: self.tree.become_controller(session, self.id), answered)
-
-    def post(self, event: events.Event) -> None:
-        self.controller, effects = controller_step(self.controller, event, CONTROLLER_LIMITS)
-        for effect in effects:
-            self._perform(effect)
-
-    def _perform(self, effect: events.Effect) -> None:
-        match effect:
-            case events.WriteStates():
-                epoch = self.controller.epoch
-                self.ask_tree(
-                    partial(self.tree.write_states, effect),
-                    lambda outcome: self.post(outcome) if self.controller.epoch == epoch else None,
-                )
-            case events.WriteReassignment():
-                epoch = self.controller.epoch
-                self.ask_tree(
-                    partial(self.tree.write_reassignment, effect),
-                    lambda outcome: self.post(outcome) if self.controller.epoch == epoch else None,
-                    is_among_news=True,
-                )
-            case events.SendLeaderAndIsr() | events.SendStopReplica():
-                self.outbox.setdefault(effect.broker, deque()).append(effect)
-                self._send_next(effect.broker)
-            case events.LoadContext():
-                self.ask_tree(
-                    self.tree.load,
-                    lambda cluster: self.post(events.ContextLoaded(cluster, self.world.now_ms)),
-                    is_among_news=True,
-                )
-            case StateChange("WARN", message):
-                self.watcher.loss_announced(message)
-            case events.AnswerControlledShutdown(request, remaining):
-                self.watcher.shutdown_answered(request, remaining)
-            case events.DeleteElection():
-                self.ask_tree(self.tree.delete_election, lambda _: None)
-            case events.Resign():
-                session = self.session
-                assert session is not None
-                self.ask_tree(lambda: self.tree.give_up_controller(session), lambda _: None)
-
-    def _send_next(self, broker: int) -> None:
-        """One request at a time to each broker, again and again until it is answered or its life is over."""
-        queue = self.outbox.get(broker)
-        if not queue or broker in self.sending:
-            return
-        request = queue[0]
-        live = self.controller.brokers.get(broker)
-        if request.controller_epoch != self.controller.epoch or live is None or live.epoch != request.broker_epoch:
-            queue.popleft()
-            self._send_next(broker)
-            return
-        self.sending.add(broker)
-        target = self.peers[broker]
-
-        def answered(answer: Any) -> None:
-            self.sending.discard(broker)
-            if answer in (None, ErrorCode.STALE_BROKER_EPOCH):  # it may not know its epoch yet
-                self.world.timer(self, RETRY_MS, lambda: self._send_next(broker))
-            else:
-                if queue and queue[0] is request:
-                    queue.popleft()
-                    self._note_deleted(request, answer)
-                self._send_next(broker)
-
-        self.world.call(self, target, lambda reply: target.on_request(request, reply), answered)
-
-    def _note_deleted(self, request: Any, answer: Any) -> None:
-        if isinstance(request, events.SendStopReplica) and request.delete:
-            tps = [stop.tp for stop in request.partitions]
-            is_done = answer is ErrorCode.NONE
-            done, failed = (tuple(tps), ()) if is_done else ((), tuple(tps))
-            self.post(events.ReplicasDeleted(request.broker, done, failed))
-
-    # --------------------------------------------------------------- as broker
-
-    def on_request(self, request: Any, reply: Callable[[Any], None]) -> None:
-        error = self._error(request, is_looked_up=False)
-        if error is None:
-            self.ask_tree(lambda: self.tree.controller_epoch, partial(self._looked_up, request, reply))
-        else:
-            self._obey(request, error, reply)
-
-    def _error(self, request: Any, *, is_looked_up: bool) -> ErrorCode | None:
-        return self.judge_request(
-            known_controller_epoch=self.known_controller_epoch,
-            controller_epoch=request.controller_epoch,
-            own_broker_epoch=self.epoch,
-            broker_epoch=request.broker_epoch,
-            is_looked_up=is_looked_up,
-        )
-
-    def _looked_up(self, request: Any, reply: Callable[[Any], None], controller_epoch: int) -> None:
-        self.known_controller_epoch = controller_epoch
-        self._obey(request, self._error(request, is_looked_up=True), reply)
-
-    def _obey(self, request: Any, error: ErrorCode | None, reply: Callable[[Any], None]) -> None:
-        if error is ErrorCode.NONE:
-            self.watcher.obeys(self, request)
-            self.known_controller_epoch = request.controller_epoch
-            if isinstance(request, events.SendLeaderAndIsr):
-                for news in request.partitions:
-                    if news.state.leader_epoch > self.deleted.get(news.tp, -1):
-                        self._partition(news.tp).take_role(news)
-                        self.repairs.told(news.tp, news.state)
-                self._maybe_forget_loss()
-            else:
-                for stop in request.partitions:
-                    self._stop(stop, delete=request.delete)
-        reply(error)
-
-    def _stop(self, stop: events.Stop, *, delete: bool) -> None:
-        """Not one that has become a replica again."""
-        partition = self.partitions.get(stop.tp)
-        if partition is None or 0 <= stop.leader_epoch < (partition.known_epoch or 0):
-            return
-        partition.leave_role()
-        if delete:
-            self.watcher.deletes(partition)
-            del self.partitions[stop.tp]
-            self.repairs.forget(stop.tp)
-            self.deleted[stop.tp] = stop.leader_epoch
-            partition.log.close()
-            self.replicas.delete(stop.tp, 0)
-
-    def _maybe_forget_loss(self) -> None:
-        """Once the controller has decided about every replica of this life, no ISR counts on the former one."""
-        assigned = [
-            TopicPartition(name, number)
-            for name, topic in self.tree.topics.items()
-            for number, replicas in topic.partitions.items()
-            if self.id in replicas
-        ]
-        is_decided = all(tp in self.partitions and self.partitions[tp].is_loss_decided for tp in assigned)
-        if self.replicas.has_lost_writes and is_decided:
-            session = self.session
-            assert session is not None
-
-            def answered(is_forgotten: bool) -> None:
-                if is_forgotten:
-                    self.replicas.note_boot()
-
-            self.ask_tree(lambda: self.tree.forget_loss(session, self.id), answered)
-
-    def _partition(self, tp: TopicPartition) -> Partition:
-        if tp not in self.partitions:
-            topic_id = self.tree.topics[tp.topic].id
-            assert topic_id is not None
-            self.replicas.create_logs({tp: topic_id})
-            self.partitions[tp] = Partition(self, tp, self.replicas.open_log(tp, topic_id, LOG_SETTINGS), 0)
-        return self.partitions[tp]
-
-    def read(self, tp: TopicPartition, offset: int, reply: Callable[[Any], None]) -> None:
-        """A consumer's fetch: below the HW only."""
-        partition = self.partitions.get(tp)
-        if partition is None or not isinstance(partition.role, isr.Leading):
-            reply(None)
-            return
-        if offset > partition.high_watermark:
-            reply(("behind", partition.high_watermark))
-            return
-        try:
-            found = partition.log.read(offset, max_bytes=4096, upper=partition.high_watermark)
-        except OffsetOutOfRangeError:
-            reply(None)
-            return
-        reply(("data", bytes(found.data), partition.role.leader_epoch))
+    def leads(self, tp: TopicPartition) -> int:
+        """The leader epoch in which it leads the partition; -1 if it does not."""
+        seen = self.seen.get(tp)
+        return seen.led_epoch if seen is not None and isinstance(seen.partition.role, Leader) else -1

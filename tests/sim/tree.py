@@ -1,300 +1,394 @@
-"""The coordination tree: sessions that end, ephemeral nodes, conditional writes in one step, news in order.
+"""The coordination store: nodes in memory, and sessions with it that end, are cut off, and lose answers.
 
-Brokers reach it through requests that take time. A broker that is cut off gets its answers, or the news that its
-session has ended, when it is back.
+`Store` is what brokers agree on; `SimTree` is one session, as `replication.coordination.tree` promises it. What a
+session is told comes in the order of things. While it is cut off its calls fail, and what was in flight is done or not.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from replication.controller.machine import events
-from replication.model.cluster import (
-    NO_LEADER,
-    BrokerInfo,
-    ClusterState,
-    Election,
-    LeaderAndIsr,
-    Offline,
-    Reassignment,
-    TopicInfo,
-    TopicPartition,
+from replication.coordination import nodes
+from replication.coordination.tree import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    Done,
+    EphemeralParentError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RefusedError,
+    SessionEvent,
+    SessionExpiredError,
+    SetData,
+    Step,
+    Tree,
+    check_path,
+    check_steps,
 )
-from tests.sim.world import World
-from tests.support import reassigning
+from replication.model.cluster import NO_LEADER, Assignment, Election, LeaderAndIsr, Reassignment, TopicPartition
+from tests.sim.world import LIFE, Channel, Life, World
 
-SESSION_TIMEOUT_MS = 500
-EXPIRY_CHECK_MS = 50
-ID = "tree"
-
-
-@dataclass
-class Session:
-    owner: Any
-    life: int
-    seen_ms: int
-    is_over: bool = False
-    news_at_ms: int = 0
-    news: deque[Callable[[Any], None]] = field(default_factory=deque)
+LOOK_MS = 50
+HOST = "tree"
 
 
-@dataclass
-class Tree:
-    """See the module. `checks_controller_epoch` is false in one of the mutants."""
+@dataclass(slots=True)
+class _Node:
+    node: Node
+    children: dict[str, None] = field(default_factory=dict)
+    made: int = 0
 
-    world: World
-    topics: dict[str, TopicInfo] = field(default_factory=dict)
-    states: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
-    plans: dict[TopicPartition, Reassignment] = field(default_factory=dict)
-    brokers: dict[int, tuple[BrokerInfo, Session]] = field(default_factory=dict)
-    offline: dict[int, Offline] = field(default_factory=dict)
-    election: Election = field(default_factory=Election)
-    controller: tuple[int, Session] | None = None
-    controller_epoch: int = 0
-    sessions: list[Session] = field(default_factory=list)
-    clock: int = 0  # counts creations, as a creation version does
-    checks_controller_epoch: bool = True
-    id: str = ID
 
-    def __post_init__(self) -> None:
-        self.world.after(EXPIRY_CHECK_MS, self._expire)
+class Store:
+    """`number` counts the changes. `checks_controller_epoch` is false in one of the mutants."""
 
-    # --------------------------------------------------------------- sessions
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.number = 0
+        self.sessions: dict[int, SimTree] = {}
+        self.checks_controller_epoch = True
+        self._nodes: dict[str, _Node] = {"/": _Node(Node(b"", 0, 0))}
+        self._watches: dict[tuple[str, bool], list[tuple[SimTree, Callable[[str], None]]]] = {}
+        self._session_numbers = itertools.count(1)
+        self._undo: list[Callable[[], object]] = []
+        self._touched: dict[tuple[str, bool], None] = {}
+        self._seen: dict[str, tuple[int, Any]] = {}
+        world.after(LOOK_MS, self._look)
 
-    def connect(self, owner: Any) -> Session:
-        session = Session(owner, owner.life, self.world.now_ms)
-        self.sessions.append(session)
-        return session
+    async def open(self, address: str, *, on_session, session_timeout_ms: int, **_: Any) -> SimTree:
+        tree = SimTree(self, next(self._session_numbers), LIFE.get(), on_session, session_timeout_ms)
+        await tree.call(lambda: self.sessions.setdefault(tree.session, tree), is_first=True)
+        return tree
 
-    def is_reachable(self, owner: Any) -> bool:
-        return (owner.id, ID) not in self.world.cuts and owner.paused_until_ms <= self.world.now_ms
+    def _look(self) -> None:
+        for session in tuple(self.sessions.values()):
+            session.look()
+        self.world.after(LOOK_MS, self._look)
 
-    def close(self, session: Session) -> None:
-        """The session ends, whoever wanted that; its nodes go, and everybody hears of it."""
-        if session.is_over:
+    # ------------------------------------------------------------------ nodes
+
+    def node(self, path: str) -> Node | None:
+        found = self._nodes.get(path)
+        return None if found is None else found.node
+
+    def children(self, path: str) -> tuple[str, ...]:
+        if path not in self._nodes:
+            raise NoNodeError(path)
+        return tuple(sorted(self._nodes[path].children))
+
+    def watch(self, path: str, session: SimTree, watch: Callable[[str], None] | None, *, children: bool) -> None:
+        if watch is not None:
+            waiting = self._watches.setdefault((path, children), [])
+            if (session, watch) not in waiting:
+                waiting.append((session, watch))
+
+    def forget_watches(self, session: SimTree) -> None:
+        for key, waiting in tuple(self._watches.items()):
+            self._watches[key] = [each for each in waiting if each[0] is not session]
+
+    def apply(self, steps: Sequence[Step], session: int = 0) -> tuple[Done, ...]:
+        """All of them, or none."""
+        self.number += 1
+        self._undo, self._touched = [], {}
+        done = []
+        for index, step in enumerate(steps):
+            try:
+                done.append(self._apply(step, session))
+            except RefusedError as refused:
+                for undo in reversed(self._undo):
+                    undo()
+                refused.index = index
+                raise
+        for path, is_children in self._touched:
+            for watching, watch in self._watches.pop((path, is_children), ()):
+                watching.tell(watch, path)
+        return tuple(done)
+
+    def _apply(self, step: Step, session: int) -> Done:
+        match step:
+            case Check(path, version):
+                if self.checks_controller_epoch or path != nodes.CONTROLLER_EPOCH:
+                    self._require(path, version)
+                return Done(path)
+            case SetData(path, data, version):
+                found = self._require(path, version)
+                self._put(path, found, found.node.version + 1, data)
+                return Done(path, found.node.version)
+            case Delete(path, version):
+                if self._require(path, version).children:
+                    raise NotEmptyError(path)
+                self._remove(path)
+                return Done(path)
+            case Create():
+                return Done(self._create(step, session), 0)
+
+    def _require(self, path: str, version: int) -> _Node:
+        found = self._nodes.get(path)
+        if found is None:
+            raise NoNodeError(path)
+        if version not in (ANY_VERSION, found.node.version):
+            raise BadVersionError(path)
+        return found
+
+    def _put(self, path: str, found: _Node, version: int, data: bytes) -> None:
+        before = found.node
+        self._undo.append(lambda: setattr(found, "node", before))
+        found.node = Node(data, version, before.creation, before.owner)
+        self._touched[path, False] = None
+        if path.startswith((nodes.TOPICS, nodes.CONTROLLER, nodes.REASSIGNMENT)):
+            self.world.note(f"tree: {path} {data.decode()}")
+
+    def _create(self, step: Create, session: int) -> str:
+        parent = step.path.rpartition("/")[0] or "/"
+        above = self._nodes.get(parent)
+        if above is None:
+            raise NoNodeError(step.path)
+        if above.node.owner:
+            raise EphemeralParentError(step.path)
+        path = f"{step.path}{above.made:010}" if step.sequence else step.path
+        if path in self._nodes:
+            raise NodeExistsError(path)
+        name = path.rpartition("/")[2]
+        self._nodes[path] = _Node(Node(step.data, 0, self.number, session if step.ephemeral else 0))
+        above.children[name] = None
+        above.made += 1
+        self._undo += [lambda: self._nodes.pop(path), lambda: above.children.pop(name)]
+        self._touched.update({(path, False): None, (path, True): None, (parent, True): None})
+        return path
+
+    def _remove(self, path: str) -> None:
+        gone, above = self._nodes.pop(path), self._nodes[parent := path.rpartition("/")[0] or "/"]
+        name = path.rpartition("/")[2]
+        del above.children[name]
+        self._undo += [lambda: self._nodes.update({path: gone}), lambda: above.children.update({name: None})]
+        self._touched.update({(path, False): None, (path, True): None, (parent, True): None})
+
+    def end_session(self, number: int) -> None:
+        if self.sessions.pop(number, None) is not None:
+            mine = [path for path, found in self._nodes.items() if found.node.owner == number]
+            self.world.note(f"tree: session {number} is over, and {mine}")
+            if mine:
+                self.apply([Delete(path) for path in mine])
+
+    # --------------------------------------------------- as laws and tools see it
+
+    def _decoded(self, path: str, decode: Callable[[Node], Any], default: Any) -> Any:
+        found = self._nodes.get(path)
+        if found is None:
+            return default
+        seen = self._seen.get(path)
+        if seen is None or seen[0] is not found.node:
+            seen = self._seen[path] = found.node, decode(found.node)
+        return seen[1]
+
+    def state(self, tp: TopicPartition) -> LeaderAndIsr | None:
+        return self._decoded(nodes.state_path(tp), lambda node: nodes.decode_state(tp, node), None)
+
+    def states(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+        return {tp: found for tp in tps if (found := self.state(tp)) is not None}
+
+    def replicas(self, tp: TopicPartition) -> Assignment:
+        topic = self._decoded(nodes.topic_path(tp.topic), lambda node: nodes.decode_topic(tp.topic, node.data), {})
+        return topic.get(tp.partition, ())
+
+    @property
+    def plans(self) -> dict[TopicPartition, Reassignment]:
+        return self._decoded(nodes.REASSIGNMENT, lambda node: nodes.decode_reassignment(node.data), {})
+
+    @property
+    def controller(self) -> int | None:
+        return self._decoded(nodes.CONTROLLER, lambda node: nodes.decode_controller(node.data), None)
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._decoded(nodes.CONTROLLER_EPOCH, lambda node: nodes.decode_controller_epoch(node.data), 0)
+
+    def epoch_of(self, broker: int) -> int | None:
+        """That of its present life."""
+        path = nodes.broker_path(broker)
+        return self._decoded(path, lambda node: nodes.decode_broker(broker, node).epoch, None)
+
+    def has_lost_writes(self, broker: int) -> bool:
+        found = self.node(nodes.broker_path(broker))
+        return found is not None and nodes.decode_broker(broker, found).lost_writes
+
+    def ask_for_unclean(self, tps: Sequence[TopicPartition]) -> None:
+        """Unclean elections where nobody leads, unless others are under way."""
+        leaderless = tuple(tp for tp, state in self.states(tps).items() if state.leader == NO_LEADER)
+        if leaderless and nodes.ELECTION not in self._nodes:
+            election = Election(leaderless, is_unclean=True)
+            self.apply([Create(nodes.ELECTION, nodes.encode_election(election))])
+
+    def remove_controller(self) -> None:
+        """By hand: its session lives on."""
+        if nodes.CONTROLLER in self._nodes:
+            self.apply([Delete(nodes.CONTROLLER)])
+
+
+class SimTree(Tree):
+    """One session. A new `_connection` forgets what was in flight on the former one."""
+
+    def __init__(self, store: Store, session: int, life: Life, on_session: Any, timeout_ms: int) -> None:
+        self.session, self.token = session, b"%d" % session
+        self._store, self._world, self._life = store, store.world, life
+        self._on_session, self._timeout_ms = on_session, timeout_ms
+        self._state = SessionEvent.CONNECTED
+        self._seen_ms = self._world.now_ms
+        self.lease_end_ms = self._seen_ms + timeout_ms
+        self._calls: dict[Any, None] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        self._out = Channel(self._world, self._life.host, HOST, None)
+        self._in = Channel(self._world, HOST, self._life.host, self._life)
+
+    # -------------------------------------------------------------- the session
+
+    @property
+    def _is_reachable(self) -> bool:
+        cuts, host = self._world.cuts, self._life.host
+        return not (self._life.is_over or self._life.is_paused or (host, HOST) in cuts or (HOST, host) in cuts)
+
+    def look(self) -> None:
+        """The store looks for silence; the session for the store."""
+        now_ms = self._world.now_ms
+        if self._is_reachable:
+            self._seen_ms, self.lease_end_ms = now_ms, now_ms + self._timeout_ms
+            if self._state is SessionEvent.SUSPENDED:
+                self._connect()
+                self._become(SessionEvent.CONNECTED)
             return
-        session.is_over = True
-        self.sessions.remove(session)
-        gone = [broker for broker, (_, owner) in self.brokers.items() if owner is session]
-        for broker in gone:
-            del self.brokers[broker]
-            self.offline.pop(broker, None)
-            self.world.note(f"tree: broker {broker} gone")
-        if self.controller is not None and self.controller[1] is session:
-            self.controller = None
-            self._tell(lambda owner: owner.on_controller_gone())
-        if gone:
-            self._brokers_changed()
+        if now_ms - self._seen_ms > self._timeout_ms:
+            self._store.end_session(self.session)
+            if not self._life.is_over:
+                self._find_out()
+        elif now_ms - self._seen_ms > self._timeout_ms // 3 and not (self._life.is_over or self._life.is_paused):
+            self._suspend()
 
-    def _expire(self) -> None:
-        for session in list(self.sessions):
-            owner = session.owner
-            if owner.is_up and owner.life == session.life and self.is_reachable(owner):
-                session.seen_ms = self.world.now_ms
-            elif self.world.now_ms - session.seen_ms > SESSION_TIMEOUT_MS:
-                self.close(session)
-                life = session.life
-                self._when_reachable(owner, life, lambda o=owner, s=session: o.on_session_over(s))
-        self.world.after(EXPIRY_CHECK_MS, self._expire)
+    def _find_out(self) -> None:
+        """It is over: the broker hears that when it reaches the store."""
+        if not self._is_reachable and not self._life.is_over:
+            self._suspend()
+            self._world.after(LOOK_MS, self._find_out)
+        else:
+            self._become(SessionEvent.EXPIRED)
 
-    def _when_reachable(self, owner: Any, life: int, what: Callable[[], None]) -> None:
-        if owner.life != life or not owner.is_up:
+    def _suspend(self) -> None:
+        if self._state is SessionEvent.CONNECTED and not self._life.is_paused:
+            self._out.drop()
+            self._in.drop()
+            self._store.forget_watches(self)
+            self._become(SessionEvent.SUSPENDED)
+
+    def _become(self, state: SessionEvent) -> None:
+        if self._state in (state, SessionEvent.EXPIRED):
             return
-        if not self.is_reachable(owner):
-            self.world.after(EXPIRY_CHECK_MS, lambda: self._when_reachable(owner, life, what))
+        self._state = state
+        self._life.soon(self._tell_session, state)
+
+    def _tell_session(self, state: SessionEvent) -> None:
+        if state is not SessionEvent.CONNECTED:
+            error = ConnectionLossError("cut off") if state is SessionEvent.SUSPENDED else SessionExpiredError()
+            calls, self._calls = self._calls, {}
+            for call in calls:
+                if not call.done():
+                    call.set_exception(error)
+        self._on_session(state)
+
+    def tell(self, act: Callable[..., object], *args: Any) -> None:
+        if self._state is not SessionEvent.SUSPENDED:
+            self._in.send(act, *args)
+
+    # ------------------------------------------------------------------- calls
+
+    async def call(self, work: Callable[[], Any], *, is_first: bool = False) -> Any:
+        if self._state is SessionEvent.EXPIRED:
+            raise SessionExpiredError
+        if self._state is SessionEvent.SUSPENDED:
+            raise ConnectionLossError("suspended")
+        answer = self._world.loop.create_future()
+        self._calls[answer] = None
+        self._out.send(self._perform, answer, work, is_first)
+        try:
+            return await answer
+        finally:
+            self._calls.pop(answer, None)
+
+    def _perform(self, answer: Any, work: Callable[[], Any], is_first: bool) -> None:
+        if self.session not in self._store.sessions and not is_first:
+            self._become(SessionEvent.EXPIRED)
+            return
+        try:
+            found = work()
+        except RefusedError as refused:
+            self.tell(_fail, answer, refused)
         else:
-            self.world.at(owner, life, what)
+            self.tell(_settle, answer, found)
 
-    # ------------------------------------------------------------------- news
+    def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None: ...
 
-    def _tell(self, what: Callable[[Any], None]) -> None:
-        """Tell every session, each in the order of things, some time later."""
-        for session in self.sessions:
-            self._tell_one(session, what, self.world.random.randint(1, 10))
+    async def multi(self, steps: Sequence[Step]) -> tuple[Done, ...]:
+        checked = check_steps(steps)
+        return await self.call(lambda: self._store.apply(checked, self.session))
 
-    def _tell_one(self, session: Session, what: Callable[[Any], None], delay_ms: int) -> None:
-        at_ms = session.news_at_ms = max(session.news_at_ms, self.world.now_ms + delay_ms)
-        session.news.append(what)
-        self.world.after(
-            at_ms - self.world.now_ms,
-            lambda: self._when_reachable(session.owner, session.life, partial(self._tell_next, session)),
-        )
+    async def write_batch(self, multis: Sequence[Sequence[Step]]):
+        def each():
+            for steps in multis:
+                try:
+                    yield self._store.apply(steps, self.session)
+                except RefusedError as refused:
+                    yield refused
 
-    def _tell_next(self, session: Session) -> None:
-        """The oldest news first: while the owner could not be reached, several may have become due."""
-        what = session.news.popleft()
-        if not session.is_over:
-            what(session.owner)
+        return await self.call(lambda: tuple(each()))
 
-    def _brokers_changed(self) -> None:
-        live, offline = tuple(info for info, _ in self.brokers.values()), dict(self.offline)
-        self._tell(lambda owner: owner.post(events.BrokersChanged(live, offline)))
+    async def get(self, path: str, watch=None) -> Node | None:
+        check_path(path)
 
-    def topics_changed(self) -> None:
-        topics = dict(self.topics)
-        self._tell(lambda owner: owner.post(events.TopicsChanged(topics)))
+        def read() -> Node | None:
+            self._store.watch(path, self, watch, children=False)
+            return self._store.node(path)
 
-    # --------------------------------------------------------------- requests
+        return await self.call(read)
 
-    def request(
-        self,
-        session: Session,
-        change: Callable[[], Any],
-        answered: Callable[[Any], None],
-        *,
-        is_among_news: bool = False,
-    ) -> None:
-        """Do something in one step, a little later; the answer comes when the owner can be reached.
+    async def children(self, path: str, watch=None) -> tuple[str, ...]:
+        def read() -> tuple[str, ...]:
+            found = self._store.children(path)
+            self._store.watch(path, self, watch, children=True)
+            return found
 
-        `is_among_news`: behind the news of before it, and ahead of the news of after it.
-        """
-        delay_ms = self.world.random.randint(1, 5)
+        return await self.call(read)
 
-        def perform() -> None:
-            if session.is_over:
-                return
-            answer = change()
-            back_ms = self.world.random.randint(1, 5)
-            if is_among_news:
-                self._tell_one(session, lambda _: answered(answer), back_ms)
-                return
-            self.world.after(
-                back_ms,
-                lambda: self._when_reachable(
-                    session.owner, session.life, lambda: None if session.is_over else answered(answer)
-                ),
-            )
+    async def read_batch(self, paths: Sequence[str]) -> tuple[Node | None, ...]:
+        return await self.call(lambda: tuple(map(self._store.node, paths)))
 
-        def leave() -> None:
-            if not session.is_over:
-                self._when_reachable(session.owner, session.life, perform)
+    async def end_session(self, token: bytes) -> None:
+        await self.call(lambda: self._store.end_session(int(token)))
 
-        self.world.after(delay_ms, leave)
+    async def close(self) -> None:
+        if self._state is not SessionEvent.EXPIRED:
+            self._state = SessionEvent.EXPIRED
+            self._out.send(self._store.end_session, self.session)
+            self._life.soon(self._tell_closed)
 
-    def register(self, session: Session, broker: int, *, lost_writes: bool, offline: Offline | None) -> int | None:
-        """The broker's epoch; None if a former session of it is not over yet."""
-        if broker in self.brokers:
-            return None
-        self.clock += 1
-        self.brokers[broker] = (BrokerInfo(broker, self.clock, lost_writes=lost_writes), session)
-        if offline is not None:
-            self.offline[broker] = offline
-        self._brokers_changed()
-        self.world.note(f"tree: broker {broker} registered, epoch {self.clock}, lost_writes={lost_writes}")
-        return self.clock
+    def _tell_closed(self) -> None:
+        for call in tuple(self._calls):
+            _fail(call, SessionExpiredError())
 
-    def write_offline(self, session: Session, broker: int, offline: Offline | None) -> None:
-        """The broker says which of its replicas it cannot serve or write."""
-        if broker in self.brokers and self.brokers[broker][1] is session:
-            self.offline.pop(broker, None)
-            if offline is not None:
-                self.offline[broker] = offline
-            now = dict(self.offline)
-            self._tell(lambda owner: owner.post(events.OfflineReplicasChanged(now)))
 
-    def forget_loss(self, session: Session, broker: int) -> bool:
-        """The broker rewrites its node: nothing that it lacks is counted on any more."""
-        info, owner = self.brokers[broker]
-        if owner is not session:
-            return False
-        self.brokers[broker] = (replace(info, lost_writes=False), session)
-        self._brokers_changed()
-        return True
+def _settle(future, found) -> None:
+    if not future.done():
+        future.set_result(found)
 
-    def become_controller(self, session: Session, broker: int) -> int | None:
-        """The controller epoch, a new one if there was no controller; None if another broker is it."""
-        if self.controller is not None:
-            return self.controller_epoch if self.controller[1] is session else None
-        self.controller = (broker, session)
-        self.controller_epoch += 1
-        self.world.note(f"tree: controller {broker}, epoch {self.controller_epoch}")
-        return self.controller_epoch
 
-    def give_up_controller(self, session: Session) -> None:
-        if self.controller is not None and self.controller[1] is session:
-            self.controller = None
-            self._tell(lambda owner: owner.on_controller_gone())
-
-    def load(self) -> ClusterState:
-        return ClusterState(
-            {broker: info for broker, (info, _) in self.brokers.items()},
-            dict(self.topics),
-            dict(self.states),
-            reassignments=dict(self.plans),
-            offline=dict(self.offline),
-            election=self.election,
-        )
-
-    def replicas(self, tp: TopicPartition) -> tuple[int, ...]:
-        return self.topics[tp.topic].partitions[tp.partition]
-
-    def ask_for(self, tp: TopicPartition, target: tuple[int, ...] | None) -> None:
-        """Other replicas; None: those that it had before."""
-        known = self.plans.get(tp)
-        if target is not None:
-            self.plans[tp] = Reassignment(target, None if known is None else known.original)
-        elif known is not None and known.original is not None:
-            self.plans[tp] = Reassignment(known.original, known.original)
-        else:
-            self.plans.pop(tp, None)
-        self.world.note(f"tree: {tp} on {self.replicas(tp)} {self.plans.get(tp)}")
-        self._plans_changed()
-
-    def ask_for_unclean(self) -> None:
-        """Somebody asks for unclean elections where nobody leads, unless others are under way."""
-        leaderless = tuple(tp for tp, state in self.states.items() if state.leader == NO_LEADER)
-        if leaderless and not self.election.partitions:
-            election = self.election = Election(leaderless, is_unclean=True)
-            self._tell(lambda owner: owner.post(events.ElectionRequested(election)))
-
-    def delete_election(self) -> None:
-        self.election = Election()
-
-    def _plans_changed(self) -> None:
-        plans = dict(self.plans)
-        self._tell(lambda owner: owner.post(events.ReassignmentsRequested(plans)))
-
-    def write_reassignment(self, order: events.WriteReassignment) -> events.Event:
-        """Both nodes in one step with a check of the controller epoch, and of what they say."""
-        if self.checks_controller_epoch and order.controller_epoch != self.controller_epoch:
-            return events.Fenced()
-        done = reassigning.write(self.plans, self.topics, order.write)
-        if done.accepted:
-            self.world.note(f"tree: {done.tp} on {done.replicas} {done.plan}")
-            self._plans_changed()
-        return done
-
-    def write_states(self, order: events.WriteStates) -> events.Event:
-        """Each write in one step with a check of the controller epoch."""
-        if self.checks_controller_epoch and order.controller_epoch != self.controller_epoch:
-            return events.Fenced()
-        results = []
-        for write in order.writes:
-            accepted = self._write(write.tp, write.state)
-            results.append(events.WriteResult(write.tp, accepted, self.states.get(write.tp)))
-        return events.StatesWritten(tuple(results))
-
-    def write_isr(
-        self, tp: TopicPartition, leader_epoch: int, isr: tuple[int, ...], version: int, alive: Any
-    ) -> int | None:
-        """A leader's write: the version and the incarnations that join are checked in the same step."""
-        stored = self.states[tp]
-        is_alive = all(b in self.brokers and self.brokers[b][0].epoch == epoch for b, epoch in alive)
-        if stored.version != version or stored.leader_epoch != leader_epoch or not is_alive:
-            return None
-        self._write(tp, replace(stored, isr=isr))
-        written = self.states[tp]
-        self._tell(lambda owner: owner.post(events.IsrChanged(((tp, written),))))
-        return written.version
-
-    def _write(self, tp: TopicPartition, state: LeaderAndIsr) -> bool:
-        before = self.states.get(tp)
-        if state.version != (before.version if before else -1):
-            return False
-        self.states[tp] = replace(state, version=state.version + 1)
-        self.world.note(f"tree: {tp} {self.states[tp]}")
-        return True
+def _fail(future, error) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -123,7 +123,7 @@ class Disk:
 
     def copy(self) -> Disk:
         """The same disk, on its own, with no locks held; nothing cuts or watches it."""
-        other = Disk()
+        other = type(self)()
         inodes = {
             id(i): Inode(i.number, bytearray(i.data), i.synced, i.mtime_ns, i.is_dropped)
             for i in (*self.names.values(), *self.synced_names.values())
@@ -389,6 +389,9 @@ class Disk:
             return HeldLock(holders, shared=shared)
         assert not wait, f"{path} is held: this would wait for ever"
         return None
+
+    def restrict(self, path):
+        self._inode(path)
 
     def is_writable(self, path):
         return True

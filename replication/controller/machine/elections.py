@@ -124,14 +124,12 @@ def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndI
         _write_offline(draft, tp, current)
         return
     state = current.next_term(choice.leader, choice.isr, draft.epoch)
-    removing = draft.removals.get(tp, frozenset()) - {choice.leader}
-    draft.removals.pop(tp, None)  # also of the elected leader, which nobody could remove
     draft.propose(
         tp,
         state,
         "election",
         selector=Selector.UNCLEAN if is_unclean else Selector.OFFLINE,
-        removing=removing - set(choice.isr),
+        removing=draft.removals.get(tp, frozenset()),  # also the elected leader, which nobody could remove
         is_unclean=is_unclean,
     )
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import suppress
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from logstore.env import SYSTEM, Env
@@ -101,7 +101,7 @@ class DiskExecutor:
         self._blocked_ms, self._blocked_at_ms = 0.0, -1  # what it was at that time
         self._todo: deque[JobQueue] = deque()  # this and the next are the threads', too
         self._done: deque[JobQueue] = deque()
-        self._writers = [_Writer(self, number) for number in range(max(1, threads // 2))]
+        self._writers = [_Writer(self, number, env) for number in range(max(1, threads // 2))]
         self._readers = ThreadPoolExecutor(max(1, threads - len(self._writers)), "read")
         self._ready: dict[JobQueue, None] = {}
         self._is_sending = self._is_settling = False
@@ -194,22 +194,19 @@ class DiskExecutor:
         self._look = None
         self.settle()
 
-    def work(self, rounds: SimpleQueue[bool], finished: Callable[[], None]) -> None:
-        """The body of a writer's thread: in each round it takes queue after queue until none is left."""
-        while rounds.get():
-            while (queue := self._next_queue()) is not None:
+    def work(self, finished: Callable[[], None]) -> None:
+        """A round, in a writer's thread: take queue after queue until none is left."""
+        while (queue := self._next_queue()) is not None:
+            ended_ms = self._clock.monotonic_ms()
+            for job in queue.running:
+                begun_ms = ended_ms
+                job.run()
                 ended_ms = self._clock.monotonic_ms()
-                for job in queue.running:
-                    begun_ms = ended_ms
-                    job.run()
-                    ended_ms = self._clock.monotonic_ms()
-                    if ended_ms - begun_ms > SLOW_MS:
-                        self._slow_until_ms = ended_ms + RESPITE * (ended_ms - begun_ms)
-                self._done.append(queue)
-            try:
-                self.loop.call_soon_threadsafe(finished)
-            except RuntimeError:  # the loop was closed under us: nobody waits any more
-                return
+                if ended_ms - begun_ms > SLOW_MS:
+                    self._slow_until_ms = ended_ms + RESPITE * (ended_ms - begun_ms)
+            self._done.append(queue)
+        with suppress(RuntimeError):  # the loop was closed under us: nobody waits any more
+            self.loop.call_soon_threadsafe(finished)
 
     def _next_queue(self) -> JobQueue | None:
         try:
@@ -245,23 +242,18 @@ class DiskExecutor:
 class _Writer:
     """One thread, as the event loop knows it."""
 
-    def __init__(self, disk: DiskExecutor, number: int) -> None:
+    def __init__(self, disk: DiskExecutor, number: int, env: Env) -> None:
         self.is_busy = False
         self.began_s = 0.0
         self._disk = disk
-        self._rounds: SimpleQueue[bool] = SimpleQueue()
-        self._thread = threading.Thread(
-            target=disk.work, args=(self._rounds, self._finished), name=f"write-{number}", daemon=True
-        )
-        self._thread.start()
+        self._worker = env.worker(partial(disk.work, self._finished), f"write-{number}", None)
 
     def begin(self, now_s: float) -> None:
         self.is_busy, self.began_s = True, now_s
-        self._rounds.put(True)
+        self._worker.wake()
 
     def end(self) -> None:
-        self._rounds.put(False)
-        self._thread.join()
+        self._worker.end()
 
     def _finished(self) -> None:
         self.is_busy = False

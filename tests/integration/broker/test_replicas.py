@@ -210,3 +210,37 @@ async def test_a_replica_that_vanishes_under_a_running_broker_takes_no_role(tmp_
         storage(one.replicas).dir.topic_ids.clear()
         await site.elect(2)
         assert await site.tell(1, state=replace(site.states[T0], leader_epoch=9)) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@on_loop
+async def test_a_partition_whose_creation_reached_nobody_is_made_at_the_next_request(tmp_path):
+    """R19: the controller died between its write and its request, and the next one does not say that it is new."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        brokers, site.brokers = site.brokers, {}
+        await site.create(replicas=(1, 2))
+        site.brokers = brokers
+        await site.begin_term(2)
+        assert [await site.tell(number) for number in (1, 2)] == [ErrorCode.NONE, ErrorCode.NONE]
+        await one.produce(b"a")
+        assert two.stored() == [b"a"]
+        assert not one.replicas.has_lost_writes
+
+
+@on_loop
+async def test_a_replica_whose_topic_could_not_be_read_at_the_start_is_not_taken_for_a_new_one(tmp_path):
+    """R19: the disk was replaced, and the start could not see which ISRs count on it."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a")
+        await two.stop()
+        shutil.rmtree(tmp_path / "broker-2")
+        for path in (nodes.topic_path("orders"), nodes.state_path(T0)):
+            found = await site.tree.get(path)
+            await site.tree.set(path, b"{ not json")
+            await two.start()
+            await site.tree.set(path, found.data)
+            assert not two.replicas.has_lost_writes
+            assert await site.tell(2) == ErrorCode.KAFKA_STORAGE_ERROR
+            await two.stop()

@@ -167,7 +167,7 @@ async def test_a_partition_that_is_not_this_brokers_is_passed_over_with_a_line(t
 async def test_a_replica_that_takes_no_role_says_why_in_the_log_of_changes(tmp_path):
     async with Site(tmp_path) as site:
         one, two = await site.start(1, 2)
-        await site.create(replicas=(2,))
+        await site.create(replicas=(2, 1))
         said = []
         for broker in (one, two):
             note_state_changes(broker.replicas, said.append)
@@ -175,8 +175,8 @@ async def test_a_replica_that_takes_no_role_says_why_in_the_log_of_changes(tmp_p
         def errors():
             return [line.message.partition(" with correlation")[0] for line in said if line.level == "ERROR"]
 
-        site.replicas[T0] = (2, 1)
-        counted = replace(site.states[T0], isr=(2, 1), leader_epoch=1)  # though broker 1 never had it
+        one.replicas._set.dir.topic_ids.clear()  # its directory is gone
+        counted = replace(site.states[T0], isr=(2, 1), leader_epoch=1)
         assert await site.tell(1, state=counted) == ErrorCode.KAFKA_STORAGE_ERROR
         assert errors() == ["Broker 1 skipped the become-follower state change"]
         assert "for partition [orders,0]: " in said[-1].message

@@ -15,6 +15,7 @@ import pytest
 from logstore.checkpoint import FSYNC_FAILED, check_mark, clear_mark, fsync_or_mark
 from logstore.env import Env, OsFiles, _file_system_of
 from logstore.errors import DiskFullError, FailedStoreError, StorageError
+from logstore.worker import Worker
 from tests.support.partition import batch, contents, make
 
 
@@ -328,3 +329,25 @@ def test_s9_a_file_system_that_is_full(tmp_path):
         log.close()
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_a_worker_acts_once_for_each_wake_and_ends_after_all_of_them():
+    acts = []
+    worker = Worker(lambda: acts.append(threading.current_thread().name), "some name")
+    for _ in range(3):
+        worker.wake()
+    worker.end()
+    assert acts == ["some name"] * 3
+
+
+def test_a_worker_with_an_interval_also_acts_unasked():
+    acted = threading.Event()
+    worker = Worker(acted.set, "by the clock", 0.001)
+    assert acted.wait(10)
+    worker.end()
+
+
+def test_a_restricted_file_is_read_by_nobody_else(files, tmp_path):
+    files.create(tmp_path / "token")
+    files.restrict(tmp_path / "token")
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600

@@ -23,7 +23,7 @@ def test_long_names_are_cut_and_stay_different():
 
 def test_the_lag_of_the_loop_is_how_late_it_was_lately():
     async def held(seconds):
-        watch = LoopWatch(SYSTEM.clock, str, lambda stalled_ms: None)
+        watch = LoopWatch(SYSTEM, str, lambda stalled_ms: None)
         watch.begin()
         await asyncio.sleep(2 * TICK_MS / 1000)
         before_ms = watch.lag_ms

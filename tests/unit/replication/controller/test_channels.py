@@ -32,12 +32,13 @@ class Network:
     def __init__(self):
         self.brokers = {number: BrokerInfo(number, 10 + number, "h", number) for number in (1, 2, 3)}
         self.held, self.errors, self.sent, self.requests, self.tasks = {}, {}, [], [], []
+        self.code, self.hear = WireCode.none, lambda event: None
         self.channels = BrokerChannels(
             ControllerLines(1, 1),
             self.call,
             self.brokers.get,
             lambda line: None,
-            lambda event: None,
+            lambda event: self.hear(event),  # noqa: PLW0108  a test sets it later
             self.spawn,
         )
 
@@ -52,7 +53,7 @@ class Network:
             raise self.errors[broker.id]
         if (broker.id, key) in self.held:
             await self.held[broker.id, key].wait()
-        return EMPTY[key]
+        return replace(EMPTY[key], error_code=self.code)
 
     def hold(self, broker, key=LEADERSHIP):
         self.held[broker, key] = asyncio.Event()
@@ -222,3 +223,17 @@ def test_a_broker_that_cannot_be_reached_is_a_warning_once_per_request(monkeypat
     assert [record.getMessage() for record in caplog.records] == [
         "broker=2 LEADER_AND_ISR will be repeated: nobody listens"
     ]
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_an_answer_that_ends_the_term_ends_all_that_waits_without_an_error(waiting):
+    async def check():
+        async with network() as net:
+            net.code, net.hear = WireCode.stale_controller_epoch, lambda event: net.channels.close()
+            for epoch in range(1 + waiting):
+                net.order(2, 1, epoch)
+            await net.rest()
+            assert net.sent == [(2, LEADERSHIP)]
+            assert [task.exception() for task in net.tasks if not task.cancelled()] in ([], [None])
+
+    asyncio.run(check())

@@ -429,6 +429,21 @@ def test_who_comes_back_without_its_data_while_nobody_leads_is_not_waited_for():
     assert told_of(effects) == {(2, NO_LEADER, (1,)), (3, NO_LEADER, (1,))}
 
 
+def test_a_leader_without_its_data_leads_no_more_once_it_shows_that_another_member_has_them():
+    """(R10) It led alone, and wrote that broker 1 is in sync, too, just before it lost its writes."""
+    one, three = BrokerInfo(1, 1), BrokerInfo(3, 13, lost_writes=True)
+    topics = {"t": TopicInfo({0: (3, 1)}, "t@1", False)}
+    alone, both = LeaderAndIsr(3, 4, (3,), 1, 7), LeaderAndIsr(3, 4, (3, 1), 1, 8)
+    state, _ = step(Controller(broker=1), events.Elected(2), LIMITS)
+    cluster = events.ClusterState({1: one, 3: BrokerInfo(3, 3)}, topics, {T0: alone})
+    state, _ = step(state, events.ContextLoaded(cluster, 0), LIMITS)
+    state, effects = step(state, events.BrokersChanged((one, three)), LIMITS)
+    assert next_write(effects).state.leader == 3, "nobody else is known to be in sync"
+    state, effects = step(state, events.StatesWritten((events.WriteResult(T0, False, both),)), LIMITS)
+    assert (next_write(effects).state.leader, next_write(effects).state.isr) == (1, (1,))
+    assert not told_of(effects)
+
+
 def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_says():
     """The news of the next reassignment overtakes the outcome of the write that ended the former one."""
     brokers = {b: BrokerInfo(b, b) for b in ALL}

@@ -1,0 +1,110 @@
+"""Producers and consumers: they believe what the store said, ask by the product's own client, and do not try again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from logstore.records.batch import header_at
+from replication.errors import ErrorCode, ProtocolError
+from replication.model.cluster import TopicPartition, topic_uuid
+from replication.network.client import Client
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from tests.sim.world import CLIENTS_PORT, Life
+from tests.support.partition import batch as build_batch
+
+if TYPE_CHECKING:
+    from tests.sim.broker import SimBroker
+    from tests.sim.simulation import Simulation
+
+TIMEOUT_MS = 5_000
+TOPIC_ID = "c2ltdWxhdGVkIHRvcGljIQ"
+
+
+class Clients:
+    def __init__(self, sim: Simulation) -> None:
+        self.sim, self.world = sim, sim.world
+        self.life = Life(sim.world.loop, "clients")
+        self.is_over = False
+        self.count = 0
+        self.positions = dict.fromkeys(sim.tps, 0)
+        self.acked_later = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self) -> None:
+        self._connections = {
+            broker: Client(sim.host, CLIENTS_PORT, "client", timeout_ms=TIMEOUT_MS)
+            for broker, sim in self.sim.brokers.items()
+        }
+        for tp in self.sim.tps:
+            self._spawn(self._produce(tp))
+            self._spawn(self._consume(tp))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if (error := task.exception()) is not None:
+            self.world.broken.append(error)
+
+    def _leader(self, tp: TopicPartition) -> SimBroker:
+        state = self.sim.store.state(tp)
+        if state is None or state.leader < 0 or self.world.chance(0.1):
+            return self.sim.brokers[self.world.random.choice(list(self.sim.brokers))]
+        return self.sim.brokers[state.leader]
+
+    async def _call(self, target: SimBroker, key: ApiKey, request: Any) -> Any:
+        try:
+            return await self._connections[target.id].call(key, request)
+        except (OSError, TimeoutError, ProtocolError):
+            return None
+
+    async def _produce(self, tp: TopicPartition) -> None:
+        chance = self.world.random
+        while not self.is_over:
+            await asyncio.sleep(chance.choice((0.01, 0.03, 0.06, 0.2)))
+            target = self._leader(tp)
+            for _ in range(chance.choice((1, 1, 2, 3))):  # of which a broker takes those together that come together
+                self._spawn(self._send(target, tp))
+
+    async def _send(self, target: SimBroker, tp: TopicPartition) -> None:
+        values = [b"%d" % (self.count + n) for n in range(self.world.random.randint(1, 3))]
+        self.count += len(values)
+        batch = build_batch(*values)
+        acks = 1 if self.world.chance(0.2) else -1
+        epoch = target.leads(tp)
+        topic = ProduceTopic(tp.topic, (ProducePartition(tp.partition, bytes(batch)),))
+        self.sim.summary.appended += 1
+        response = await self._call(target, ApiKey.PRODUCE, ProduceRequest(acks, TIMEOUT_MS, (topic,)))
+        if response is None or acks == 1:
+            return
+        row = response.topics[0].partitions[0]
+        if row.error_code == ErrorCode.NONE:
+            now = target.leads(tp)
+            self.acked_later += -1 < epoch < now
+            self.sim.laws.acknowledged(tp, row.base_offset, header_at(batch).crc, now if epoch < 0 else epoch)
+
+    async def _consume(self, tp: TopicPartition) -> None:
+        while not self.is_over:
+            await asyncio.sleep(self.world.random.choice((0.1, 0.3)))
+            target, offset = self._leader(tp), self.positions[tp]
+            epoch = target.leads(tp)
+            topic = FetchTopic(None, topic_uuid(TOPIC_ID), (FetchPartition(tp.partition, offset, 4096),))
+            response = await self._call(target, ApiKey.FETCH, FetchRequest(100, 1, (topic,)))
+            if response is None or response.error_code or not response.topics:
+                continue
+            row = response.topics[0].partitions[0]
+            if row.error_code == ErrorCode.NONE and len(row.records):
+                self.sim.laws.consumed(tp, bytes(row.records), target.leads(tp) if epoch < 0 else epoch)
+                self.positions[tp] = header_at(row.records).base_offset + 1

@@ -1,0 +1,126 @@
+"""Bugs that are put into the product, and that the laws must find."""
+
+from __future__ import annotations
+
+import enum
+from contextlib import contextmanager
+from typing import Any
+
+from logstore.log.holes import SegmentCopy
+from replication.replica import requests, second_copy
+from replication.replica.leader.leader import Leader
+from replication.replica.leader.sessions import FetchSession, _Row
+from replication.replica.machine import follower, isr, leadership
+from replication.replica.storage.log_dir import ReplicaLogDir
+
+
+class Mutant(enum.Enum):
+    TRUNCATE_TO_HW = "a follower cuts its log at its high watermark"
+    COMMITTED_ISR_ONLY = "the high watermark does not wait for an ISR that is being written"
+    NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
+    CUT_IN_THE_DARK = "a follower whose cut failed asks where no epoch ends, and cuts there"
+    CUT_UNASKED = "a damaged replica is cut on the word that it is out of the ISR"
+    NOT_FILLED = "what is damaged waits for a leader that shows all that is behind it, for ever"
+    NO_RECOVERY = "a broker opens its logs after a crash as it does after a clean end"
+    WAITS_OUTLIVE_ROLES = "an append that waits is answered by a later leadership, though its records were cut"
+    POWER_CUT_UNNOTICED = "a broker takes a failure of the power for one of its process"
+    STANDING_COUNTS = "a follower that stands at the log's end is said to have what is appended behind it"
+    ACKED_TWICE = "of the batches of one turn, one is acknowledged twice, and another one not"
+    SESSION_FORGETS = "a fetch session forgets a partition that is written to between two requests"
+
+
+def _follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.Step:
+    """Cut at the high watermark, then fetch."""
+    state, _ = right_follow(leader, leader_epoch, **known)
+    state = state._replace(phase=follower.Phase.TRUNCATING, asked=-1, is_asking=False)
+    return state, (follower.TruncateTo(state.high_watermark),)
+
+
+right_follow, right_judge = follower.follow, leadership.judge_request
+right_append_each, right_woken = Leader.append_each, FetchSession.woken
+right_leave, right_init = Leader.leave, Leader.__init__
+right_open = ReplicaLogDir._open_or_mend
+
+
+def _judge_any_controller(**given: Any) -> Any:
+    return right_judge(**{**given, "known_controller_epoch": given["controller_epoch"]})
+
+
+def _write_failed(state: follower.FollowerState, event: follower.WriteFailed) -> follower.Step:
+    return state._replace(is_asking=False, is_paused=True), (follower.Pause(),)
+
+
+async def _shown(*_: Any) -> None:
+    """Without a look."""
+
+
+def _open_as_clean(self: ReplicaLogDir, tp: Any, config: Any, point: int, *, is_clean: bool) -> Any:
+    return right_open(self, tp, config, point, is_clean=True)
+
+
+def _leave(self: Leader) -> None:
+    waits, self._waits = self._waits, type(self._waits)()
+    right_leave(self)
+    self.replica.waits = waits
+
+
+def _init(self: Leader, replica: Any, *args: Any) -> None:
+    right_init(self, replica, *args)
+    if (waits := getattr(replica, "waits", None)) is not None:
+        self._waits = waits
+
+
+def _stands_at_the_end(self: _Row) -> isr.Fetched:
+    session, end = self.session, self.leader.replica.end
+    return isr.Fetched(session.replica_id, end, session.asked_ms, session.replica_epoch)
+
+
+def _append_each(self: Leader, batches: Any, **how: Any) -> Any:
+    found = list(right_append_each(self, batches, **how))
+    return found[:1] * len(found)
+
+
+def _woken(self: FetchSession, row: _Row) -> None:
+    if self._wake is not None:
+        right_woken(self, row)
+
+
+def _patch(owner: Any, name: str, wrong: Any) -> Any:
+    @contextmanager
+    def patched() -> Any:
+        right = owner.__dict__[name]
+        setattr(owner, name, wrong)
+        try:
+            yield
+        finally:
+            setattr(owner, name, right)
+
+    return patched
+
+
+@contextmanager
+def _waits_outlive_roles() -> Any:
+    with _patch(Leader, "leave", _leave)(), _patch(Leader, "__init__", _init)():
+        yield
+
+
+@contextmanager
+def _standing_counts() -> Any:
+    with _patch(_Row, "event", property(_stands_at_the_end))():
+        yield
+
+
+PATCHES = {
+    Mutant.TRUNCATE_TO_HW: _patch(follower, "follow", _follow_from_hw),
+    Mutant.COMMITTED_ISR_ONLY: _patch(isr.Leading, "maximal_isr", property(lambda state: state.isr)),
+    Mutant.NO_CONTROLLER_EPOCH_CHECK: _patch(requests, "judge_request", _judge_any_controller),
+    Mutant.CUT_IN_THE_DARK: _patch(follower, "_write_failed", _write_failed),
+    Mutant.CUT_UNASKED: _patch(second_copy, "read", _shown),
+    Mutant.NOT_FILLED: _patch(SegmentCopy, "put", SegmentCopy.drop),
+    Mutant.NO_RECOVERY: _patch(ReplicaLogDir, "_open_or_mend", _open_as_clean),
+    Mutant.WAITS_OUTLIVE_ROLES: _waits_outlive_roles,
+    Mutant.POWER_CUT_UNNOTICED: _patch(ReplicaLogDir, "_boot", lambda self: "this one"),
+    Mutant.STANDING_COUNTS: _standing_counts,
+    Mutant.ACKED_TWICE: _patch(Leader, "append_each", _append_each),
+    Mutant.SESSION_FORGETS: _patch(FetchSession, "woken", _woken),
+}
