@@ -13,6 +13,7 @@ from logstore.log.log import Log
 from replication.controller.machine import events
 from replication.model.cluster import LeaderAndIsr, Replica, TopicPartition
 from replication.replica.machine import follower, isr, leadership
+from tests.support.partition import appended
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -184,7 +185,7 @@ class Partition:
             reply("NOT_ENOUGH_REPLICAS")
             return
         epoch = self.role.leader_epoch
-        info = self.log.append_as_leader(batch, leader_epoch=epoch)
+        info = appended(self.log, batch, leader_epoch=epoch)
         if acks_all:
             self.waits.append(Wait(info.next_offset, epoch, lambda ack: reply((ack, info.first_offset, epoch))))
         self.lead_on(isr.Appended(info.next_offset))
