@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from logstore.checkpoint import fsync_or_mark
-from logstore.config import INT32_MAX, LogConfig
+from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.errors import InvalidRecordError, PylogError, StorageError
 from logstore.log.leader_epochs import LeaderEpochs, epoch_starts
 from logstore.log.producers.state import NOTHING_KNOWN, Admission
@@ -59,10 +59,10 @@ class _Write:
         "steps",
     )
 
-    def __init__(self, view: DirectoryView, room: SegmentRoom, epoch: int, append_ms: int) -> None:
+    def __init__(self, view: DirectoryView, room: SegmentRoom, epoch: int, append_ms: int, left_bytes: int) -> None:
         self.append_ms = append_ms  # -1: batches keep their own times
         self.position, self.offset = view.tail.position, view.tail.next_offset
-        self.left_bytes = JOINED_BYTES_MAX  # but for the first batch
+        self.left_bytes = left_bytes  # but for the first batch
         self.room = room
         self.epoch = epoch  # the latest
         self.epochs: list[tuple[int, int]] = []  # those that begin here, and at which offset
@@ -196,7 +196,7 @@ class LogWriter:
     def _append_all(self, append: Prepared, leader_epoch: int | None, config: LogConfig) -> AppendOutcome:
         """Append any number of batches, with one write per segment."""
         data, headers, known = memoryview(append.data), append.headers, NOTHING_KNOWN
-        write = self._new_write(leader_epoch, config)
+        write = self._new_write(leader_epoch, config, INT64_MAX)  # nothing is joined
         try:
             if leader_epoch is None:
                 self._check_order(headers, write.offset)
@@ -210,7 +210,7 @@ class LogWriter:
             while not self._place(write, data, position, batch, leader_epoch, config):
                 write.data.append(data[start:position])
                 self._write(write, config)
-                write, start = self._new_write(leader_epoch, config), position
+                write, start = self._new_write(leader_epoch, config, INT64_MAX), position
             position += batch.size_bytes
         if write.steps:
             write.data.append(data[start:position])
@@ -235,11 +235,13 @@ class LogWriter:
         expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
         return self._producers.check(self._files.view, headers, expired_ms=expired_ms)
 
-    def _new_write(self, leader_epoch: int | None, config: LogConfig) -> _Write:
+    def _new_write(self, leader_epoch: int | None, config: LogConfig, left_bytes: int = JOINED_BYTES_MAX) -> _Write:
         view = self._files.view
         is_stamped = leader_epoch is not None and config.message_timestamp_type == "LogAppendTime"
         append_ms = self._env.clock.now_ms() if is_stamped else -1
-        return _Write(view, self._room(view, config) if view.bases else NO_ROOM, self._epochs.latest, append_ms)
+        return _Write(
+            view, self._room(view, config) if view.bases else NO_ROOM, self._epochs.latest, append_ms, left_bytes
+        )
 
     def _place(
         self,
