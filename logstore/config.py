@@ -147,12 +147,17 @@ class LogConfig:
         """True if only the last record of each key must be kept: offsets may have no record; else a gap is damage."""
         return "compact" in self.cleanup_policy
 
+    @property
+    def bounds_times(self) -> bool:
+        """True if the timestamps of appended records may not be any."""
+        before_ms, after_ms = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
+        return self.message_timestamp_type == "CreateTime" and not before_ms == after_ms == INT64_MAX
+
     def timestamps_at(self, now_ms: int) -> range | None:
         """The timestamps that appended records may have now; None: any."""
-        before_ms, after_ms = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
-        if self.message_timestamp_type != "CreateTime" or before_ms == after_ms == INT64_MAX:
+        if not self.bounds_times:
             return None
-        return range(now_ms - before_ms, now_ms + after_ms + 1)
+        return range(now_ms - self.message_timestamp_before_max_ms, now_ms + self.message_timestamp_after_max_ms + 1)
 
     @property
     def segment_ms_max(self) -> int:

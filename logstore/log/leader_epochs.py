@@ -79,7 +79,10 @@ class LeaderEpochs:
     @property
     def latest(self) -> int:
         """The newest epoch; -1 if there is none."""
-        return self._starts[-1].epoch if self._starts else -1
+        known = self._known
+        if known is None:
+            known = self.load()
+        return known[-1].epoch if known else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` begins at `start_offset`, if it is newer than all others."""

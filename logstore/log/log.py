@@ -15,7 +15,7 @@ Several processes may have one partition open. Changes need `lock()`: a thread l
 reads what other processes did, and cuts what a killed one left half written. Readers (`LogReader`) take no lock; they
 may see records of an append that fails later, for want of space.
 
-The append path: `append_as_leader` (check) → `LogWriter.append` → `Segment.append` → one write.
+The append path: `append_as_leader` or `append_as_follower` (check) → `_append` → `LogWriter.append` → one write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from logstore.checkpoint import check_mark, marking_failure
 from logstore.config import INT64_MAX, LogConfig
 from logstore.env import Env
-from logstore.errors import CorruptLogError, InvalidRecordError, InvalidRequestError, PylogError
+from logstore.errors import CorruptLogError, InvalidRequestError
 from logstore.log.leader_epochs import LeaderEpochs
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.reader import LogProducers, LogReader, ReadResult
@@ -42,11 +42,10 @@ from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
-from logstore.log.validation import AppendInfo, count_taken, plain_batch, valid_batches
-from logstore.log.writer import LogWriter, Placed, Plain
-from logstore.records.batch import BatchHeader
+from logstore.log.validation import AppendInfo, AppendOutcome, Prepared, limits_of, prepare, result_of, valid_batches
+from logstore.log.writer import Append, LogWriter
+from logstore.records.compression import Buffer
 from logstore.records.marker import Marker
-from logstore.records.plain import following, placed
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +98,7 @@ class Log:
 
     def reconfigure(self, config: LogConfig) -> None:
         self.config = config
+        self._limits = None if config.bounds_times else limits_of(config, None)  # they do not change with the time
         self.files.is_compacted = config.is_compacted
 
     def close(self) -> None:
@@ -139,6 +139,7 @@ class Log:
             if is_outermost:
                 check_mark(self.env, self.files.root)
                 self._catch_up()
+                self._writer.has_failed = False
             try:
                 yield
             except FileNotFoundError:
@@ -146,7 +147,7 @@ class Log:
                 raise
             except CorruptLogError as error:
                 raise named(self.env, error) from None
-            self._is_caught_up = is_outermost
+            self._is_caught_up = is_outermost and not self._writer.has_failed
 
     def _catch_up(self) -> None:
         """Read what other processes did, and make the active segment end with a whole batch."""
@@ -178,183 +179,99 @@ class Log:
     # ------------------------------------------------------------------ append
 
     def append_as_leader(
-        self, records: bytearray | memoryview, *, leader_epoch: int = 0, guard: Callable[[], None] | None = None
-    ) -> AppendInfo:
-        """Give the batches in `records` the next offsets, in place, and append them: all of them or none.
+        self,
+        appends: Sequence[Buffer | Marker],
+        *,
+        leader_epoch: int = 0,
+        guard: Callable[[], None] | None = None,
+        is_owner: bool = False,
+        may_wait: bool = True,
+    ) -> list[AppendOutcome]:
+        """Append these one after the other; return what became of each, an AppendInfo or an error.
 
-        Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they get the time of the append.
-        Flushes only if flush.messages or flush.ms say so. After DiskFullError the log is as before. `guard` is called
-        under the lock before anything is written, and raises to refuse. Batches of producers follow the rules of
-        `logstore.log.producers.state`: what is there already is not written again.
+        An append is whole batches, which get the next offsets in place, all of them or none. They are checked (header,
+        CRC-32C, size) and not decoded; with LogAppendTime they get the time of the append. Those of producers follow
+        the rules of `logstore.log.producers.state`: what is there already is not written again. A marker ends the open
+        transaction of its producer, or is a duplicate and not written; from then on an older epoch is refused.
 
-        Raises: InvalidRecordError, RecordTooLargeError, DiskFullError; OutOfOrderSequenceError, ProducerFencedError,
-        TransactionStateError; as `lock`.
+        Neighbours are one write. After DiskFullError the log is as before. Flushes only if flush.messages or flush.ms
+        say so. `guard` is called under the lock before anything is written, and raises to refuse. `is_owner`: of the
+        directory, who need not look for what other processes did. An owner who may not wait (`may_wait`) gets outcomes
+        of the first ones only, or none, where one write is not all there is to wait for: the others were not tried.
+
+        Raises: as `lock`. Outcomes: InvalidRecordError, RecordTooLargeError, DiskFullError; OutOfOrderSequenceError,
+        ProducerFencedError, CoordinatorFencedError, TransactionStateError.
         """
-        checked = valid_batches(records, self.config, dense=True, now_ms=self.env.clock.now_ms())
-        with self.lock():
-            if guard is not None:
-                guard()
-            new = self._writer.admit(records, checked, leader_epoch, self.config)
-            self._writer.append(new.data, new.batches, self.config)
-        if not new.info.is_duplicate:
-            self.point.flush_if_due(new.info.next_offset, self.config)
-        return new.info
+        limits = self._limits or limits_of(self.config, self.env.clock.now_ms())
+        prepared = [prepare(append, limits) for append in appends]
+        return self._append(prepared, leader_epoch, guard, is_owner=is_owner, may_wait=may_wait)
 
-    def try_append_as_leader(self, records: bytearray | memoryview, *, leader_epoch: int) -> AppendInfo | None:
-        """As `append_as_leader`, if one write is all there is to wait for; None: it is not, and nothing was done.
+    def append_as_follower(
+        self, records: Buffer, *, is_owner: bool = False, may_wait: bool = True
+    ) -> AppendInfo | None:
+        """Append batches of a leader with the offsets and epochs they have: all of them or none.
 
-        For the owner of the directory: does not look for what other processes did. Waits for no fsync: neither one that
-        is due, nor that of a new leader epoch.
+        Offsets must go up from the log's end; gaps are the leader's business (compaction). `is_owner` and `may_wait`
+        are as for `append_as_leader`; None: nothing was done.
+
+        Raises: as `lock`, and the errors that are outcomes of `append_as_leader`; InvalidRecordError: offsets that go
+        back.
         """
-        if not self.files.try_hold():
-            return None
+        prepared = Prepared(records, valid_batches(records, None))
+        outcomes = self._append([prepared], None, None, is_owner=is_owner, may_wait=may_wait)
+        return result_of(outcomes) if outcomes else None
+
+    def _append(
+        self,
+        appends: Sequence[Append],
+        leader_epoch: int | None,
+        guard: Callable[[], None] | None,
+        *,
+        is_owner: bool,
+        may_wait: bool,
+    ) -> list[AppendOutcome]:
+        outcomes: list[AppendOutcome] = []
+        if is_owner and self.files.try_hold():
+            try:
+                if self._is_ready(appends, leader_epoch):
+                    self._write(appends, leader_epoch, outcomes)
+            except FileNotFoundError:
+                pass  # whoever has the lock finds out why
+            finally:
+                self.files.release()
+        if not may_wait or len(outcomes) == len(appends):
+            return outcomes
         try:
-            if not self._may_append_at_once(leader_epoch):
-                return None
-            now_ms = self.env.clock.now_ms()
-            plain = plain_batch(records, self.config, now_ms)
-            if plain is not None:
-                return self._append_at_once([(records, plain)], leader_epoch)[0]
-            checked = valid_batches(records, self.config, dense=True, now_ms=now_ms)
-            return self._append_checked(records, checked, leader_epoch)
-        finally:
-            self.files.release()
+            with self.lock():
+                if guard is not None:
+                    guard()
+                self._write(appends, leader_epoch, outcomes)
+        except Exception as error:
+            if not outcomes:
+                raise
+            outcomes += [error] * (len(appends) - len(outcomes))
+        self.point.flush_if_due(self.files.view.end, self.config)
+        return outcomes
 
-    def try_append_each(self, batches: Sequence[Plain], *, leader_epoch: int) -> Sequence[AppendInfo | Exception]:
-        """Append batches one after the other, as `try_append_as_leader` does; return what became of the first ones.
+    def _write(self, appends: Sequence[Append], leader_epoch: int | None, outcomes: list[AppendOutcome]) -> None:
+        self._is_caught_up = False  # if anything fails
+        self._writer.append(appends, leader_epoch, self.config, outcomes)
+        self._is_caught_up = not self._writer.has_failed
 
-        `plain_header` has taken them: neighbours are one write. What has no result is not in the log, and is to be
-        appended alone: that can wait for a lock or the disk, and say what is wrong.
-        """
-        done = list[AppendInfo | Exception]()
-        if not self.files.try_hold():
-            return done
-        try:
-            count = count_taken([plain for _, plain in batches], self.config, self.env.clock.now_ms())
-            while len(done) < count and self._may_append_at_once(leader_epoch):
-                rest = batches if count == len(batches) and not done else batches[len(done) : count]
-                try:
-                    done += self._append_at_once(rest, leader_epoch)
-                except OSError as error:
-                    return [*done, *[error] * len(rest)] if self._writer.may_remain else done
-                except PylogError as error:
-                    done.append(error)
-            return done
-        finally:
-            self.files.release()
-
-    def _may_append_at_once(self, leader_epoch: int) -> bool:
-        config = self.config
+    def _is_ready(self, appends: Sequence[Append], leader_epoch: int | None) -> bool:
+        """Return whether the log is known, and has room for no fsync: neither one that is due, nor of a new epoch."""
+        config, latest = self.config, self.epochs.latest
+        if leader_epoch is None:
+            (followed,) = appends
+            is_noted = type(followed) is Prepared and all(batch.leader_epoch == latest for batch in followed.headers)
+        else:
+            is_noted = leader_epoch == latest
         return (
-            self._is_caught_up
-            and self.epochs.latest == leader_epoch
+            is_noted
+            and self._is_caught_up
             and config.flush_messages >= INT64_MAX
             and not (config.flush_ms < INT64_MAX and self.point.is_time_to_flush(config))
         )
-
-    def _append_at_once(self, batches: Sequence[Plain], leader_epoch: int) -> Sequence[AppendInfo]:
-        """Append the first one, and those behind it that go with it."""
-        self._is_caught_up = False  # if anything fails
-        infos = self._writer.append_plain(batches, leader_epoch, self.config)
-        self._is_caught_up = True
-        if not infos:
-            records, plain = batches[0]
-            infos = [self._append_checked(records, [(0, placed(plain, plain[0], plain[2]))], leader_epoch)]
-        return infos
-
-    def _append_checked(
-        self, records: bytearray | memoryview, checked: Sequence[Placed], leader_epoch: int
-    ) -> AppendInfo:
-        self._is_caught_up = False
-        new = self._writer.admit(records, checked, leader_epoch, self.config)
-        self._writer.append(new.data, new.batches, self.config)
-        self._is_caught_up = True
-        return new.info
-
-    def append_marker(self, producer_id: int, producer_epoch: int, *, commit: bool) -> int | None:
-        """As `append_markers`, of one: return the offset of the marker; None, and nothing is written: it ends nothing.
-
-        Raises: ProducerFencedError: a newer epoch is known; as `lock`.
-        """
-        (found,) = self.append_markers([Marker(producer_id, producer_epoch, commit, 0, is_above=False)])
-        if isinstance(found, InvalidRequestError):
-            raise found
-        return None if found.is_duplicate else found.first_offset
-
-    def append_markers(
-        self, markers: Sequence[Marker], *, leader_epoch: int = 0, is_owner: bool = False
-    ) -> list[AppendInfo | InvalidRequestError]:
-        """End the open transactions of these producers, in one write; return what became of each marker.
-
-        A duplicate ends nothing, and is not written. From then on appends and markers of an older epoch are refused:
-        ProducerFencedError, or CoordinatorFencedError. `is_owner`: of the directory, as for `try_append_as_leader`.
-
-        Raises: as `lock`.
-        """
-        with self._owners_lock(leader_epoch) if is_owner else self.lock():
-            done = self._writer.append_markers(markers, leader_epoch, self.config)
-        self.point.flush_if_due(self.files.view.end, self.config)
-        return done
-
-    @contextmanager
-    def _owners_lock(self, leader_epoch: int) -> Iterator[None]:
-        """As `lock`, but what other processes did is looked for only where `try_append_as_leader` gives up."""
-        if self.files.try_hold():
-            try:
-                if self._may_append_at_once(leader_epoch):
-                    self._is_caught_up = False  # if anything fails
-                    yield
-                    self._is_caught_up = True
-                    return
-            finally:
-                self.files.release()
-        with self.lock():
-            yield
-
-    def append_as_follower(self, records: bytes | bytearray | memoryview) -> AppendInfo:
-        """Append batches of a leader with the offsets and epochs they have: all of them or none.
-
-        Offsets must go up from the log's end; gaps are the leader's business (compaction).
-
-        Raises: as `append_as_leader`; InvalidRecordError: offsets that go back.
-        """
-        checked = [batch for _, batch in valid_batches(records, self.config, dense=False)]
-        with self.lock():
-            info = self._follow(records, checked)
-        self.point.flush_if_due(info.next_offset, self.config)
-        return info
-
-    def try_append_as_follower(self, records: bytes | bytearray | memoryview) -> AppendInfo | None:
-        """As `append_as_follower`, if one write is all there is to wait for; None: as of `try_append_as_leader`."""
-        if not self.files.try_hold():
-            return None
-        try:
-            latest = self.epochs.latest
-            if not self._may_append_at_once(latest):
-                return None
-            first = self.files.view.end
-            plain = following(records, first, latest)
-            checked = valid_batches(records, self.config, dense=False) if plain is None else plain
-            if any(batch.leader_epoch != latest for _, batch in checked):
-                return None
-            self._is_caught_up = False
-            if plain and self._writer.append_followed(records, plain, self.config):
-                info = AppendInfo(first, self.files.view.end, -1, len(records))
-            else:
-                info = self._follow(records, [batch for _, batch in checked])
-            self._is_caught_up = True
-            return info
-        finally:
-            self.files.release()
-
-    def _follow(self, records: bytes | bytearray | memoryview, checked: Sequence[BatchHeader]) -> AppendInfo:
-        end = first = self.files.view.end
-        for batch in checked:
-            if batch.base_offset < end:
-                raise InvalidRecordError(f"{self.directory}: offset {batch.base_offset} after {end - 1}")
-            end = batch.next_offset
-        self._writer.append(records, checked, self.config)
-        return AppendInfo(checked[0].base_offset if checked else first, end, -1, len(records))
 
     def roll(self) -> None:
         """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""

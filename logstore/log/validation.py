@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
 
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
-from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from logstore.errors import (
+    DamagedBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    PylogError,
+    RecordTooLargeError,
+)
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.index import TIME_ENTRY_BYTES
 from logstore.records.batch import (
+    ATTRIBUTES_AT,
+    CONTROL,
+    EMPTY_LENGTH,
+    HEADER,
+    HEADER_BYTES,
     LENGTH_END,
+    MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
     WrongChecksumError,
-    batches,
     check,
+    header_at,
 )
-from logstore.records.plain import PlainHeader, plain_header
+from logstore.records.compression import Buffer, Codec
+from logstore.records.marker import Marker
+
+_COMPRESSED_ONLY = frozenset(int(codec) for codec in Codec)  # attributes of most batches
+_OFFSET_MAX = 2**62
+_new = tuple.__new__  # of what is known to have the fields: a third of the time of `_make`
 
 
 class AppendInfo(NamedTuple):
@@ -35,60 +54,109 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool = False
 
 
-def valid_batches(
-    data: bytes | bytearray | memoryview, config: LogConfig, *, dense: bool, now_ms: int | None = None
-) -> list[tuple[int, BatchHeader]]:
-    """Return (position, header) of the batches that `data` consists of, if header, CRC and size are good.
+class Prepared(NamedTuple):
+    """Batches that are appended all or none, and their headers, one behind the other. Offsets are not given yet."""
 
-    `dense`: from a writer, so every offset must have its record, and no batch may be too large. Batches of a leader may
-    have gaps (compaction), and be of a time when larger ones were allowed. `now_ms`: check the times against it.
+    data: Buffer
+    headers: Sequence[BatchHeader]
+
+
+AppendOutcome: TypeAlias = AppendInfo | Exception  # of an append
+
+
+def result_of(outcomes: Sequence[AppendOutcome]) -> AppendInfo:
+    """Return the outcome of the only append. Raises: the error that it is."""
+    (outcome,) = outcomes
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+class Limits(NamedTuple):
+    """What a log takes from a writer: a length of batches, and timestamps."""
+
+    length_max: int
+    oldest_ms: int = -INT64_MAX - 1
+    newest_ms: int = INT64_MAX
+
+
+def limits_of(config: LogConfig, now_ms: int | None) -> Limits:
+    """Return the limits of a log of this config; without a time, timestamps have none."""
+    length_max = config.batch_bytes_max - LENGTH_END
+    allowed = None if now_ms is None else config.timestamps_at(now_ms)
+    return Limits(length_max) if allowed is None else Limits(length_max, allowed.start, allowed.stop - 1)
+
+
+def prepare(append: Buffer | Marker, limits: Limits) -> Prepared | Marker | PylogError:
+    """Return what may be appended, or the error with which it is refused: see `valid_batches`."""
+    if isinstance(append, Marker):
+        return append
+    try:
+        return _new(Prepared, (append, valid_batches(append, limits)))
+    except PylogError as error:
+        return error
+
+
+def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
+    """Return the headers of the batches that `data` consists of, if header, CRC and size are good.
+
+    `limits`: of a log that gets them from a writer, so every offset must have its record. None: they are a leader's,
+    and may have gaps (compaction), and be of a time when larger ones were allowed.
 
     Raises: InvalidRecordError, DamagedBatchError, RecordTooLargeError, InvalidTimestampError.
     """
-    found, end, limit = [], 0, config.batch_bytes_max
+    found: list[BatchHeader] = []
+    position, size_bytes, view = 0, len(data), memoryview(data)
     try:
-        for position, batch in batches(data):
-            check(data, position, batch)
-            if dense and batch.size_bytes > limit:
-                raise RecordTooLargeError(batch.size_bytes, limit, "batch")
-            if dense and batch.count != batch.last_offset_delta + 1:
-                raise InvalidBatchError(position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets")
-            if dense and (reason := _wrong_producer(batch)):
-                raise InvalidBatchError(position, reason)
-            found.append((position, batch))
-            end = position + batch.size_bytes
+        while position + HEADER_BYTES <= size_bytes:
+            fields = HEADER.unpack_from(data, position)
+            header = _new(BatchHeader, fields)
+            # Most batches are only compressed, and all is in range: one look at local names finds them good.
+            offset, length, _, magic, crc, attributes, delta, oldest_ms, newest_ms, producer, epoch, sequence, count = (
+                fields
+            )
+            is_usual = (
+                magic == MAGIC
+                and attributes in _COMPRESSED_ONLY
+                and length >= EMPTY_LENGTH
+                and 0 <= offset <= _OFFSET_MAX
+                and 0 < count <= delta + 1
+            )
+            if not is_usual:
+                header_at(data, position)  # raises if it is wrong
+            end = position + LENGTH_END + length
+            if end > size_bytes:
+                break
+            if crc32c(view[position + ATTRIBUTES_AT : end]) != crc:
+                check(data, position, header)  # raises
+            if limits is not None and not (
+                is_usual
+                and count == delta + 1
+                and length <= limits[0]
+                and (producer < 0 or (epoch >= 0 and sequence >= 0))
+                and limits[1] <= oldest_ms <= newest_ms <= limits[2]
+            ):
+                _check_written(position, header, limits)
+            found.append(header)
+            position = end
     except WrongChecksumError as error:
         raise DamagedBatchError(f"nothing was appended: {error}") from error
     except InvalidBatchError as error:
         raise InvalidRecordError(f"nothing was appended: {error}") from error
-    if end < len(data):
-        raise DamagedBatchError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
-    if now_ms is not None and (allowed := config.timestamps_at(now_ms)):
-        check_times(found, allowed)
+    if position < size_bytes:
+        raise DamagedBatchError(f"nothing was appended: half a batch at byte {position} of {size_bytes}")
     return found
 
 
-def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) -> PlainHeader | None:
-    """Return the header of the one batch that `data` is, from a writer; None: only `valid_batches` can tell.
-
-    It has none for a batch of a transaction, or that `valid_batches` refuses.
-    """
-    plain = plain_header(data)
-    return plain if plain is not None and count_taken((plain,), config, now_ms) else None
-
-
-def count_taken(batches: Iterable[PlainHeader], config: LogConfig, now_ms: int) -> int:
-    """Return how many of these a log of this config takes before the first that has a wrong size, or wrong times."""
-    length_max, oldest_ms, newest_ms = config.batch_bytes_max - LENGTH_END, -INT64_MAX - 1, INT64_MAX
-    if config.message_timestamp_type == "CreateTime":
-        oldest_ms = now_ms - config.message_timestamp_before_max_ms
-        newest_ms = now_ms + config.message_timestamp_after_max_ms
-    count = 0
-    for plain in batches:
-        if plain[1] > length_max or not oldest_ms <= plain[7] <= plain[8] <= newest_ms:
-            break
-        count += 1
-    return count
+def _check_written(position: int, batch: BatchHeader, limits: Limits) -> None:
+    """Raise unless a good batch may come from a writer."""
+    if batch.length > limits.length_max:
+        raise RecordTooLargeError(batch.size_bytes, limits.length_max + LENGTH_END, "batch")
+    if batch.count != batch.last_offset_delta + 1:
+        raise InvalidBatchError(position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets")
+    if reason := _wrong_producer(batch):
+        raise InvalidBatchError(position, reason)
+    check_times(batch, limits)
 
 
 def _wrong_producer(batch: BatchHeader) -> str | None:
@@ -103,18 +171,17 @@ def _wrong_producer(batch: BatchHeader) -> str | None:
     return None
 
 
-def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> None:
-    """Raise unless the times in these headers are allowed: the first record's (if it has one), and the largest.
+def check_times(batch: BatchHeader, limits: Limits) -> None:
+    """Raise unless the times in this header are allowed: the first record's (if it has one), and the largest.
 
     Raises: InvalidTimestampError.
     """
-    for _, batch in batches:
-        is_too_old = batch.base_timestamp < allowed.start and batch.base_timestamp != NO_TIMESTAMP
-        if is_too_old or batch.max_timestamp >= allowed.stop:
-            raise InvalidTimestampError(
-                f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
-                "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
-            )
+    is_too_old = batch.base_timestamp < limits.oldest_ms and batch.base_timestamp != NO_TIMESTAMP
+    if is_too_old or batch.max_timestamp > limits.newest_ms:
+        raise InvalidTimestampError(
+            f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
+            "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+        )
 
 
 class SegmentRoom(NamedTuple):
@@ -143,15 +210,18 @@ def segment_room(config: LogConfig, base_offset: int, partition: str, tail: Segm
     )
 
 
-def must_roll(room: SegmentRoom, position: int, batch: BatchHeader) -> bool:
-    """True if a new segment must begin before this batch, which would begin at `position`."""
-    if position >= room.begin_end or batch.last_offset > room.last_offset_max:
+def must_roll(
+    room: SegmentRoom, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int, attributes: int
+) -> bool:
+    """Return whether a new segment must begin before a batch, which would be at `position`, up to `last_offset`."""
+    begin_end, last_offset_max, position_max, timestamp_max_ms = room
+    if position >= begin_end or last_offset > last_offset_max:
         return True
-    if position == 0:
+    if not position:
         return False
     # A marker's time says nothing of the records'.
-    is_too_new = batch.max_timestamp > room.timestamp_max_ms and not batch.is_control
-    return position + batch.size_bytes > room.position_max or is_too_new
+    is_too_new = max_timestamp_ms > timestamp_max_ms and not attributes & CONTROL
+    return position + size_bytes > position_max or is_too_new
 
 
 def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:

@@ -1,6 +1,8 @@
 """LogWriter: puts batches behind the end of a log, begins new segments there, and cuts.
 
 The caller holds the lock of the log and has checked the batches. A write that fails is undone.
+
+`append` is the one way in: `_place` finds room for a batch and stamps it, `_write` writes those that were placed.
 """
 
 from __future__ import annotations
@@ -8,36 +10,76 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from logstore.checkpoint import fsync_or_mark
-from logstore.config import INT32_MAX, LogConfig
-from logstore.errors import InvalidRequestError, StorageError
+from logstore.config import INT32_MAX, INT64_MAX, LogConfig
+from logstore.errors import InvalidRecordError, PylogError, StorageError
 from logstore.log.leader_epochs import LeaderEpochs, epoch_starts
+from logstore.log.producers.state import NOTHING_KNOWN, Admission
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery_point import RecoveryPoint
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.end import SegmentEnd, Step, step
+from logstore.log.segments.end import SegmentEnd, Step
 from logstore.log.segments.lookup import Spot
-from logstore.log.segments.segment import NOTHING, Segment
-from logstore.log.validation import AppendInfo, SegmentRoom, must_roll, segment_room
-from logstore.records.batch import LENGTH_END, BatchHeader, header_at, stamp, stamp_append_time
+from logstore.log.validation import AppendInfo, AppendOutcome, Prepared, SegmentRoom, must_roll, segment_room
+from logstore.records.batch import LENGTH_END, STAMP, TRANSACTIONAL, BatchHeader, header_at, stamp_append_time
+from logstore.records.compression import Buffer
 from logstore.records.marker import Marker, end_marker
-from logstore.records.plain import PlainHeader, placed, stamp_plain
 
 logger = logging.getLogger(__name__)
 
-Placed = tuple[int, BatchHeader]  # a batch, and where it is in the data
-Plain = tuple[bytearray | memoryview, PlainHeader]  # a whole batch, and what `plain_header` says of it
+# Batches of more bytes are several writes: to join them is a copy, and memory.
+JOINED_BYTES_MAX = 1024 * 1024
+
+NO_ROOM = SegmentRoom(0, 0, 0, 0)  # of a log without a segment
+
+# What a log is asked to append; an error, with which it was refused before, keeps its place.
+Append: TypeAlias = Prepared | Marker | PylogError
 
 
-class Stamped(NamedTuple):
-    """Batches with their offsets, to append; and what is to be known of that append."""
+class _Write:
+    """What one write will put behind the end of the active segment, which is at `position`, of `offset`."""
 
-    info: AppendInfo
-    data: memoryview
-    batches: list[BatchHeader]
+    __slots__ = (
+        "append_ms",
+        "data",
+        "epoch",
+        "epochs",
+        "has_producers",
+        "has_transactions",
+        "headers",
+        "is_asked",
+        "left_bytes",
+        "offset",
+        "position",
+        "producers",
+        "room",
+        "steps",
+    )
+
+    def __init__(self, view: DirectoryView, room: SegmentRoom, epoch: int, append_ms: int, left_bytes: int) -> None:
+        self.append_ms = append_ms  # -1: batches keep their own times
+        self.position, self.offset = view.tail.position, view.tail.next_offset
+        self.left_bytes = left_bytes  # but for the first batch
+        self.room = room
+        self.epoch = epoch  # the latest
+        self.epochs: list[tuple[int, int]] = []  # those that begin here, and at which offset
+        self.data: list[Buffer] = []
+        self.steps: list[Step] = []
+        self.has_producers = bool(view.snapshots)
+        self.has_transactions = False
+        self.is_asked = False  # the states of producers were, so they are those of this end
+        self.headers: list[BatchHeader] = []  # as stamped: only if the log has producers
+        self.producers: set[int] = set()
+
+    def note(self, batch: BatchHeader) -> None:
+        """Have the states of producers know of the batch, which is stamped."""
+        self.headers.append(batch)
+        if batch.producer_id >= 0:
+            self.producers.add(batch.producer_id)
+            self.has_transactions |= bool(batch.attributes & TRANSACTIONAL)
 
 
 class LogWriter:
@@ -53,234 +95,233 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self._point = point
+        self.has_failed = False  # a write of the last append
         self.may_remain = False  # batches of an append that failed
         self._room_of: tuple[Sequence[int], LogConfig, int, int] | None = None
-        self._known_room = SegmentRoom(0, 0, 0, 0)
+        self._known_room = NO_ROOM
 
-    def admit(
-        self, records: bytearray | memoryview, batches: Sequence[Placed], leader_epoch: int, config: LogConfig
-    ) -> Stamped:
-        """Stamp the batches that are not there already, as their producers numbered them."""
-        if all(batch.producer_id < 0 for _, batch in batches):
-            return self.stamp(records, batches, leader_epoch, config)
-        expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
-        headers = [batch for _, batch in batches]
-        known = self._producers.check(self._files.view, headers, expired_ms=expired_ms)
-        if not (rest := batches[known.duplicates :]):
-            return Stamped(AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True), NOTHING, [])
-        at = rest[0][0]
-        rest = [(place - at, batch) for place, batch in rest]
-        new = self.stamp(memoryview(records)[at:], rest, leader_epoch, config)
-        first = known.first_offset if known.duplicates else new.info.first_offset
-        return new._replace(info=new.info._replace(first_offset=first))
+    # ------------------------------------------------------------------ append
 
-    def stamp(
-        self, records: bytearray | memoryview, batches: Sequence[Placed], leader_epoch: int, config: LogConfig
-    ) -> Stamped:
-        """Stamp the batches, in place, with the next offsets and this epoch."""
-        log_append_time = config.message_timestamp_type == "LogAppendTime"
-        now_ms = self._env.clock.now_ms() if log_append_time else -1
-        first = offset = self._files.view.end
-        stamped = []
-        for position, batch in batches:
-            stamp(records, position, offset, leader_epoch)
-            behind = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
-            if log_append_time:
-                stamp_append_time(records, position, now_ms)
-                behind = behind._replace(max_timestamp=now_ms)
-            stamped.append(behind)
-            offset = behind.next_offset
-        return Stamped(AppendInfo(first, offset, now_ms, len(records)), memoryview(records), stamped)
-
-    def append_plain(self, batches: Sequence[Plain], leader_epoch: int, config: LogConfig) -> list[AppendInfo]:
-        """Stamp the first of these batches, as many as the active segment takes, and append them in one write.
-
-        The short way of most appends to a broker: the leader epoch is known, and the batches are checked. Empty, and
-        nothing is done, where the first one needs more: it gets the time of the append, begins a segment, is the log's
-        first of a producer or one of a transaction, or is there already.
-
-        Raises: as `admit`.
-        """
-        view, self.may_remain = self._files.view, False
-        if not view.bases or config.message_timestamp_type != "CreateTime":
-            return []
-        steps, headers = self._place(view, batches, leader_epoch, config)
-        if not steps:
-            return []
-        data = batches[0][0] if len(steps) == 1 else b"".join([data for data, _ in batches[: len(steps)]])
-        self._write(view, steps, headers, data, config.index_interval_bytes)
-        infos, offset = list[AppendInfo](), view.tail.next_offset
-        for position, end, last_offset, _ in steps:
-            infos.append(AppendInfo(offset, last_offset + 1, -1, end - position))
-            offset = last_offset + 1
-        return infos
-
-    def append_followed(
-        self, data: bytes | bytearray | memoryview, batches: Sequence[Placed], config: LogConfig
-    ) -> bool:
-        """Append the plain batches that `data` is, at the log's end, in one write; False: they need more than that."""
-        view = self._files.view
-        if not view.bases or not view.tail.position:
-            return False
-        room, begin, steps = self._room(view, config), view.tail.position, list[Step]()
-        for at, batch in batches:
-            if must_roll(room, begin + at, batch) or (batch[9] >= 0 and not view.snapshots):
-                return False
-            steps.append(step(batch, begin + at))
-        headers = [batch for _, batch in batches] if view.snapshots else []
-        self._write(view, steps, headers, data, config.index_interval_bytes)
-        return True
-
-    def _write(
-        self,
-        view: DirectoryView,
-        steps: Sequence[Step],
-        headers: Sequence[BatchHeader],
-        data: bytes | bytearray | memoryview,
-        interval_bytes: int,
+    def append(
+        self, appends: Sequence[Append], leader_epoch: int | None, config: LogConfig, outcomes: list[AppendOutcome]
     ) -> None:
-        """Write these batches behind the end of the active segment, which has room for them.
+        """Append these one after the other, each all or none, neighbours in one write.
 
-        `headers` are for the states of producers, if the log has any.
+        `outcomes` gets what became of each. With a `leader_epoch` they get the next offsets and this epoch, in place;
+        without one they keep those that a leader gave them. Behind a failed write each is tried alone, unless batches
+        may remain: then all fail.
         """
-        files = self._files
-        segment = files.segment(view.bases[-1])
-        end, entries, times = view.tail.behind_all(steps, segment.base_offset, interval_bytes)
-        try:
-            files.env.files.write(segment.path, steps[0][0], data)
-            if entries:
-                end = segment.append_entries(end, entries, times)
-            files.publish(view.bases, end)
-            if view.snapshots:
-                self._producers.after_append(headers, memoryview(data))
-        except StorageError:
-            self._undo(view)
-            raise
+        self.has_failed = self.may_remain = False
+        at_once = len(appends)
+        while (done := len(outcomes)) < len(appends):
+            before = self._files.view
+            try:
+                outcomes += self._append_some(appends[done : done + at_once], leader_epoch, config)
+            except StorageError as error:
+                self.has_failed = True
+                self._undo(before)
+                if self.may_remain:
+                    outcomes += [error] * (len(appends) - done)
+                elif at_once == 1:
+                    outcomes.append(error)
+                at_once = 1
 
-    def _place(
-        self, view: DirectoryView, batches: Sequence[Plain], leader_epoch: int, config: LogConfig
-    ) -> tuple[list[Step], list[BatchHeader]]:
-        """Stamp the batches that `append_plain` may append; their headers are made only for the states of producers."""
-        begin_end, offset_max, position_max, timestamp_max_ms = self._room(view, config)
-        position, offset = view.tail.position, view.tail.next_offset
-        steps, headers, producers = list[Step](), list[BatchHeader](), set[int]()
-        for data, plain in batches:
-            length, timestamp_ms = plain[1], plain[8]
-            last_offset, end = offset + plain[6], position + length + LENGTH_END
-            # As `must_roll`; and what room the first batch of a segment leaves is known behind it.
-            if position >= begin_end or last_offset > offset_max or (steps and not steps[0][0]):
+    def _append_some(
+        self, appends: Sequence[Append], leader_epoch: int | None, config: LogConfig
+    ) -> Sequence[AppendOutcome]:
+        """Append the first of these, and those behind it that go with it; return what became of them."""
+        first = appends[0]
+        if isinstance(first, Prepared) and len(first.headers) != 1:
+            return [self._append_all(first, leader_epoch, config)]
+        write = self._new_write(leader_epoch, config)
+        done: list[AppendOutcome] = []
+        for append in appends:
+            try:
+                outcome = self._add(write, append, leader_epoch, config)
+            except StorageError:
+                raise
+            except PylogError as error:
+                outcome = error
+            if outcome is None:
                 break
-            if position and (end > position_max or timestamp_ms > timestamp_max_ms):
-                break
-            if view.snapshots or plain[9] >= 0:
-                batch = placed(plain, offset, leader_epoch)
-                if batch[9] >= 0:
-                    if batch[9] in producers or not self._may_follow(view, batch, config, headers):
-                        break
-                    producers.add(batch[9])
-                headers.append(batch)
-            stamp_plain(data, offset, length, leader_epoch)
-            steps.append((position, end, last_offset, timestamp_ms))
-            position, offset = end, last_offset + 1
-        return steps, headers
-
-    def _may_follow(
-        self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[BatchHeader]
-    ) -> bool:
-        """Is it the next batch of its producer, and of no transaction? One that is refused waits for those `before`."""
-        if batch.is_transactional or not view.snapshots:
-            return False
-        expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
-        try:
-            return self._producers.ask(view, lambda known: known.may_follow(batch, expired_ms=expired_ms))
-        except InvalidRequestError:
-            if before:
-                return False
-            raise
-
-    def append_markers(
-        self, markers: Sequence[Marker], leader_epoch: int, config: LogConfig
-    ) -> list[AppendInfo | InvalidRequestError]:
-        """End these transactions, see `Log.append_markers`."""
-        done = list[AppendInfo | InvalidRequestError]()
-        while len(done) < len(markers):
-            data, placed = bytearray(), dict[int, Placed]()  # by producer
-            for marker in markers[len(done) :]:
-                if marker.producer_id in placed:  # whether it ends something is known once that is written
-                    break
-                offset = self._files.view.end + len(placed)
-                try:
-                    ends = self._ends(marker)
-                except InvalidRequestError as error:
-                    done.append(error)
-                    continue
-                if ends:
-                    id, epoch, commits, coordinator_epoch, _ = marker
-                    now_ms = self._env.clock.now_ms()
-                    written = end_marker(
-                        (id, epoch), commit=commits, coordinator_epoch=coordinator_epoch, now_ms=now_ms
-                    )
-                    placed[marker.producer_id] = len(data), header_at(written)
-                    data += written
-                done.append(AppendInfo(offset, offset + ends, -1, 0, is_duplicate=not ends))
-            if placed:
-                new = self.stamp(data, list(placed.values()), leader_epoch, config)
-                self.append(new.data, new.batches, config)
+            done.append(outcome)
+        if write.steps:
+            self._write(write, config)
         return done
 
-    def _ends(self, marker: Marker) -> bool:
-        view, (producer_id, epoch, _, coordinator_epoch, is_above) = self._files.view, marker
-        if not view.snapshots:
-            return False
-        return self._producers.ask(
+    def _add(self, write: _Write, append: Append, leader_epoch: int | None, config: LogConfig) -> AppendOutcome | None:
+        """Have this write append one batch more, if it is to be appended. None: not in this write."""
+        if isinstance(append, Marker):
+            return self._add_marker(write, append, leader_epoch, config)
+        if not isinstance(append, Prepared):
+            return append
+        data, headers = append
+        if len(headers) != 1:
+            return None
+        batch = headers[0]
+        if batch.producer_id >= 0 and leader_epoch is not None:
+            if batch.producer_id in write.producers:
+                return None
+            known, write.is_asked = self._known(headers, config), True
+            if known.duplicates:
+                return AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True)
+        if leader_epoch is None:
+            self._check_order(headers, write.offset)
+        if not self._place(write, data, 0, batch, leader_epoch, config):
+            return None
+        write.data.append(data)
+        return AppendInfo(write.offset - batch.last_offset_delta - 1, write.offset, write.append_ms, len(data))
+
+    def _add_marker(
+        self, write: _Write, marker: Marker, leader_epoch: int | None, config: LogConfig
+    ) -> AppendInfo | None:
+        """As `_add`. A marker that ends nothing is a duplicate, and is not written."""
+        producer_id, epoch, commits, coordinator_epoch, is_above = marker
+        if producer_id in write.producers:  # whether it ends something is known once that is written
+            return None
+        view = self._files.view
+        ends = bool(view.snapshots) and self._producers.ask(
             view, lambda known: known.may_end(producer_id, epoch, coordinator_epoch, is_above=is_above)
         )
+        if not ends:
+            return AppendInfo(write.offset, write.offset, -1, 0, is_duplicate=True)
+        data = end_marker(
+            (producer_id, epoch), commit=commits, coordinator_epoch=coordinator_epoch, now_ms=self._env.clock.now_ms()
+        )
+        if not self._place(write, data, 0, header_at(data), leader_epoch, config):
+            return None
+        write.data.append(data)
+        return AppendInfo(write.offset - 1, write.offset, -1, 0)
 
-    def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig) -> None:
-        """Append the batches as they are, with one write per segment: all of them or none."""
-        before, rest = self._files.view, memoryview(data)
-        has_producers = bool(before.snapshots) or any(batch.producer_id >= 0 for batch in batches)
+    def _append_all(self, append: Prepared, leader_epoch: int | None, config: LogConfig) -> AppendOutcome:
+        """Append any number of batches, with one write per segment."""
+        data, headers, known = memoryview(append.data), append.headers, NOTHING_KNOWN
+        write = self._new_write(leader_epoch, config, INT64_MAX)  # nothing is joined
         try:
-            while batches:
-                active, count = self._active_for(batches, config)
-                size_bytes = sum(batch.size_bytes for batch in batches[:count])
-                self._note_epochs(batches[:count])  # first: a crash may leave it too early, never too late
-                if has_producers:
-                    self._producers.before_append(active, batches[:count], rest[:size_bytes])
-                tail = active.append(
-                    rest[:size_bytes], batches[:count], self._files.view.tail, config.index_interval_bytes
-                )
-                self._files.publish(self._files.view.bases, tail)
-                if has_producers:
-                    self._producers.after_append(batches[:count], rest[:size_bytes])
-                rest, batches = rest[size_bytes:], batches[count:]
-        except StorageError:
-            self._undo(before)
-            raise
-
-    def _active_for(self, batches: Sequence[BatchHeader], config: LogConfig) -> tuple[Segment, int]:
-        """The segment for the next batches, new if need be, and how many of them it takes in one write."""
-        first, view = batches[0], self._files.view
-        if not view.bases:
-            self._add_segment(first.base_offset)
-        elif must_roll(self._room(view, config), view.tail.position, first):
-            self.roll(config)  # named after the end of the log: segments follow each other without a gap
-        base, tail = self._files.view.bases[-1], self._files.view.tail
-        if first.last_offset - base > INT32_MAX:
-            self._files.segment(base).remove()
-            self._add_segment(first.base_offset, instead=True)
-            base, tail = first.base_offset, self._files.view.tail
-        position, count = tail.position, 0
-        room = segment_room(config, base, self._files.name, tail)
-        for batch in batches:
-            if count and must_roll(room, position, batch):
-                break
-            if position == 0:
-                first_ms = batch.max_timestamp
-                room = segment_room(config, base, self._files.name, tail._replace(first_timestamp_ms=first_ms))
+            if leader_epoch is None:
+                self._check_order(headers, write.offset)
+            elif any(batch.producer_id >= 0 for batch in headers):
+                known = self._known(headers, config)
+        except PylogError as error:
+            return error
+        first = write.offset
+        at = start = position = sum(batch.size_bytes for batch in headers[: known.duplicates])
+        for batch in headers[known.duplicates :]:
+            while not self._place(write, data, position, batch, leader_epoch, config):
+                write.data.append(data[start:position])
+                self._write(write, config)
+                write, start = self._new_write(leader_epoch, config, INT64_MAX), position
             position += batch.size_bytes
-            count += 1
-        return self._files.segment(base), count
+        if write.steps:
+            write.data.append(data[start:position])
+            self._write(write, config)
+        if known.duplicates == len(headers) > 0:
+            return AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True)
+        if known.duplicates:
+            first = known.first_offset
+        elif leader_epoch is None and headers:
+            first = headers[0].base_offset
+        return AppendInfo(first, write.offset, write.append_ms, position - at)
+
+    def _check_order(self, headers: Sequence[BatchHeader], end: int) -> None:
+        """Raise unless the offsets of a leader's batches go up from the end of the log."""
+        for batch in headers:
+            if batch.base_offset < end:
+                raise InvalidRecordError(f"{self._files.path}: offset {batch.base_offset} after {end - 1}")
+            end = batch.next_offset
+
+    def _known(self, headers: Sequence[BatchHeader], config: LogConfig) -> Admission:
+        """Return which of the batches are there already, as their producers numbered them."""
+        expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
+        return self._producers.check(self._files.view, headers, expired_ms=expired_ms)
+
+    def _new_write(self, leader_epoch: int | None, config: LogConfig, left_bytes: int = JOINED_BYTES_MAX) -> _Write:
+        view = self._files.view
+        is_stamped = leader_epoch is not None and config.message_timestamp_type == "LogAppendTime"
+        append_ms = self._env.clock.now_ms() if is_stamped else -1
+        return _Write(
+            view, self._room(view, config) if view.bases else NO_ROOM, self._epochs.latest, append_ms, left_bytes
+        )
+
+    def _place(
+        self,
+        write: _Write,
+        data: Buffer,
+        at: int,
+        batch: BatchHeader,
+        leader_epoch: int | None,
+        config: LogConfig,
+    ) -> bool:
+        """Add the batch that is in `data` `at` there to the write, stamped. False: it needs a write of its own.
+
+        A write whose first batch needs a new segment has that made.
+        """
+        # Local names: this is most of what a small batch costs among many.
+        offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, producer_id, *of_producer, count = batch
+        if leader_epoch is not None:
+            offset, epoch = write.offset, leader_epoch
+            STAMP.pack_into(data, at, offset, length, epoch)
+            if write.append_ms >= 0:
+                max_ms = write.append_ms
+                stamp_append_time(data, at, max_ms)  # type: ignore[arg-type]
+        position, size_bytes, last_offset = write.position, length + LENGTH_END, offset + delta
+        rolls = must_roll(write.room, position, size_bytes, last_offset, max_ms, attributes)
+        if rolls or size_bytes > write.left_bytes or (producer_id >= 0 and not write.has_producers):
+            if write.steps:
+                return False
+            if rolls:
+                position = self._make_room(write, offset, last_offset, config)
+            write.has_producers |= producer_id >= 0
+        if write.has_producers:
+            fields = magic, crc, attributes, delta, base_ms, max_ms, producer_id, *of_producer, count
+            write.note(BatchHeader(offset, length, epoch, *fields))
+        if epoch > write.epoch:
+            write.epoch = epoch
+            write.epochs.append((epoch, offset))
+        write.steps.append((position, position + size_bytes, last_offset, max_ms))
+        if not position:
+            write.room = self._room_behind(max_ms, config)
+        write.position, write.offset = position + size_bytes, last_offset + 1
+        write.left_bytes -= size_bytes
+        return True
+
+    def _make_room(self, write: _Write, offset: int, last_offset: int, config: LogConfig) -> int:
+        """Begin a new segment for a batch of these offsets, if the active one does not take it; return its position."""
+        files = self._files
+        if files.view.bases:
+            self.roll(config)  # named after the end of the log: segments follow each other without a gap
+        else:
+            self._add_segment(offset)
+        base = files.view.bases[-1]
+        if last_offset - base > INT32_MAX:
+            files.segment(base).remove()
+            self._add_segment(offset, instead=True)
+        write.room, write.has_producers = self._room(files.view, config), bool(files.view.snapshots)
+        return files.view.tail.position
+
+    def _room_behind(self, timestamp_ms: int, config: LogConfig) -> SegmentRoom:
+        """Return the room of the active segment behind its first batch, which has this time."""
+        view = self._files.view
+        first = view.tail._replace(first_timestamp_ms=timestamp_ms)
+        return segment_room(config, view.bases[-1], self._files.name, first)
+
+    def _write(self, write: _Write, config: LogConfig) -> None:
+        files, producers = self._files, self._producers
+        view = files.view
+        segment = files.segment(view.bases[-1])
+        data = write.data[0] if len(write.data) == 1 else b"".join(write.data)
+        for epoch, offset in write.epochs:  # first: a crash may leave it too early, never too late
+            self._note_epoch(epoch, offset)
+        if write.headers and (write.has_transactions or not write.is_asked or not view.snapshots):
+            producers.before_append(segment, write.headers, memoryview(data))
+        steps, interval_bytes = write.steps, config.index_interval_bytes
+        end, entries, times = view.tail.behind_all(steps, segment.base_offset, interval_bytes)
+        files.env.files.write(segment.path, steps[0][0], data)
+        if entries:
+            end = segment.append_entries(end, entries, times)
+        files.publish(view.bases, end)
+        if write.headers:
+            producers.after_append(write.headers, memoryview(data))
 
     def _room(self, view: DirectoryView, config: LogConfig) -> SegmentRoom:
         """What the active segment takes. Most appends leave it as it is; then the index has room for more, at least."""
@@ -307,15 +348,13 @@ class LogWriter:
         finally:
             self._producers.forget()
 
-    def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
-        """Note a leader epoch that begins here; rare, so this is one comparison."""
-        epochs = self._epochs
-        for batch in batches:
-            if batch.leader_epoch > epochs.latest:
-                epochs.load()  # another process may have noted it
-                if not epochs.starts and self._files.view.end > self._files.view.start:
-                    epochs.replace(epoch_starts(self._files, self._files.view.bases))  # lost or damaged
-                epochs.assign(batch.leader_epoch, batch.base_offset)
+    def _note_epoch(self, epoch: int, offset: int) -> None:
+        """Note that a leader epoch begins here."""
+        epochs, view = self._epochs, self._files.view
+        epochs.load()  # another process may have noted it
+        if not epochs.starts and view.end > view.start:
+            epochs.replace(epoch_starts(self._files, view.bases))  # lost or damaged
+        epochs.assign(epoch, offset)
 
     def roll(self, config: LogConfig) -> None:
         view = self._files.view

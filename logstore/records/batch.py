@@ -29,6 +29,7 @@ from logstore.records.compression import Buffer, Codec, CompressionError, compre
 
 HEADER_BYTES = 61
 LENGTH_END = 12  # base offset and length: what the stored length does not count
+EMPTY_LENGTH = HEADER_BYTES - LENGTH_END  # the length of a batch without records
 MAGIC = 2
 NO_LEADER_EPOCH = -1
 NO_PRODUCER = -1
@@ -48,6 +49,7 @@ KEYLESS_MAX = 1000  # records that an error names
 HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
 _ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
+STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: where an append stamps a batch
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
 # Where fields begin, for who does not unpack the header.
 LENGTH_AT, _LEADER_EPOCH_AT, MAGIC_AT, CRC_AT, ATTRIBUTES_AT, LAST_OFFSET_DELTA_AT = 8, 12, 16, 17, 21, 23
@@ -70,10 +72,10 @@ class WrongChecksumError(InvalidBatchError):
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. `size_bytes` counts all of it, from the base offset to the last record."""
+    """The header of one batch, as it is stored. `length` counts the bytes behind that field."""
 
     base_offset: int
-    size_bytes: int
+    length: int
     leader_epoch: int
     magic: int
     crc: int
@@ -85,6 +87,11 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     count: int  # type: ignore[assignment]  # (hides tuple.count, which nobody needs here)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch, from the base offset to the last record."""
+        return self.length + LENGTH_END
 
     @property
     def last_offset(self) -> int:
@@ -149,8 +156,7 @@ def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
     """
     if position < 0 or position + HEADER_BYTES > len(buffer):
         raise InvalidBatchError(position, f"{len(buffer) - position} bytes where a header has {HEADER_BYTES}")
-    base_offset, length, *rest = HEADER.unpack_from(buffer, position)
-    header = BatchHeader(base_offset, length + LENGTH_END, *rest)
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if reason := _wrong(header):
         raise InvalidBatchError(position, reason)
     return header
@@ -251,7 +257,7 @@ def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None
 
 def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
     """Write `header` in front of its records, with the right CRC (`header.crc` is ignored)."""
-    HEADER.pack_into(buffer, position, header.base_offset, header.size_bytes - LENGTH_END, *header[2:])
+    HEADER.pack_into(buffer, position, *header)
     seal(buffer, position, header.size_bytes)
 
 
@@ -307,7 +313,7 @@ def build(
     stored = compress(codec, body)
     header = BatchHeader(
         base_offset=first.offset,
-        size_bytes=HEADER_BYTES + len(stored),
+        length=EMPTY_LENGTH + len(stored),
         leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
@@ -326,8 +332,8 @@ def build(
 
 
 def _wrong(header: BatchHeader) -> str | None:
-    if header.size_bytes < HEADER_BYTES:
-        return f"length {header.size_bytes - LENGTH_END} is shorter than a header"
+    if header.length < EMPTY_LENGTH:
+        return f"length {header.length} is shorter than a header"
     if header.magic != MAGIC:
         return f"magic {header.magic} where 2 is known"
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > _INT64_MAX:

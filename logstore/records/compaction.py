@@ -239,7 +239,7 @@ class Cleaner:
             attributes, base_timestamp = attributes | DELETE_HORIZON, self._rules.horizon_ms
         is_append_time = attributes & LOG_APPEND_TIME
         new = header._replace(
-            size_bytes=HEADER_BYTES + len(packed),
+            length=batches.EMPTY_LENGTH + len(packed),
             attributes=attributes,
             base_timestamp=base_timestamp,
             max_timestamp=header.max_timestamp if is_append_time else kept.max_timestamp,
@@ -273,7 +273,7 @@ class Cleaner:
 def empty_batch(header: BatchHeader) -> memoryview:
     """A batch without records that keeps its offsets, producer, sequences and largest time, as in Kafka."""
     new = header._replace(
-        size_bytes=HEADER_BYTES,
+        length=batches.EMPTY_LENGTH,
         attributes=header.attributes & ~(batches.CODEC_MASK | DELETE_HORIZON),
         base_timestamp=header.max_timestamp,
         count=0,

@@ -95,7 +95,7 @@ class _Chunk:
         has_sequence = producer.producer_id >= 0
         header = batches.BatchHeader(
             base_offset=first,
-            size_bytes=HEADER_BYTES + size,
+            length=batches.EMPTY_LENGTH + size,
             leader_epoch=batches.NO_LEADER_EPOCH,
             magic=batches.MAGIC,
             crc=0,

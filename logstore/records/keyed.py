@@ -17,7 +17,6 @@ from logstore.records.batch import (
     NO_PRODUCER,
     varint,
 )
-from logstore.records.plain import PlainHeader
 
 _NO_HEADER = bytes(HEADER_BYTES)
 _SHORT = [varint(number) for number in range(1024)]
@@ -26,8 +25,8 @@ _FRONT = struct.Struct(">qiibI")  # a header up to its CRC
 _REST = struct.Struct(">hiqqqhii")
 
 
-def build_keyed(pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> tuple[bytearray, PlainHeader]:
-    """Return one batch of records with these keys and values, all of one time, and its header."""
+def build_keyed(pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> bytearray:
+    """Return one batch of records with these keys and values, all of one time."""
     parts = [_NO_HEADER]
     for delta, (key, value) in enumerate(pairs):
         front = _front if len(key) <= _REMEMBERED_BYTES else _make_front
@@ -38,7 +37,7 @@ def build_keyed(pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> 
     _REST.pack_into(batch, ATTRIBUTES_AT, *rest)
     crc = crc32c(memoryview(batch)[ATTRIBUTES_AT:])
     _FRONT.pack_into(batch, 0, 0, length, NO_LEADER_EPOCH, MAGIC, crc)
-    return batch, (0, length, NO_LEADER_EPOCH, MAGIC, crc, *rest)
+    return batch
 
 
 def _make_front(delta: int, key: bytes, value_bytes: int) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from logstore.config import LogConfig
 from logstore.errors import PylogError, StaleLogError
 from logstore.log.producers.state import Producing
+from logstore.log.validation import result_of
 from logstore.store.catalog import TopicInfo
 from logstore.store.log_manager import LogManager
 from logstore.store.reading import OffsetRange
@@ -28,7 +29,7 @@ def append_parts(
 ) -> dict[int, OffsetRange]:
     """Append its rows to each of these partitions; return the offsets that they got.
 
-    Raises: as `Log.append_as_leader`; `appended` of the error holds the ranges that were written before.
+    Raises: the outcomes of `Log.append_as_leader`; `appended` of the error holds the ranges that were written before.
     """
     from logstore.records.encoding import encode
 
@@ -45,7 +46,7 @@ def append_parts(
             with log.lock():  # for all of its batches: no one else's records come between
                 start = None
                 for records in batches:
-                    done = log.append_as_leader(records, guard=producer.guard if producer else None)
+                    done = result_of(log.append_as_leader((records,), guard=producer.guard if producer else None))
                     start = done.first_offset if start is None else start
                     appended[partition] = OffsetRange(start, done.next_offset)
             if log.files.view.bases[-1:] != active:

@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
-from logstore.log.writer import Plain
 from logstore.records import batch
 from logstore.records.marker import ControlMarker, marker_of
 from replication.coordinators.binary import UnknownRecordError
@@ -97,34 +97,17 @@ class InternalTopic:
         return begin(self._append(tp, records, timeout_ms))
 
     def append_batch(
-        self, leadership: _Leadership, batch: Plain, timeout_ms: int, told: Callable[[Written], None]
+        self, leadership: _Leadership, batch: bytearray, timeout_ms: int, told: Callable[[Written], None]
     ) -> Written | None:
-        leader = leadership.role
-        if leader.is_over:  # since a look for another batch: the log may be a follower's by now
-            return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not leader.has_enough_replicas():
-            return Written(ErrorCode.NOT_ENOUGH_REPLICAS)
-        if len(batch[0]) > leader.replica.config.batch_bytes_max:
+        if len(batch) > leadership.role.replica.config.batch_bytes_max:
             return Written(ErrorCode.MESSAGE_TOO_LARGE)
-        done = leader.append_each((batch,), is_own=True)
-        self._replicas.look()
-        if leader.is_over:
-            return Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        info = done[0] if done else None
-        if isinstance(info, AppendResult):
-            return Written(info.error_code)
-        if info is not None and info.next_offset <= leader.high_watermark:
-            return Written(ErrorCode.NONE, info.first_offset)
-        waiting = PendingAppend(lambda result: told(Written(result.error_code, result.base_offset)), timeout_ms)
-        if info is None:  # it may take longer
-            leader.append_later(Append(batch[0], ALL_IN_SYNC, waiting, is_own=True))
-        else:
-            leader.wait_for_commit(info, waiting)
-        return None
+        waiter = partial(PendingAppend, lambda result: told(_written(result)), timeout_ms)
+        (result,) = leadership.role.append((Append(batch, ALL_IN_SYNC, waiter, is_own=True),))
+        return None if result is None else _written(result)
 
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
         done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, is_own=True)
-        return Written(done[tp].error_code, done[tp].base_offset)
+        return _written(done[tp])
 
     async def load(self, leadership: _Leadership, into: Loading) -> bool:
         leader = leadership.role
@@ -171,6 +154,10 @@ class InternalTopic:
         for kind, count in into.unknown.items():
             logger.warning("tp=%s records=%d %s are kept and not used: a later release wrote them", tp, count, kind)
         return True
+
+
+def _written(result: AppendResult) -> Written:
+    return Written(result.error_code, result.base_offset)
 
 
 def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> int:

@@ -182,7 +182,7 @@ async def write_here(
     failed: dict[TopicPartition, ErrorCode] = {}
     for tp in wanted:
         try:
-            replicas.leader(tp).append_marker(marker, pending)
+            replicas.leader(tp).end_transaction(marker, pending)
         except KafkaError as error:
             failed[tp] = error.code
             pending.settle(tp, AppendResult(error.code))

@@ -22,7 +22,7 @@ from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
-from replication.replica.leader.leader import Leader
+from replication.replica.leader.leader import Leader, append_one
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import AppendResult
 from replication.replica.leader.writers import Question, Waiter
@@ -70,13 +70,13 @@ class Verification:
         transaction: tuple[str, bool],
         timeout_ms: int,
     ) -> None:
-        """As `Leader.append`, of a transactional batch; `transaction`: its id, and whether the batch adds to it."""
+        """As `append_one`, of a transactional batch; `transaction`: its id, and whether the batch adds to it."""
         producer_id, producer_epoch = _PRODUCER.unpack_from(records)
         asked = Asked(transaction[0], producer_id, producer_epoch, transaction[1])
 
         def append(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
-                leader.append(records, acks, request)
+                append_one(leader, records, acks, request)
             else:
                 message = f"{asked.transactional_id!r} does not hold {leader.replica.tp} now: {error.name}"
                 request.settle(leader.replica.tp, AppendResult(error, error_message=message))

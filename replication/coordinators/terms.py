@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.env import Env
-from logstore.records.plain import PlainHeader
 from replication.coordinators.partitioning import PartitionMapping, not_heard
 from replication.errors import ErrorCode, KafkaError
 
@@ -77,7 +76,7 @@ class InternalTopic(Protocol):
         """
 
     def append_batch(
-        self, leadership: Any, batch: tuple[bytearray, PlainHeader], timeout_ms: int, told: Callable[[Written], None]
+        self, leadership: Any, batch: bytearray, timeout_ms: int, told: Callable[[Written], None]
     ) -> Written | None:
         """`append` such a batch, outside of transactions, in this leadership; None: `told` gets the outcome, later."""
 

@@ -28,7 +28,7 @@ from replication.replica.leader import fetches, offsets
 from replication.replica.leader.broker_epochs import BrokerEpochs
 from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
-from replication.replica.leader.leader import Leader
+from replication.replica.leader.leader import PROMPT_BYTES_MAX, Leader, append_one
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms, unlimited
 from replication.replica.leader.sessions import FetchSessions
@@ -50,7 +50,6 @@ class ReplicaManager:
         self._isr = IsrWriter(config.broker_id, lambda: self.requests.controller_epoch)
         self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch)
         self._set = Partitions(config, env, self._isr, self._fetchers, self.counters)
-        self.look = self._set.look  # before something is acknowledged: see `Host`
         # Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8).
         self.disk_failed = self._set.disk_failed
         self.offline = self._set.offline  # the replicas that cannot be served or written now
@@ -103,7 +102,7 @@ class ReplicaManager:
         return self._set.disk.is_writing()
 
     def look_with(self, look: Callable[[], None]) -> None:
-        self._set.look = self.look = look
+        self._set.look = look
 
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         self._set.tree = tree
@@ -211,6 +210,7 @@ class ReplicaManager:
         `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
         failed is an error code, never an exception. `is_own`: this broker made them.
         """
+        may_write = sum(map(len, records.values())) <= PROMPT_BYTES_MAX
         for tp, batches in records.items():
             try:
                 leader = self.leader(tp)
@@ -218,7 +218,7 @@ class ReplicaManager:
                 request.settle(tp, AppendResult(error.code, error_message=str(error)))
             else:
                 data = bytearray(batches) if isinstance(batches, bytes) else batches
-                leader.append(data, acks, request, is_own=is_own)
+                append_one(leader, data, acks, request, is_own=is_own, may_write=may_write)
 
     def append(
         self, records: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int, is_own: bool = False

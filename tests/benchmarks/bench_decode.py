@@ -28,6 +28,7 @@ from logstore.records import arrow, batch, encoding
 from logstore.records.batch import Record
 from logstore.records.rows import Rows
 from logstore.store.reading import READ_BYTES
+from tests.support.partition import appended
 
 LOG_BYTES = 64 * 1024 * 1024
 FIVE = ["key", "value", "offset", "timestamp", "timestampType"]
@@ -99,7 +100,7 @@ def reading(store: logstore.LogStore, topic: str, shape: Shape) -> Callable[[], 
     at = 0
     while at < len(shape.log):
         end = batch.whole_bytes(shape.log, min(len(shape.log), at + (1 << 20)), start=at)[0]
-        log.append_as_leader(bytearray(shape.log[at:end]))
+        appended(log, bytearray(shape.log[at:end]))
         at = end
 
     def work() -> None:

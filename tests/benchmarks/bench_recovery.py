@@ -39,7 +39,7 @@ piece = bytes(log.read(0, max_bytes=1 << 24).data)
 
 def append_until(target_bytes):
     while sum(s.size_bytes for s in log.segments()) < target_bytes:
-        log.append_as_leader(bytearray(piece))
+        log.append_as_leader((bytearray(piece),))
 
 append_until(size_bytes)
 store.flush()

@@ -12,7 +12,7 @@ import pytest
 from logstore.env import Env
 from logstore.log.segments.directory import create
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
-from tests.support.partition import TOPIC_ID, batch, contents, reopen
+from tests.support.partition import TOPIC_ID, appended, batch, contents, reopen
 from tests.support.repeats import times
 
 ROOT = Path("/store")
@@ -54,10 +54,8 @@ class Writer:
         values = [b"%d" % next(self.count) + b"." * size for _ in range(batches)]
         self.history.will_append(values)
         data = bytearray().join(batch(v) for v in values)
-        # Every other one as a broker's event loop does it, where that can be done without waiting.
-        self.is_owner = not self.is_owner
-        if not self.is_owner or self.log.try_append_as_leader(data, leader_epoch=epoch) is None:
-            self.log.append_as_leader(data, leader_epoch=epoch)
+        self.is_owner = not self.is_owner  # every other one as a broker does it
+        appended(self.log, data, leader_epoch=epoch, is_owner=self.is_owner)
 
     def truncate(self, offset: int) -> None:
         self.history.will_truncate(offset)
@@ -151,7 +149,7 @@ def check_recovery(disk: Disk, history: History, kind: Crash) -> None:
 
     for offset, value in left:
         assert contents(log, offset, max_bytes=1)[0] == (offset, value)
-    log.append_as_leader(batch(b"more"))
+    appended(log, batch(b"more"))
     assert contents(log) == [*left, (len(left), b"more")]
 
 
@@ -195,5 +193,5 @@ def test_a_killed_process_needs_no_recovery_the_next_append_cuts_what_it_left():
         log = reopen(DIRECTORY, env, **SETTINGS)
         left = contents(log)
         assert any(state[: len(left)] == left for state in history.states)
-        log.append_as_leader(batch(b"more"))
+        appended(log, batch(b"more"))
         assert contents(log) == [*left, (len(left), b"more")]

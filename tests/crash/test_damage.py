@@ -29,6 +29,7 @@ from logstore.tools.dump import dump
 from logstore.tools.verify import verify_store
 from tests.crash.damage import KINDS
 from tests.support.disk import Crash, Disk, StillClock
+from tests.support.partition import appended
 from tests.support.repeats import times
 
 ROOT = Path("/store")
@@ -114,7 +115,7 @@ def fill_with_producers(store: LogStore) -> None:
     store.delete_records("started", {0: 22})
     store.create_topic("produced", config=SMALL)
     for sequence in range(0, LAST_SEQUENCE + 2, 2):
-        store.log("produced", 0).append_as_leader(produced(sequence))
+        appended(store.log("produced", 0), produced(sequence))
         if sequence == 20:
             store.log("produced", 0).roll()
 
@@ -127,7 +128,7 @@ def fill(store: LogStore) -> None:
     store.create_topic("epochs", config=SMALL)
     for epoch in range(4):
         records = build([Record(i, 1_000 + i, b"k", b"epoch %d" % epoch) for i in range(3)])
-        store.log("epochs", 0).append_as_leader(records, leader_epoch=epoch)
+        appended(store.log("epochs", 0), records, leader_epoch=epoch)
     store.append("epochs", rows(12, 3))
     store.create_topic("gone", config={"file.delete.delay.ms": 10**9})
     store.append("gone", rows(0, 3))
@@ -234,7 +235,7 @@ class Case:
     def check_repeats(self, store: LogStore) -> None:
         """What is known of producers and of batches is right, or missed by name."""
         log, end = store.log("produced", 0), self.expected["produced", 0].end
-        again = self.attempt(lambda: log.append_as_leader(produced(LAST_SEQUENCE)))
+        again = self.attempt(lambda: appended(log, produced(LAST_SEQUENCE)))
         if not isinstance(again, PylogError):
             assert (again.is_duplicate, again.first_offset) == (True, end - 2)
         replayed = self.attempt(lambda: store.transaction("query", batch_id=4))

@@ -22,7 +22,7 @@ from logstore.env import Env
 from logstore.store.log_dir import CLEAN_MARKER
 from tests.crash.test_store import ROOT, WORKLOADS, Check, User
 from tests.support.disk import Crash, Disk
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 from tests.support.repeats import times
 
 EVERY = times(21, 7, "PYLOG_CRASH_EVERY")
@@ -94,7 +94,7 @@ def test_s8_an_fsync_that_fails_while_a_log_is_cut_takes_the_store_out_of_servic
     env = Env(files=disk)
     log = make(ROOT, env)
     for epoch in range(3):
-        log.append_as_leader(batch(b"%d" % epoch), leader_epoch=epoch)
+        appended(log, batch(b"%d" % epoch), leader_epoch=epoch)
     log.flush()
     disk.fsync_fails = suffix
     with pytest.raises(FailedStoreError):
@@ -103,18 +103,18 @@ def test_s8_an_fsync_that_fails_while_a_log_is_cut_takes_the_store_out_of_servic
     other = reopen(log.directory, env)
     for each in (log, other):
         with pytest.raises(FailedStoreError, match="pylog recover"):
-            each.append_as_leader(batch(b"x"), leader_epoch=3)
+            appended(each, batch(b"x"), leader_epoch=3)
     assert [value for _, value in contents(other)] in ([b"0"], [b"0", b"1", b"2"])
 
 
 def test_s8_an_fsync_that_fails_while_an_epoch_is_noted_takes_the_store_out_of_service(disk):
     env = Env(files=disk)
     log = make(ROOT, env)
-    log.append_as_leader(batch(b"0"), leader_epoch=0)
+    appended(log, batch(b"0"), leader_epoch=0)
     disk.fsync_fails = ".tmp"
     with pytest.raises(FailedStoreError):
-        log.append_as_leader(batch(b"1"), leader_epoch=1)
+        appended(log, batch(b"1"), leader_epoch=1)
     disk.fsync_fails = None
     with pytest.raises(FailedStoreError, match="pylog recover"):
-        log.append_as_leader(batch(b"1"), leader_epoch=1)
+        appended(log, batch(b"1"), leader_epoch=1)
     assert contents(log) == [(0, b"0")]

@@ -14,7 +14,7 @@ from replication.model.cluster import TopicPartition
 from replication.replica.storage.damage_notes import DamageNote
 from replication.replica.storage.log_dir import ReplicaLogDir
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
-from tests.support.partition import TOPIC_ID, batch, contents
+from tests.support.partition import TOPIC_ID, appended, batch, contents
 
 ROOT = Path("/broker")
 T0 = TopicPartition("t", 0)
@@ -45,7 +45,7 @@ def damaged_disk():
     directory.create_logs({T0: TOPIC_ID})
     log = directory.open_log(T0, TOPIC_ID, CONFIG)
     for number in range(12):
-        log.append_as_leader(batch(b"value %d" % number), leader_epoch=number // 3)
+        appended(log, batch(b"value %d" % number), leader_epoch=number // 3)
     directory.note_high_watermarks({T0: 12}, directory.cuts())
     directory.flush([(T0, log)])
     inode = next(inode for path, inode in disk.names.items() if b"value %d" % DAMAGED in inode.data)
@@ -96,7 +96,7 @@ def test_every_crash_point_of_filling_leaves_the_damage_that_was_known_or_none(k
         assert (directory.notes.all(), directory.damage) == ({}, {})
         assert directory.high_watermarks[T0] == 12
         assert [path for path in disk.names if path.endswith(".log.tmp")] == []
-        log.append_as_leader(batch(b"again"), leader_epoch=9)
+        appended(log, batch(b"again"), leader_epoch=9)
     assert crash_at > 10
 
 

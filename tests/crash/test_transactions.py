@@ -18,7 +18,7 @@ from logstore.store.reading import read_isolated
 from tests.crash.test_crash_points import DIRECTORY, ROOT
 from tests.model.test_producer_model import Model, Stored
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
-from tests.support.partition import TOPIC_ID, batch, contents, reopen
+from tests.support.partition import TOPIC_ID, appended, batch, contents, ended, reopen
 from tests.support.repeats import times
 
 SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")  # tears per crash point
@@ -45,11 +45,10 @@ class Writer:
             flags = TRANSACTIONAL if transactional else 0
             data += build([row], attributes=flags, producer=(producer, epoch, sequence + number))
         self.sequences[producer, epoch] = sequence + count
-        if self.sequences[producer, epoch] % 2 or self.log.try_append_as_leader(data, leader_epoch=0) is None:
-            self.log.append_as_leader(data)
+        appended(self.log, data, is_owner=self.sequences[producer, epoch] % 2 == 0)
 
     def end(self, producer: int, *, epoch: int = 0, commit: bool) -> None:
-        self.log.append_marker(producer, epoch, commit=commit)
+        ended(self.log, producer, epoch, commit=commit)
 
     def flush(self) -> None:
         self.flushed = self.log.flush()
@@ -71,7 +70,7 @@ def rolls_with_open_transactions(w: Writer) -> None:
     w.append(1, transactional=False)
     for number in range(3):
         w.append(2, count=3)
-        w.log.append_as_leader(batch(b"plain"))
+        appended(w.log, batch(b"plain"))
         w.end(2, commit=number == 1)
         if number == 1:
             w.flush()
@@ -200,8 +199,8 @@ def test_a_killed_process_needs_no_recovery(workload):
         log = reopen(DIRECTORY, Env(StillClock(), disk.after_crash(Crash.KILLED)), **SETTINGS)
         check_states(log)
         for transaction in log.producers.open_transactions():
-            log.append_marker(transaction.producer_id, transaction.producer_epoch + 1, commit=False)
-        log.append_as_leader(batch(b"more"))
+            ended(log, transaction.producer_id, transaction.producer_epoch + 1, commit=False)
+        appended(log, batch(b"more"))
         check_states(log)
         assert log.producers.last_stable_offset == log.log_end_offset
         assert contents(log)[-1][1] == b"more"

@@ -25,7 +25,7 @@ from logstore.maintenance import compaction, retention
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.store.reading import read_isolated
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
-from tests.support.partition import TOPIC_ID, reopen
+from tests.support.partition import TOPIC_ID, appended, ended, reopen
 from tests.support.repeats import times
 
 ROOT = Path("/store")
@@ -110,17 +110,17 @@ class Store:
     def append(self, key: bytes, value: bytes | None, producer: int | None = None) -> None:
         row = Record(0, 1000, key, value)
         if producer is None:
-            offset = self.log.append_as_leader(build([row])).first_offset
+            offset = appended(self.log, build([row])).first_offset
             self.rows[offset] = key, value
             return
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + 1
         batch = build([row], attributes=TRANSACTIONAL, producer=(producer, 0, sequence))
-        offset = self.log.append_as_leader(batch).first_offset
+        offset = appended(self.log, batch).first_offset
         self.opened.setdefault(producer, []).append((offset, key, value))
 
     def end(self, producer: int, *, commit: bool) -> None:
-        self.log.append_marker(producer, 0, commit=commit)
+        ended(self.log, producer, 0, commit=commit)
         rows = self.opened.pop(producer)
         if commit:
             self.rows |= {offset: (key, value) for offset, key, value in rows}
@@ -255,7 +255,7 @@ def check(disk: Disk, said: Said, kind: Crash) -> None:
     assert (again.cut_bytes, again.removed, again.rebuilt) == (0, (), ())
     assert found.state() == before
 
-    log.append_as_leader(build([Record(0, 1000, b"last", b"v")]))
+    appended(log, build([Record(0, 1000, b"last", b"v")]))
     log.roll()
     compaction.compact(log)
     rows = rows_of(log)

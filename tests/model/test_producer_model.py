@@ -28,7 +28,7 @@ from logstore.store.reading import read_isolated
 from tests.model.test_log_model import damage
 from tests.support.coarse_times import Coarse
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import append, make, names, reopen
+from tests.support.partition import append, appended, ended, make, names, reopen
 from tests.support.repeats import times
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
@@ -168,7 +168,7 @@ class ProducerMachine(RuleBasedStateMachine):
     @rule(side=sides, count=st.integers(1, 3))
     def append_without_producer(self, side, count) -> None:
         stored = Stored(self.model.end, count, values=self.values(count))
-        self.logs[side].append_as_leader(self.encoded(stored))
+        appended(self.logs[side], self.encoded(stored))
         self.model.batches.append(stored)
 
     @rule(
@@ -236,7 +236,7 @@ class ProducerMachine(RuleBasedStateMachine):
         if epoch < 0:
             return
         try:
-            offset = self.logs[side].append_marker(producer, epoch, commit=commit)
+            offset = ended(self.logs[side], producer, epoch, commit=commit)
         except ProducerFencedError:
             assert epoch < current
             return

@@ -37,7 +37,7 @@ def _follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.St
 
 
 right_follow, right_judge = follower.follow, leadership.judge_request
-right_append_each, right_woken = Leader.append_each, FetchSession.woken
+right_append, right_woken = Leader.append, FetchSession.woken
 right_leave, right_init = Leader.leave, Leader.__init__
 right_open = ReplicaLogDir._open_or_mend
 
@@ -75,9 +75,9 @@ def _stands_at_the_end(self: _Row) -> isr.Fetched:
     return isr.Fetched(session.replica_id, end, session.asked_ms, session.replica_epoch)
 
 
-def _append_each(self: Leader, batches: Any, **how: Any) -> Any:
-    found = list(right_append_each(self, batches, **how))
-    return found[:1] * len(found)
+def _append(self: Leader, appends: Any, **how: Any) -> Any:
+    found = right_append(self, appends, **how)
+    return found[:1] * len(found) if None not in found else found
 
 
 def _woken(self: FetchSession, row: _Row) -> None:
@@ -121,6 +121,6 @@ PATCHES = {
     Mutant.WAITS_OUTLIVE_ROLES: _waits_outlive_roles,
     Mutant.POWER_CUT_UNNOTICED: _patch(ReplicaLogDir, "_boot", lambda self: "this one"),
     Mutant.STANDING_COUNTS: _standing_counts,
-    Mutant.ACKED_TWICE: _patch(Leader, "append_each", _append_each),
+    Mutant.ACKED_TWICE: _patch(Leader, "append", _append),
     Mutant.SESSION_FORGETS: _patch(FetchSession, "woken", _woken),
 }

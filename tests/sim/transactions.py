@@ -35,7 +35,7 @@ from replication.coordinators.transactions.machine.step import resume, step
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from tests.support.disk import Disk
-from tests.support.partition import TOPIC_ID
+from tests.support.partition import TOPIC_ID, appended
 
 FAULTS_MS, CALM_MS = 4_000, 6_000
 TIMEOUT_MS = 700
@@ -108,7 +108,7 @@ class Partition:
     def append(self, pair, sequence, value, answer) -> None:
         records = build([Record(0, 1, None, value)], attributes=TRANSACTIONAL, producer=(*pair, sequence))
         try:
-            info = self.log.append_as_leader(records, leader_epoch=self.epoch)
+            info = appended(self.log, records, leader_epoch=self.epoch)
         except InvalidRequestError:
             return
         self.replicate(info.next_offset, answer)
@@ -119,8 +119,9 @@ class Partition:
         is_above = markers.version >= 2 and self.flaw is not Flaw.MARKERS_OF_ANY_EPOCH
         pair = markers.producer_id, markers.producer_epoch
         marker = Marker(*pair, markers.commits, coordinator_epoch, is_above)
-        (found,) = self.log.append_markers([marker], leader_epoch=self.epoch)
-        if isinstance(found, InvalidRequestError):
+        try:
+            appended(self.log, marker, leader_epoch=self.epoch)
+        except InvalidRequestError:
             return
         self.replicate(self.log.log_end_offset, answer)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import cramjam
 
-from logstore.records.batch import HEADER_BYTES, BatchHeader, seal, varint, write_header
+from logstore.records.batch import EMPTY_LENGTH, HEADER_BYTES, BatchHeader, seal, varint, write_header
 from logstore.records.compression import Codec, compress
 from replication.errors import ErrorCode
 
@@ -35,7 +35,7 @@ def raw_batch(content, count=1, *, last_delta=None, attributes=0, producer=(-1, 
     """A batch with these bytes behind a header that may lie about them."""
     base_ms, max_ms = times
     header = BatchHeader(
-        base, HEADER_BYTES + len(content), -1, 2, 0, attributes, count - 1 if last_delta is None else last_delta,
+        base, EMPTY_LENGTH + len(content), -1, 2, 0, attributes, count - 1 if last_delta is None else last_delta,
         base_ms, base_ms if max_ms is None else max_ms, *producer, count,
     )  # fmt: skip
     data = bytearray(HEADER_BYTES) + content

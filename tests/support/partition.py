@@ -6,8 +6,10 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.log.log import Log
 from logstore.log.segments.directory import create
+from logstore.log.validation import result_of
 from logstore.records.batch import Record, batches, build
 from logstore.records.batch import records as decoded
+from logstore.records.marker import Marker
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
@@ -54,15 +56,23 @@ def names(log: Log) -> tuple:
     return [*view.bases], view.start_mark, view.snapshots, view.transactional, view.was_compacted, sorted(view.aside)
 
 
+def appended(log, data, **how):
+    """Append batches as a leader does; return their AppendInfo, or raise the error."""
+    return result_of(log.append_as_leader((data,), **how))
+
+
 def append(log, data, *, as_owner=False):
-    """Append as its leader does; as who owns the directory, where that can be done without waiting."""
+    """Append as its leader does; as who owns the directory, and knows what others did."""
     if as_owner:
-        with log.lock():  # what others did is known
+        with log.lock():
             pass
-        done = log.try_append_as_leader(data, leader_epoch=0)
-        if done is not None:
-            return done
-    return log.append_as_leader(data)
+    return appended(log, data, is_owner=as_owner)
+
+
+def ended(log, producer_id, producer_epoch, *, commit):
+    """End a transaction; return the offset of the marker, or None if there was nothing to end."""
+    found = appended(log, Marker(producer_id, producer_epoch, commit, 0, is_above=False))
+    return None if found.is_duplicate else found.first_offset
 
 
 SMALL = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_bytes": 400}
@@ -72,7 +82,7 @@ def filled(root, env, count=12, **settings):
     """A log of `count` one-record batches in several segments, flushed."""
     log = make(root, env, **(SMALL | settings))
     for number in range(count):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+        appended(log, batch(b"value %d" % number, timestamp=1000 * number))
     log.flush()
     return log
 

@@ -65,6 +65,8 @@ def write_at_once(disk):
     """Have the event loop write small batches, however slow the disk of this machine is now."""
 
     def begin_write(queue):
+        if queue.running or queue.waiting:
+            return False
         disk._writing_since_ms = disk._clock.monotonic_ms()
         return True
 

@@ -225,6 +225,13 @@ class ProducerStates:
 
         Raises: OutOfOrderSequenceError, ProducerFencedError, TransactionStateError, TransactionRepeatError.
         """
+        if len(batches) == 1:  # as most have: none is before it
+            (batch,) = batches
+            if kept := self._kept(batch, expired_ms):
+                return Admission(1, kept.first_offset, kept.last_offset + 1)
+            if batch.producer_id >= 0:
+                _check(self._live(batch.producer_id, expired_ms), batch)
+            return NOTHING_KNOWN
         admission = self._duplicates(batches, is_stored, expired_ms)
         changed: dict[int, ProducerState] = {}
         for number in range(admission.duplicates, len(batches)):
@@ -235,16 +242,6 @@ class ProducerStates:
                 if number + 1 < len(batches):
                     changed[batch.producer_id] = state.with_batch(batch, 0)
         return admission
-
-    def may_follow(self, batch: BatchHeader, *, expired_ms: int) -> bool:
-        """As `check` of one batch: False if it is a duplicate."""
-        if batch.producer_id < 0:
-            return True
-        state = self._live(batch.producer_id, expired_ms)
-        if state.kept(batch):
-            return False
-        _check(state, batch)
-        return True
 
     def may_end(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_above: bool = False) -> bool:
         """True if there is an open transaction that a marker of this epoch ends.

@@ -326,7 +326,8 @@ class ProducerTracker:
     ) -> list[AbortedTransaction]:
         if not any(batch.is_control for batch in batches):
             return []
-        at, markers = 0, list[ControlMarker | None]()
+        at = 0
+        markers: list[ControlMarker | None] = []
         for batch in batches:
             markers.append(_marker_in(data, at, batch))
             at += batch.size_bytes

@@ -47,7 +47,8 @@ class SegmentEnd(NamedTuple):
         self, steps: Iterable[Step], segment_base: int, interval_bytes: int
     ) -> tuple[SegmentEnd, list[Entry], list[Entry]]:
         """The end behind these batches, and the entries for both indexes."""
-        entries, times = list[Entry](), list[Entry]()
+        entries: list[Entry] = []
+        times: list[Entry] = []
         # Local names, and one end for all: half of an append of small batches would be spent here.
         end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset = self[:7]
         damage = self.damage

@@ -10,8 +10,7 @@ the time index gets one more when the segment is closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from logstore.config import INT32_MAX
@@ -124,22 +123,12 @@ class Segment:
 
     # ------------------------------------------------------------------ append
 
-    def append(
-        self, data: memoryview, batches: Sequence[BatchHeader], tail: SegmentEnd, interval_bytes: int
-    ) -> SegmentEnd:
-        """Write `data`, which is exactly `batches`, behind `tail` in one write; return the new end.
-
-        The time index is written before the offset index: a walk from the last offset entry then finds every timestamp
-        that the time index lacks, wherever the process died.
-        """
-        positions = accumulate((batch.size_bytes for batch in batches), initial=tail.position)
-        steps = map(step, batches, positions)
-        end, entries, times = tail.behind_all(steps, self.base_offset, interval_bytes)
-        self._env.files.write(self.path, tail.position, data)
-        return self.append_entries(end, entries, times) if entries else end
-
     def append_entries(self, end: SegmentEnd, entries: list[Entry], times: list[Entry]) -> SegmentEnd:
-        """Add the entries to both indexes, the time index first; return the end that knows of them."""
+        """Add the entries to both indexes, the time index first; return the end that knows of them.
+
+        A walk from the last offset entry then finds every timestamp that the time index lacks, wherever the process
+        died.
+        """
         if end.timed_entries < 0:
             end = self._counted(end, len(entries))
         end = self._append_times(times, end)

@@ -21,6 +21,8 @@ from logstore.errors import (
     UnknownTopicError,
 )
 from logstore.log.log import Log
+from logstore.log.validation import result_of
+from logstore.records.marker import Marker
 from logstore.store.log_manager import LogManager
 from logstore.store.transactions.journal import Journal
 from logstore.store.transactions.state import Decision, Event, Partition, Producer, State, TransactionAttempt
@@ -188,4 +190,9 @@ def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) ->
     with log.lock():
         for producer_id, epoch in producers:
             with suppress(ProducerFencedError):  # ended long ago: its id is in use again
-                log.append_marker(producer_id, epoch, commit=commit)
+                append_marker(log, producer_id, epoch, commit=commit)
+
+
+def append_marker(log: Log, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+    """End the open transaction of this producer in one log, if there is one. Raises: ProducerFencedError; as `lock`."""
+    result_of(log.append_as_leader([Marker(producer_id, producer_epoch, commit, 0, is_above=False)]))

@@ -29,7 +29,7 @@ from logstore.log.isolation import Outcome, Outcomes
 from logstore.log.producers.state import ProducerState
 from logstore.store.log_manager import LogManager
 from logstore.store.transactions import processes
-from logstore.store.transactions.completion import Completion
+from logstore.store.transactions.completion import Completion, append_marker
 from logstore.store.transactions.journal import Journal
 from logstore.store.transactions.liveness import Liveness, task_of
 from logstore.store.transactions.state import (
@@ -291,8 +291,7 @@ class Transactions:
                 log = self._logs.log(topic, partition)
                 for producer_id, epoch, *_ in log.producers.open_transactions():
                     if (producer_id, epoch) not in state.attempts:
-                        is_committed = (producer_id, epoch) in committed
-                        log.append_marker(producer_id, epoch, commit=is_committed)
+                        append_marker(log, producer_id, epoch, commit=(producer_id, epoch) in committed)
             except PylogError as error:
                 logger.error("%s-%d: transactions not recovered: %s", topic, partition, error)
 

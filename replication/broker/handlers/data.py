@@ -47,6 +47,7 @@ from replication.protocol.messages import (
 from replication.protocol.wire import Buffer
 from replication.replica.leader.fetches import fetch_one
 from replication.replica.leader.guard import Accepts, Refusal, base_offset_of, refuse_header
+from replication.replica.leader.leader import PROMPT_BYTES_MAX, append_one
 from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
@@ -62,7 +63,7 @@ ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-_ACCEPTS = tuple(Accepts(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
+ACCEPTS = tuple(Accepts(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
 
 Answer: TypeAlias = Encoded | ProduceResponse | None
 
@@ -100,7 +101,7 @@ class DataHandlers:
             return self._produce_many(context, request)
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong, accepts = _refuse_all(request), _ACCEPTS[context.version]
+        all_wrong, accepts = _refuse_all(request), ACCEPTS[context.version]
         for name, partitions in topics:
             reason = all_wrong or _refuse_topic(name)
             for row in partitions:
@@ -108,13 +109,7 @@ class DataHandlers:
         for tp in refused:
             records.pop(tp, None)
         pending = PendingProduce(records)
-        for tp, batch in records.items():
-            try:
-                leader = self._replicas.leader(tp)
-            except KafkaError as error:
-                pending.settle(tp, AppendResult(error.code, error_message=message_of(error)))
-            else:
-                leader.append(batch, acks, pending)
+        self._append_some(context, request, records, pending)
         if pending.is_over:
             return self._produced(context, request, refused, pending.results)
         if acks == ALL_IN_SYNC:
@@ -195,8 +190,8 @@ class DataHandlers:
         records: Mapping[TopicPartition, bytearray | memoryview],
         pending: PendingProduce,
     ) -> None:
-        """As in `produce`; batches of a transaction once it is known to hold their partition."""
-        adds = context.version >= PRODUCE_ADDS
+        """Append these, those of a transaction once it is known to hold their partition; tell `pending` the results."""
+        adds, may_write = context.version >= PRODUCE_ADDS, sum(map(len, records.values())) <= PROMPT_BYTES_MAX
         for tp, batch in records.items():
             try:
                 leader = self._replicas.leader(tp)
@@ -208,7 +203,7 @@ class DataHandlers:
                 timeout_ms = max(0, request.timeout_ms)
                 self._verification.append(leader, batch, request.acks, pending, transaction, timeout_ms)
             else:
-                leader.append(batch, request.acks, pending)
+                append_one(leader, batch, request.acks, pending, may_write=may_write)
 
     async def _produced_many(
         self, version: int, request: ProduceRequest, results: Mapping[TopicPartition, AppendResult]

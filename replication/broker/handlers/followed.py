@@ -66,7 +66,7 @@ class FollowedHandler:
             self._errors["FetchFollower", error.code] += 1
             return FetchResponse((), error_code=error.code)
         wanted: dict[TopicPartition, FetchPartition] = {}
-        failed = list[TopicFetched]()
+        failed: list[TopicFetched] = []
         for topic in request.topics:
             name = self._metadata.name_of(topic_id_of(topic.topic_id))
             if name is None:

@@ -45,7 +45,9 @@ class SmallCommitHandler:
     def commit(self, requests: Sequence[Gathered]) -> None:
         """Store and answer all of them, or have others do it."""
         now_ms = self._clock.now_ms()
-        asked, commits, kept = list[tuple[Gathered, _Asked]](), list[Commit](), dict[int, Work]()
+        asked: list[tuple[Gathered, _Asked]] = []
+        commits: list[Commit] = []
+        kept: dict[int, Work] = {}
         for request in requests:
             one = self._read_one(request.frame, now_ms) or self._read(request.frame, now_ms)
             if one is None:
@@ -101,7 +103,8 @@ class SmallCommitHandler:
         except (bounds.LongRequest, ProtocolError):
             return None
         group_id, generation, member_id, instance_id, retention_ms, topics = body
-        until_ms, offsets, count = expire_ms(now_ms, retention_ms), dict[TopicPartition, NewOffset](), 0
+        until_ms, count = expire_ms(now_ms, retention_ms), 0
+        offsets: dict[TopicPartition, NewOffset] = {}
         for name, rows in topics:
             topic = self._metadata.topic(name)
             count += len(rows)

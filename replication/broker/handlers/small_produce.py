@@ -6,16 +6,11 @@ the requests. A test holds both to the same answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
-from logstore.log.validation import AppendInfo
-from logstore.log.writer import Plain
-from logstore.records.batch import CODEC_MASK
-from logstore.records.compression import Codec
-from logstore.records.plain import PlainHeader, plain_header
-from replication.broker.handlers.data import DataHandlers
+from replication.broker.handlers.data import ACCEPTS, DataHandlers
 from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
 from replication.network.turn import Gathered, TurnHandler
@@ -24,8 +19,8 @@ from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.encoding import produced_one
 from replication.protocol.framing import Frame
-from replication.replica.leader.guard import PRODUCE_ZSTD
-from replication.replica.leader.leader import NOT_LEADER, Append, Leader
+from replication.replica.leader.guard import base_offset_of, refuse_header
+from replication.replica.leader.leader import Append, Leader
 from replication.replica.leader.purgatory import PendingAppend
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
@@ -34,9 +29,17 @@ from replication.replica.manager import ReplicaManager
 FRAME_BYTES_MAX = 256 * 1024
 
 
-# A request of one plain batch, for a partition that is led here: version, correlation id, acks, timeout in ms, topic,
-# partition, the batch, its header, and the leader. (A named tuple costs three times as much.)
-_Asked: TypeAlias = tuple[int, int, int, int, str, int, memoryview, PlainHeader, Leader]
+class _Asked(NamedTuple):
+    """A request of one batch, for a partition that is led here."""
+
+    version: int
+    correlation_id: int
+    acks: int
+    timeout_ms: int
+    topic: str
+    partition: int
+    records: memoryview
+    leader: Leader
 
 
 class SmallProduceHandler:
@@ -49,7 +52,7 @@ class SmallProduceHandler:
 
     def produce(self, requests: Sequence[Gathered]) -> None:
         """Append and answer all of them. Records of one connection are in the log in the order of its requests."""
-        asked = list[tuple[Gathered, _Asked]]()
+        asked: list[tuple[Gathered, _Asked]] = []
         for request in requests:
             one = self._read(request.frame) if len(request.frame) <= FRAME_BYTES_MAX else None
             if one is not None:
@@ -69,48 +72,48 @@ class SmallProduceHandler:
         leader = self._replicas.known_leader((topic, partition))
         if leader is None or acks not in (ALL_IN_SYNC, LEADER_ONLY) or topic in INTERNAL_TOPICS:
             return None
-        header = plain_header(records)
-        if header is None or header[0] or (version < PRODUCE_ZSTD and header[5] & CODEC_MASK == Codec.ZSTD):
+        if refuse_header(ACCEPTS[version], records) is not None or base_offset_of(records):
             return None
-        if acks == ALL_IN_SYNC and not leader.has_enough_replicas():
-            return None
-        return (*found, header, leader)
+        return _Asked(*found, leader)
 
     def _append(self, asked: Sequence[tuple[Gathered, _Asked]]) -> None:
-        batches: dict[Leader, list[Plain]] = {}
-        for _, (*_, records, header, leader) in asked:
-            batch = records, header
-            if leader in batches:
-                batches[leader].append(batch)
-            else:
-                batches[leader] = [batch]
-        outcomes = {leader: iter(leader.append_each(each)) for leader, each in batches.items()}
-        self._replicas.look()
-        for request, one in asked:
-            self._answer(request, one, next(outcomes[one[-1]], None))
+        appends: dict[Leader, list[Append]] = {}
+        kept: dict[int, Work] = {}
 
-    def _answer(self, request: Gathered, one: _Asked, outcome: AppendInfo | AppendResult | None) -> None:
-        version, correlation_id, acks, timeout_ms, topic, partition, records, _, leader = one
-        needs_leader_only = acks == LEADER_ONLY
-        if outcome is not None and (leader.is_over or type(outcome) is not AppendInfo):
-            result = outcome if isinstance(outcome, AppendResult) else NOT_LEADER
-            self._settled(request, one, request.asker.keep(request, version, correlation_id), result)
-        elif outcome is not None and (needs_leader_only or outcome[1] <= leader.high_watermark):
-            fields = outcome[0], outcome[2], leader.replica.start
-            request.asker.answer(request, produced_one(version, correlation_id, topic, partition, fields))
-        else:
-            work = request.asker.keep(request, version, correlation_id, is_queued=needs_leader_only)
-            limit_ms = -1 if needs_leader_only else max(0, timeout_ms)
-            waiting = PendingAppend(partial(self._settled, request, one, work), limit_ms)
-            if outcome is None:  # it may take longer
-                leader.append_later(Append(records, acks, waiting))
+        def settled(place: int, result: AppendResult) -> None:
+            self._settled(*asked[place], kept[place], result)
+
+        for place, (_, one) in enumerate(asked):
+            append = Append(one.records, one.acks, partial(_waiter, settled, place, one))
+            if one.leader in appends:
+                appends[one.leader].append(append)
             else:
-                leader.wait_for_commit(outcome, waiting)
+                appends[one.leader] = [append]
+        results = {leader: iter(leader.append(each)) for leader, each in appends.items()}
+        for place, (request, one) in enumerate(asked):
+            result = next(results[one.leader])
+            if result is not None and result.error_code is ErrorCode.NONE:
+                request.asker.answer(request, _answer(one, result))
+                continue
+            is_queued = result is None and one.acks == LEADER_ONLY
+            work = request.asker.keep(request, one.version, one.correlation_id, is_queued=is_queued)
+            if result is None:
+                kept[place] = work
+            else:
+                self._settled(request, one, work, result)
 
     def _settled(self, request: Gathered, one: _Asked, work: Work, result: AppendResult) -> None:
-        version, correlation_id, _, _, topic, partition, *_, leader = one
         if result.error_code is ErrorCode.NONE:
-            data = produced_one(version, correlation_id, topic, partition, result[1:4])
-            request.asker.answer_kept(work, Encoded((data,)))
+            request.asker.answer_kept(work, Encoded((_answer(one, result),)))
         else:
-            request.asker.answer_kept(work, self._data.failed_one(version, leader.replica.tp, result))
+            request.asker.answer_kept(work, self._data.failed_one(one.version, one.leader.replica.tp, result))
+
+
+def _waiter(settled: Callable[[int, AppendResult], None], place: int, one: _Asked) -> PendingAppend:
+    limit_ms = -1 if one.acks == LEADER_ONLY else max(0, one.timeout_ms)
+    return PendingAppend(partial(settled, place), limit_ms)
+
+
+def _answer(one: _Asked, result: AppendResult) -> bytes:
+    fields = result.base_offset, result.log_append_time_ms, result.log_start_offset
+    return produced_one(one.version, one.correlation_id, one.topic, one.partition, fields)

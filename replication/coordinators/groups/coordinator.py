@@ -364,7 +364,7 @@ class GroupCoordinator:
         rows = records_of(slot.group.id, append)
         producer = append.write.producer if isinstance(append.write, events.NewOffsets) else None
         if producer is None:
-            records, _ = build_keyed(rows, now_ms)
+            records = build_keyed(rows, now_ms)
         else:
             items = [Record(n, now_ms, key, value) for n, (key, value) in enumerate(rows)]
             records = build(items, attributes=TRANSACTIONAL, producer=(*producer, -1))

@@ -219,7 +219,7 @@ class Follower:
 
         def act() -> None:
             replica.host.keep_reserve()
-            replica.log.append_as_follower(records)
+            replica.log.append_as_follower(records, is_owner=replica.host.is_sound())
 
         def then(write: _Write) -> None:
             if write.error is not None:
@@ -240,7 +240,7 @@ class Follower:
             return False
         write = _Write(self, lambda: None, then)
         try:
-            is_done = log.try_append_as_follower(records) is not None
+            is_done = log.append_as_follower(records, is_owner=True, may_wait=False) is not None
         except Exception as error:  # noqa: BLE001  it is told as that of a thread
             is_done, write.error = True, error
         host.disk.end_write()

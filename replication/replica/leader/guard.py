@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from logstore.config import INT64_MAX, LogConfig
 from logstore.errors import InvalidRecordError
-from logstore.log.validation import valid_batches
+from logstore.log.validation import limits_of, valid_batches
 from logstore.records.batch import (
     CODEC_MASK,
     CONTROL,
@@ -185,10 +185,10 @@ def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> No
         kernel = _kernel(header_at(records).count)
         found = look_slowly(records, terms) if kernel is None else _look(kernel, records, terms)
     except (InvalidBatchError, CompressionError) as error:
-        valid_batches(records, config, dense=True)  # damage on the way here is another error
+        valid_batches(records, limits_of(config, None))  # damage on the way here is another error
         raise InvalidRecordError(f"nothing was appended: {error}") from error
     if found is not None:
-        valid_batches(records, config, dense=True)
+        valid_batches(records, limits_of(config, None))
         _settle(records, found)
 
 

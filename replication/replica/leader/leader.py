@@ -9,15 +9,14 @@ the log's queue go to it together.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Sequence
-from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from logstore.config import names_replica
 from logstore.errors import DiskFullError
-from logstore.log.validation import AppendInfo
-from logstore.log.writer import Plain
+from logstore.log.validation import AppendInfo, AppendOutcome
 from logstore.records.marker import Marker
 from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
@@ -25,7 +24,7 @@ from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader import guard
 from replication.replica.leader.log_starts import LogStarts
-from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
+from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces, Waiter
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.leader.standing import StandingFollowers
 from replication.replica.leader.writers import Writers
@@ -37,19 +36,36 @@ logger = logging.getLogger(__name__)
 
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-# What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
-PROMPT_BYTES_MAX = 32 * 1024
-Outcome: TypeAlias = AppendInfo | Exception  # of an append
+# What the event loop writes itself for one call, if nothing stands in the way: more belongs to a thread.
+PROMPT_BYTES_MAX = 256 * 1024
 
 
 class Append(NamedTuple):
-    """Records that a producer sent for one partition, on their way to the log; or a marker."""
+    """A batch of a client for one partition, or a marker, on its way to the log.
 
-    records: bytearray | memoryview
+    `wait` is called, once, if the result is not known at once: for who is told of it. `is_own`: this broker made the
+    batch, and nobody needs to look into it.
+    """
+
+    records: bytearray | memoryview | Marker
     acks: int
-    request: PendingProduce | PendingAppend
-    marker: Marker | None = None
-    is_own: bool = False  # made by this broker, which nobody needs to look into
+    wait: Callable[[], Waiter]
+    is_own: bool = False
+
+
+def append_one(
+    leader: Leader,
+    records: bytearray | memoryview,
+    acks: int,
+    request: PendingProduce,
+    *,
+    is_own: bool = False,
+    may_write: bool = True,
+) -> None:
+    """Append one batch, as `Leader.append`; tell `request` what became of it, now or later."""
+    (result,) = leader.append((Append(records, acks, lambda: request, is_own),), may_write=may_write)
+    if result is not None:
+        request.settle(leader.replica.tp, result)
 
 
 class _AppendGroup:
@@ -57,51 +73,46 @@ class _AppendGroup:
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
-        self.appends: list[Append] = []
-        self.outcomes: list[Outcome] = []
+        self.appends: list[tuple[Append, Waiter]] = []
+        self.outcomes: list[AppendOutcome] = []
         self.offsets = (0, 0)
 
     def seal(self) -> None:
         self.leader.seal(self)
 
     def run(self) -> None:
-        replica, epoch = self.leader.replica, self.leader.state.leader_epoch
-        try:
-            replica.host.keep_reserve()
-            for is_marker, some in groupby(self.appends, lambda append: append.marker is not None):
-                if is_marker:
-                    self.outcomes += _append_markers(replica, [each.marker for each in some if each.marker], epoch)
-                else:
-                    self.outcomes += [_append(replica, append, epoch) for append in some]
-        except Exception as error:  # noqa: BLE001  every one of them gets it
-            self.outcomes += [error] * (len(self.appends) - len(self.outcomes))
+        replica = self.leader.replica
+        replica.host.keep_reserve()
+        checked = [_checked(replica, append) for append, _ in self.appends]
+        self.outcomes = _append(replica, checked, self.leader.state.leader_epoch)
         self.offsets = replica.offsets()
 
     def done(self) -> None:
         self.leader.appended(self)
 
 
-def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
+def _checked(replica: ReplicaLog, append: Append) -> Buffer | Marker | Exception:
+    """Return what is to be appended, or why it is not, by a look into the records of a client."""
     records = append.records
+    if append.is_own or isinstance(records, Marker):
+        return records
     try:
-        if not append.is_own:
-            guard.check(records, replica.config, replica.host.clock.now_ms())
-        if replica.host.is_sound():
-            # Nobody else changes the files of a broker: to lock them and look costs as much as the append.
-            done = replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
-            if done is not None:
-                return done
-        return replica.log.append_as_leader(records, leader_epoch=leader_epoch)
+        guard.check(records, replica.config, replica.host.clock.now_ms())
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
         return error
+    return records
 
 
-def _append_markers(replica: ReplicaLog, markers: Sequence[Marker], leader_epoch: int) -> Sequence[Outcome]:
-    """One that is there already, or ends nothing, counts as written once all before the log's end is committed."""
+def _append(
+    replica: ReplicaLog, checked: Sequence[Buffer | Marker | Exception], leader_epoch: int
+) -> list[AppendOutcome]:
+    """Append what may be; return what became of each. Nobody but this broker changes its files while they are sound."""
+    good = [append for append in checked if not isinstance(append, Exception)]
     try:
-        return replica.log.append_markers(markers, leader_epoch=leader_epoch, is_owner=replica.host.is_sound())
+        done = iter(replica.log.append_as_leader(good, leader_epoch=leader_epoch, is_owner=replica.host.is_sound()))
     except Exception as error:  # noqa: BLE001  as above
-        return [error] * len(markers)
+        done = itertools.repeat(error)
+    return [append if isinstance(append, Exception) else next(done) for append in checked]
 
 
 class Leader:
@@ -201,64 +212,77 @@ class Leader:
 
     # ----------------------------------------------------------------- produce
 
-    def append(
-        self, records: bytearray | memoryview, acks: int, request: PendingProduce, *, is_own: bool = False
-    ) -> None:
-        """Append the records behind all that came before, stamped in place; settle `request` with what became of them.
+    def append(self, appends: Sequence[Append], *, may_write: bool = True) -> list[AppendResult | None]:
+        """Append these behind all that came before, stamped in place; return what became of each.
 
-        The event loop writes them where that takes less than to have a thread do it. `is_own`: this broker made them,
-        and the guard passes them unseen.
+        None: the waiter that `wait` of the append returned is told later. The event loop writes the first ones where
+        that takes less than to have a thread do it, if it `may_write`.
         """
-        replica = self.replica
-        if acks == ALL_IN_SYNC and not self.has_enough_replicas():
-            refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
-            request.settle(replica.tp, refused)
-            return
-        outcome = self._write(records, is_own=is_own)
-        if outcome is None:  # it may take longer
-            self.append_later(Append(records, acks, request, is_own=is_own))
-        elif self.is_over:
-            request.settle(replica.tp, NOT_LEADER)
-        else:
-            self._settle(records, acks, request, outcome, is_committed=self.commits_by_append())
+        if self.is_over:
+            return [NOT_LEADER] * len(appends)
+        if self.has_enough_replicas():
+            return self._append(appends, may_write)
+        few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
+        done = iter(self._append([append for append in appends if append.acks != ALL_IN_SYNC], may_write))
+        return [few if append.acks == ALL_IN_SYNC else next(done) for append in appends]
 
-    def append_each(self, batches: Sequence[Plain], *, is_own: bool = False) -> Sequence[AppendInfo | AppendResult]:
-        """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
+    def end_transaction(self, marker: Marker, request: PendingProduce) -> None:
+        """Append the marker, as `append`; `request` is told when it is committed.
 
-        The caller looks (see `Host.look`) before it acknowledges them. With acks=all they wait for the high watermark:
-        `wait_for_commit`. `is_own` is as in `append`.
+        From now on nobody writes in that transaction here.
         """
-        replica, disk = self.replica, self.replica.host.disk
-        if not is_own:
-            batches = self._that_pass(batches)
-        if self._group or not batches or not replica.host.is_sound() or not disk.begin_write(replica.queue):
+        self.writers.end(marker)
+        (result,) = self.append((Append(marker, ALL_IN_SYNC, lambda: request),))
+        if result is not None:
+            request.settle(self.replica.tp, result)
+
+    def _append(self, appends: Sequence[Append], may_write: bool) -> list[AppendResult | None]:
+        outcomes = self._write(appends) if may_write else ()
+        self.replica.host.look()
+        if outcomes:
+            self._written()
+        results = [self._settle(append, outcome) for append, outcome in zip(appends, outcomes, strict=False)]
+        rest = appends[len(outcomes) :]
+        if self.is_over:
+            return [*results, *[NOT_LEADER] * len(rest)]
+        for append in rest:
+            self._append_later(append)
+        return [*results, *[None] * len(rest)] if rest else results
+
+    def _write(self, appends: Sequence[Append]) -> Sequence[AppendOutcome]:
+        """Append the first ones in the event loop. The others may take longer, or it is not their turn."""
+        replica, host = self.replica, self.replica.host
+        if self._group is not None or not host.is_sound():
             return ()
+        prompt = self._prompt(appends)
+        if not prompt or not host.disk.begin_write(replica.queue):
+            return ()
+        outcomes: Sequence[AppendOutcome]
         try:
-            outcomes = replica.log.try_append_each(batches, leader_epoch=self.state.leader_epoch)
-        finally:
-            disk.end_write()
-        if not outcomes:
-            return ()
-        self._written()
-        if len(outcomes) == 1 and isinstance(outcomes[0], AppendInfo):
-            self._note_appended(batches[0][0], outcomes[0])
-            return [outcomes[0]]
-        found = list[AppendInfo | AppendResult]()
-        for (records, _), outcome in zip(batches, outcomes, strict=False):
-            if isinstance(outcome, AppendInfo):
-                self._note_appended(records, outcome)
-                found.append(outcome)
-            else:
-                found.append(self._result(records, outcome))
-        return found
+            outcomes = replica.log.append_as_leader(
+                prompt, leader_epoch=self.state.leader_epoch, is_owner=True, may_wait=False
+            )
+        except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
+            outcomes = [error] * len(prompt)
+        host.disk.end_write()
+        return outcomes
 
-    def _that_pass(self, batches: Sequence[Plain]) -> Sequence[Plain]:
-        """Return the first ones that the guard passes at once."""
-        terms = self._terms()
-        for count, (records, _) in enumerate(batches):
-            if not guard.passes(records, terms):
-                return batches[:count]
-        return batches
+    def _prompt(self, appends: Sequence[Append]) -> list[Buffer | Marker]:
+        """Return the batches of the first ones that are small, and that the guard passes at once."""
+        found: list[Buffer | Marker] = []
+        terms, left_bytes = None, PROMPT_BYTES_MAX
+        for records, _, _, is_own in appends:
+            if isinstance(records, Marker):
+                break
+            left_bytes -= len(records)
+            if left_bytes < 0:
+                break
+            if not is_own:
+                terms = terms or self._terms()
+                if not guard.passes(records, terms):
+                    break
+            found.append(records)
+        return found
 
     def _terms(self) -> guard.Terms:
         return guard.terms_of(self.replica.config, self.replica.host.clock.now_ms())
@@ -266,35 +290,9 @@ class Leader:
     def has_enough_replicas(self) -> bool:
         return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
 
-    def wait_for_commit(self, info: AppendInfo, request: PendingProduce | PendingAppend) -> None:
-        """Settle the request when these records are committed."""
-        result = AppendResult(ErrorCode.NONE, info.first_offset, info.append_time_ms, self.replica.start)
-        self._waits.add(CommitWait(info.next_offset, result, request))
-
     def commits_by_append(self) -> bool:
         """Is what is appended now committed by that, since no other replica is in sync, and nothing waits before it?"""
         return self.state.is_alone and not self._waits
-
-    def _write(self, records: bytearray | memoryview, *, is_own: bool = False) -> Outcome | None:
-        """Write them in the event loop. None: that may take longer, or is not its turn, and nothing was done."""
-        replica, host = self.replica, self.replica.host
-        outcome: Outcome | None = None
-        if (
-            self._group is None
-            and len(records) <= PROMPT_BYTES_MAX
-            and (is_own or guard.passes(records, self._terms()))
-            and host.is_sound()
-            and host.disk.begin_write(replica.queue)
-        ):
-            try:
-                outcome = replica.log.try_append_as_leader(records, leader_epoch=self.state.leader_epoch)
-            except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
-                outcome = error
-            host.disk.end_write()
-        if outcome is not None:
-            host.look()
-            self._written()
-        return outcome
 
     def _written(self) -> None:
         """Behind a write of the event loop: note the log's end, and wake who waits for it at the end of the turn."""
@@ -310,27 +308,12 @@ class Leader:
             self._is_advancing = True  # at the end of this turn: more may come in it
             replica.host.disk.loop.call_soon(self._advance)
 
-    def append_marker(self, marker: Marker, request: PendingProduce) -> None:
-        """End a transaction behind all that came before; settle `request` when that is committed.
-
-        From now on nobody writes in that transaction here.
-        """
-        self.writers.end(marker)
-        if not self.has_enough_replicas():
-            few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
-            request.settle(self.replica.tp, few)
-            return
-        self.append_later(Append(bytearray(), ALL_IN_SYNC, request, marker))
-
-    def append_later(self, append: Append) -> None:
-        """Append it in a thread, behind all that came before."""
-        if self.is_over:
-            append.request.settle(self.replica.tp, NOT_LEADER)
-            return
+    def _append_later(self, append: Append) -> None:
+        """Append it in a thread, behind all that came before: the result is known later."""
         if self._group is None:
             self._group = _AppendGroup(self)
             self.replica.host.disk.submit(self.replica.queue, self._group)
-        self._group.appends.append(append)
+        self._group.appends.append((append, append.wait()))
 
     def seal(self, group: _AppendGroup) -> None:
         if self._group is group:
@@ -339,12 +322,10 @@ class Leader:
     def appended(self, group: _AppendGroup) -> None:
         self.replica.host.look()
         self.replica.note(group.offsets)
-        for (records, acks, request, *_), outcome in zip(group.appends, group.outcomes, strict=True):
-            if self.is_over:
-                self._result(records, outcome)
-                request.settle(self.replica.tp, NOT_LEADER)
-            else:
-                self._settle(records, acks, request, outcome)
+        for (append, waiter), outcome in zip(group.appends, group.outcomes, strict=True):
+            result = self._settle(append, outcome, waiter)
+            if result is not None:
+                waiter.settle(self.replica.tp, result)
         self._advance()
 
     def _advance(self) -> None:
@@ -358,32 +339,28 @@ class Leader:
             self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
             self._committed(self.state.high_watermark)
 
-    def _settle(
-        self,
-        records: Buffer,
-        acks: int,
-        request: PendingProduce | PendingAppend,
-        outcome: Outcome,
-        *,
-        is_committed: bool = False,
-    ) -> None:
-        """Give the request the result, now or when it is committed."""
-        result = self._result(records, outcome)
-        if is_committed or acks != ALL_IN_SYNC or isinstance(outcome, Exception):
-            request.settle(self.replica.tp, result)
-        else:
-            self._waits.add(CommitWait(outcome.next_offset, result, request))
+    def _settle(self, append: Append, outcome: AppendOutcome, waiter: Waiter | None = None) -> AppendResult | None:
+        """Return the result of an append; None: who waits is told once the records are committed."""
+        result = self._result(append.records, outcome)
+        if self.is_over:
+            return NOT_LEADER
+        if isinstance(outcome, Exception) or append.acks != ALL_IN_SYNC or outcome.next_offset <= self.high_watermark:
+            return result
+        self._waits.add(CommitWait(outcome.next_offset, result, waiter or append.wait()))
+        return None
 
-    def _note_appended(self, records: Buffer, info: AppendInfo) -> None:
-        size_bytes = len(records)
-        has_readers = self.state.followers or self.replica.consumers
-        if has_readers and 0 < size_bytes == info.bytes:  # no duplicate, nor part of one; no marker
-            self.recent.note(info.first_offset, info.next_offset, records)
+    def _note_appended(self, records: Buffer | Marker, info: AppendInfo) -> None:
         counters = self.replica.host.counters
-        counters.bytes_in += size_bytes
         counters.messages_in += info.next_offset - info.first_offset
+        if isinstance(records, Marker):
+            return
+        size_bytes = len(records)
+        counters.bytes_in += size_bytes
+        has_readers = self.state.followers or self.replica.consumers
+        if has_readers and 0 < size_bytes == info.bytes:  # no duplicate, nor part of one
+            self.recent.note(info.first_offset, info.next_offset, records)
 
-    def _result(self, records: Buffer, outcome: Outcome) -> AppendResult:
+    def _result(self, records: Buffer | Marker, outcome: AppendOutcome) -> AppendResult:
         if isinstance(outcome, AppendInfo):
             self._note_appended(records, outcome)
             return AppendResult(ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start)

@@ -6,7 +6,7 @@ import asyncio
 import bisect
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
@@ -14,6 +14,15 @@ from replication.replica.leader.results import AppendResult
 
 Response = TypeVar("Response")
 Results: TypeAlias = Mapping[TopicPartition, AppendResult]
+
+
+class Waiter(Protocol):
+    """A request that waits for the result of an append."""
+
+    is_over: bool  # nobody waits any more
+
+    def settle(self, tp: TopicPartition, result: AppendResult) -> None:
+        """Take the result of one partition; the first one counts."""
 
 
 class PendingProduce:
@@ -95,7 +104,7 @@ class CommitWait(NamedTuple):
 
     end_offset: int
     result: AppendResult
-    request: PendingProduce | PendingAppend
+    request: Waiter
 
 
 END_OFFSET = attrgetter("end_offset")

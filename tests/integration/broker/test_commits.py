@@ -7,6 +7,7 @@ from replication.model.times import SpecialTime
 from replication.replica.leader.offsets import for_time
 from replication.replica.leader.results import Isolation
 from tests.integration.broker.test_followed_fetches import with_silent_follower
+from tests.support.partition import appended
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three
 
 
@@ -123,7 +124,7 @@ async def test_the_same_leader_in_a_new_epoch_is_reconciled_with_too(tmp_path):
         await one.produce(b"a")
         three.replicas.partitions()[T0].leave_role()
         log = three.replicas.partitions()[T0].replica.log
-        log.append_as_leader(batch(b"never sent"), leader_epoch=0)
+        appended(log, batch(b"never sent"), leader_epoch=0)
         await site.elect(1)
         await one.produce(b"b")
         await until(lambda: three.stored() == two.stored() == [b"a", b"b"])

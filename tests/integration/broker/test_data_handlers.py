@@ -28,6 +28,7 @@ from replication.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
+from tests.support.partition import appended, ended
 from tests.support.peer import Peer, serving
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, values_of
 from tests.support.waits import stays
@@ -346,7 +347,7 @@ async def test_what_is_answered_at_once_is_what_any_fetch_gets(tmp_path, monkeyp
             await client.produce(bytes(batch(*[bytes(size)] * 3)))
         for is_transactional in (False, True):
             if is_transactional:
-                log.append_as_leader(build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+                appended(log, build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
             known = 0
             for version, offset, isolation, options, epoch in itertools.product(
                 (10, 11, 12, 13, 16),
@@ -442,9 +443,9 @@ async def test_who_reads_committed_data_is_told_what_was_aborted(tmp_path):
         for number, value in enumerate((b"aborted", b"open")):
             producer = (40 + number, 0, 0)
             records = build([Record(0, 0, None, value)], attributes=TRANSACTIONAL, producer=producer)
-            log.append_as_leader(records)
+            appended(log, records)
             if value == b"aborted":
-                log.append_marker(40, 0, commit=False)
+                ended(log, 40, 0, commit=False)
         await client.produce(bytes(batch(b"plain")))
         committed = await client.fetch(0, isolation=Isolation.READ_COMMITTED)
         assert committed.aborted == (Aborted(40, 0),)
@@ -463,7 +464,7 @@ async def test_every_fetch_tells_where_a_transaction_is_open(tmp_path):
         (one,) = client.site.brokers.values()
         log = one.replicas.partition(*T0).replica.log
         await client.produce(bytes(batch(b"plain", b"plain")))
-        log.append_as_leader(build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+        appended(log, build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
         await client.produce(bytes(batch(b"plain")))
         for is_looked_up in (False, True):
             if is_looked_up:  # nobody has asked for the producers since the log was opened
@@ -471,7 +472,7 @@ async def test_every_fetch_tells_where_a_transaction_is_open(tmp_path):
             for version, isolation, offset, wait_ms in itertools.product((10, 12, 16), Isolation, (0, 3, 4), (0, 10)):
                 found = await client.fetch(offset, version=version, isolation=isolation, max_wait_ms=wait_ms)
                 assert (found.last_stable_offset, found.high_watermark) == (2, 4)
-        log.append_marker(4, 0, commit=True)
+        ended(log, 4, 0, commit=True)
         await client.produce(bytes(batch(b"plain")))
         for isolation, offset in itertools.product(Isolation, (0, 6)):
             assert (await client.fetch(offset, isolation=isolation)).last_stable_offset == 6
@@ -482,8 +483,8 @@ async def test_the_largest_time_is_that_of_a_marker_where_nothing_is_newer(tmp_p
     """As in Kafka. A lookup by time finds records only."""
     async with client_of(tmp_path) as client:
         log = client.site.brokers[1].replicas.partition(*T0).replica.log
-        log.append_as_leader(build([Record(0, 5, None, b"a")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
-        log.append_marker(4, 0, commit=True)
+        appended(log, build([Record(0, 5, None, b"a")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))
+        ended(log, 4, 0, commit=True)
         await client.produce(bytes(batch(b"old")))  # at 1000
         newest = log.segments()[-1].max_timestamp_ms
         assert newest > 1000

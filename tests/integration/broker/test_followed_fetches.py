@@ -13,6 +13,7 @@ from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
 from replication.replica.leader.sessions import FetchSession, FetchSessions
 from tests.support.inside import fetchers
+from tests.support.partition import appended
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, write_at_once
 from tests.support.waits import stays
 
@@ -74,7 +75,7 @@ async def test_it_tells_where_a_transaction_is_open(tmp_path):
         one = await led(site)
         await one.produce(b"plain", acks=1)
         opens = build([Record(0, 0, None, b"open")], attributes=TRANSACTIONAL, producer=(4, 0, 0))
-        one.replicas.leader(T0).replica.log.append_as_leader(opens, leader_epoch=one.role.state.leader_epoch)
+        appended(one.replicas.leader(T0).replica.log, opens, leader_epoch=one.role.state.leader_epoch)
         await one.produce(b"plain", acks=1)
         for offset in (0, 3):
             (row,) = (await whole(followed(one, {T0: offset}, terms()))).values()

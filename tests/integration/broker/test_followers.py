@@ -11,6 +11,7 @@ from replication.protocol.messages import FetchPartition
 from replication.replica.follower.follower import Follower
 from replication.replica.leader.results import FetchTerms
 from tests.support.inside import fetchers
+from tests.support.partition import appended
 from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three, write_at_once
 
 
@@ -51,9 +52,10 @@ async def test_small_appends_wait_for_no_thread_and_others_do(tmp_path):
         log, disk, in_thread = two.role.replica.log, two.role.replica.host.disk, []
         append = log.append_as_follower
 
-        def noted(records):
-            in_thread.append(len(records))
-            return append(records)
+        def noted(records, *, may_wait=True, **how):
+            if may_wait:
+                in_thread.append(len(records))
+            return append(records, may_wait=may_wait, **how)
 
         log.append_as_follower = noted
         write_at_once(disk)
@@ -90,13 +92,12 @@ async def test_appends_that_fail_are_done_again(tmp_path):
         one, two, log = await far_behind(site)
         calls = itertools.count()
 
-        def now_and_then(append, records):
+        def now_and_then(append, records, **how):
             if next(calls) % 3 == 1:
                 raise OSError(errno.EIO, "out of order")
-            return append(records)
+            return append(records, **how)
 
-        for name in ("append_as_follower", "try_append_as_follower"):  # in a thread, and in the event loop
-            setattr(log, name, partial(now_and_then, getattr(log, name)))
+        log.append_as_follower = partial(now_and_then, log.append_as_follower)  # in a thread, and in the event loop
         await site.tell(2, state=await site.stored())
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == one.stored()
@@ -120,7 +121,7 @@ async def test_a_new_leader_has_all_and_the_old_one_cuts_what_was_not_committed(
         for number in (2, 3):
             await site.tell(number, state=stored)
         log = one.replicas.partitions()[T0].replica.log
-        log.append_as_leader(batch(b"lost"), leader_epoch=0)
+        appended(log, batch(b"lost"), leader_epoch=0)
         one.replicas.partitions()[T0].replica.note((0, 3))
         one.replicas.connect(one.tree, one.epoch)
         await site.elect(2, isr=(2, 3))
@@ -138,7 +139,7 @@ async def test_a_cut_that_fails_is_made_again_and_takes_nothing_else_along(tmp_p
         await site.create(replicas=(1, 2))
         await one.produce(b"a", b"b")
         log = one.replicas.partitions()[T0].replica.log
-        log.append_as_leader(batch(b"lost"), leader_epoch=0)
+        appended(log, batch(b"lost"), leader_epoch=0)
         one.replicas.partitions()[T0].replica.note((0, 3))
         cut, cuts = log.truncate_to, []
 

@@ -42,7 +42,7 @@ async def test_appends_wait_until_the_isr_of_a_later_epoch_has_them(tmp_path):
         small, large = waiting(one.produce(b"a")), waiting(one.produce(b"b" * 100_000))  # the loop, or a thread
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"of one batch", acks=-1))
-        leader.append_marker(Marker(7, 0, commits=True, coordinator_epoch=0, is_above=False), marked)
+        leader.end_transaction(Marker(7, 0, commits=True, coordinator_epoch=0, is_above=False), marked)
         await until(lambda: one.end == 5)
         await site.elect(1)
         await site.elect(1)

@@ -326,7 +326,7 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing_and_nothi
         replicas = all_.site.brokers[1].replicas
         partition, leadership = replicas.partitions()[OFFSETS], groups.terms.term(0).leadership
         write_at_once(storage(replicas).disk)
-        replicas.look = partition.leave_role
+        partition.replica.host = replace(partition.replica.host, look=partition.leave_role)
         assert Outcomes(groups, [commit("g", {T0: 1})]).codes == [ASK]
         batch = build_keyed([(b"key", b"value")], all_.site.brokers[1].env.clock.now_ms())
         end = partition.replica.log.log_end_offset

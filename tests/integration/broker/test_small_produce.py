@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -245,7 +246,8 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing(tmp_path,
         await one.produce(b"first")
         if is_slow:
             write_in_threads(one.replicas)
-        one.replicas.look = one.replicas.partitions()[T0].leave_role
+        partition = one.replicas.partitions()[T0]
+        partition.replica.host = replace(partition.replica.host, look=partition.leave_role)
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"a", acks=1))
         assert result(await peer.frame())[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER

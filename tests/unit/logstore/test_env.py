@@ -7,7 +7,6 @@ import resource
 import subprocess
 import sys
 import threading
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from logstore.checkpoint import FSYNC_FAILED, check_mark, clear_mark, fsync_or_m
 from logstore.env import Env, OsFiles, _file_system_of
 from logstore.errors import DiskFullError, FailedStoreError, StorageError
 from logstore.worker import Worker
-from tests.support.partition import batch, contents, make
+from tests.support.partition import appended, batch, contents, make
 
 
 def open_files(files):
@@ -268,7 +267,7 @@ def test_this_machines_files_are_local(files, tmp_path):
 def test_s8_an_fsync_that_fails_leaves_the_mark_until_it_is_cleared(tmp_path, monkeypatch):
     env = Env(files=OsFiles())
     log = make(tmp_path, env)
-    log.append_as_leader(batch(b"x"))
+    appended(log, batch(b"x"))
     real = os.fsync
 
     def failing(fd: int) -> None:
@@ -282,11 +281,11 @@ def test_s8_an_fsync_that_fails_leaves_the_mark_until_it_is_cleared(tmp_path, mo
             log.flush()
     assert "Input/output error" in (tmp_path / FSYNC_FAILED).read_text()
     with pytest.raises(FailedStoreError, match="Input/output error"):
-        log.append_as_leader(batch(b"y"))
+        appended(log, batch(b"y"))
     clear_mark(env, tmp_path)
     check_mark(env, tmp_path)
     fsync_or_mark(env, tmp_path, tmp_path)
-    log.append_as_leader(batch(b"y"))
+    appended(log, batch(b"y"))
     assert contents(log) == [(0, b"x"), (1, b"y")]
 
 
@@ -301,12 +300,12 @@ def file_size_limit():
 
 def test_s9_a_write_that_the_system_cuts_short_is_undone(tmp_path, file_size_limit):
     log = make(tmp_path, Env(files=OsFiles()))
-    log.append_as_leader(batch(b"x" * 1000))
+    appended(log, batch(b"x" * 1000))
     with pytest.raises(DiskFullError, match="free some space"):
-        log.append_as_leader(bytearray().join(batch(b"y" * 1000) for _ in range(6)))
+        appended(log, bytearray().join(batch(b"y" * 1000) for _ in range(6)))
     assert contents(log) == [(0, b"x" * 1000)]
     assert Path(log.segments()[0].path).stat().st_size == log.segments()[0].size_bytes
-    assert log.append_as_leader(batch(b"z")).first_offset == 1
+    assert appended(log, batch(b"z")).first_offset == 1
 
 
 def test_s9_a_file_system_that_is_full(tmp_path):
@@ -319,12 +318,13 @@ def test_s9_a_file_system_that_is_full(tmp_path):
         pytest.skip("no right to mount a small file system here")
     try:
         log = make(tmp_path, Env(files=OsFiles()), segment_bytes=60_000)
-        appended = 0
         with contextlib.suppress(DiskFullError):
-            for appended in count(3, 3):  # noqa: B007  it counts
-                log.append_as_leader(bytearray().join(batch(b"x" * 9_000) for _ in range(3)))
-        assert [offset for offset, _ in contents(log)] == list(range(appended - 3))
-        assert log.log_end_offset == appended - 3 > 15
+            while True:
+                appended(log, bytearray().join(batch(b"x" * 9_000) for _ in range(3)))
+        end = log.log_end_offset
+        assert end > 15
+        assert end % 3 == 0, "all of them or none"
+        assert [offset for offset, _ in contents(log)] == list(range(end))
         assert list(log.verify()) == []
         log.close()
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from logstore.env import Env, OsFiles
 from tests.support.disk import StillClock
-from tests.support.partition import batch, make, names, reopen
+from tests.support.partition import appended, batch, make, names, reopen
 
 SETTINGS = {"segment_bytes": 200, "max_message_bytes": 200}
 
@@ -23,7 +23,7 @@ def log(tmp_path, env):
     """Eight records in segments of two."""
     log = make(tmp_path, env, **SETTINGS)
     for number in range(8):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+        appended(log, batch(b"value %d" % number, timestamp=1000 * number))
     assert [*log.files.view.bases] == [0, 2, 4, 6]
     return log
 
@@ -33,7 +33,7 @@ def test_segments_that_another_process_wrote_anew_are_looked_up_again(log, env):
     other = reopen(log.directory, env, **SETTINGS)
     other.truncate_to(2)
     for number in range(2, 8):  # as many bytes, and the same names
-        other.append_as_leader(batch(b"later %d" % number, timestamp=1_000_000 + number))
+        appended(other, batch(b"later %d" % number, timestamp=1_000_000 + number))
     assert [*log.files.refresh().bases] == [0, 2, 4, 6]
     assert log.reader.offset_for_time(3000) == (2, 1_000_002)
     assert log.segments() == other.segments()
@@ -43,7 +43,7 @@ def test_segments_that_this_log_wrote_anew_are_looked_up_again(log, env):
     assert log.reader.offset_for_time(3000) == (3, 3000)
     log.truncate_to(2)
     for number in range(2, 8):
-        log.append_as_leader(batch(b"later %d" % number, timestamp=1_000_000 + number))
+        appended(log, batch(b"later %d" % number, timestamp=1_000_000 + number))
     assert log.reader.offset_for_time(3000) == (2, 1_000_002)
     assert log.segments() == reopen(log.directory, env, **SETTINGS).segments()
 
@@ -62,7 +62,7 @@ def test_a_damaged_segment_that_was_mended_in_place_is_looked_up_again(log, env)
 def test_who_has_not_looked_since_it_holds_the_lock_does_not_know_what_is_there(log, env):
     other = reopen(log.directory, env, **SETTINGS)
     for number in range(3):
-        other.append_as_leader(batch(b"other %d" % number, timestamp=9000))
+        appended(other, batch(b"other %d" % number, timestamp=9000))
     with log.files.hold():  # without a look, as recovery does
         log.files.publish_names(snapshots=(), transactional=())
     assert log.log_end_offset == 11
@@ -80,7 +80,7 @@ def test_what_another_thread_lists_while_segments_are_made_is_listed_again(log, 
         reader.start()
         reader.join()
         assert log.files.view.aside
-        log.append_as_leader(batch(b"value 8"))
+        appended(log, batch(b"value 8"))
         env.files.unlink(log.directory / "00000000000000000000.index.1.deleted")
         log.roll()
     assert log.files.refresh().aside == ()
@@ -94,7 +94,7 @@ def test_where_the_directory_belongs_to_another_user_it_is_listed_after_a_roll(l
     monkeypatch.setattr(os, "utime", refused)
     log.roll()
     assert log.files.view.directory is None
-    log.append_as_leader(batch(b"value", timestamp=9000))
+    appended(log, batch(b"value", timestamp=9000))
     assert [*log.files.refresh().bases] == [0, 2, 4, 6, 8]
 
 

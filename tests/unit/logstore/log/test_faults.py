@@ -1,6 +1,7 @@
 """The storage faults that meet batches, writes and fsyncs (S1 to S5, S8, S9), and T1, named after their sections."""
 
 import struct
+from functools import partial
 
 import pytest
 
@@ -16,8 +17,10 @@ from logstore.store.reading import read_isolated
 from tests.support.partition import (
     SMALL,
     append_bytes,
+    appended,
     batch,
     contents,
+    ended,
     filled,
     flip,
     make,
@@ -34,19 +37,19 @@ def test_t1_a_repeat_is_known_to_a_replica_that_became_leader_and_after_a_trunca
         return build([Record(0, 1000, None, b"value %d" % sequence)], producer=(5, 1, sequence))
 
     for sequence in range(9):
-        leader.append_as_leader(produced(sequence))
+        appended(leader, produced(sequence))
     follower.append_as_follower(leader.read(0, max_bytes=1 << 20).data)
     while follower.log_end_offset < 9:
         follower.append_as_follower(leader.read(follower.log_end_offset, max_bytes=1 << 20).data)
-    again = follower.append_as_leader(produced(8), leader_epoch=1)
+    again = appended(follower, produced(8), leader_epoch=1)
     assert (again.is_duplicate, again.first_offset) == (True, 8)
-    assert follower.append_as_leader(produced(9), leader_epoch=1).first_offset == 9
+    assert appended(follower, produced(9), leader_epoch=1).first_offset == 9
     follower.truncate_to(7)
-    again = follower.append_as_leader(produced(6), leader_epoch=2)
+    again = appended(follower, produced(6), leader_epoch=2)
     assert (again.is_duplicate, again.first_offset) == (True, 6)
     with pytest.raises(OutOfOrderSequenceError):
-        follower.append_as_leader(produced(9), leader_epoch=2)
-    assert follower.append_as_leader(produced(7), leader_epoch=2).first_offset == 7
+        appended(follower, produced(9), leader_epoch=2)
+    assert appended(follower, produced(7), leader_epoch=2).first_offset == 7
 
 
 @pytest.mark.parametrize("length", [1, 12, 60, 61, 70])
@@ -56,7 +59,7 @@ def test_s1_half_a_batch_is_the_end_for_readers_and_cut_by_the_next_writer(root,
     assert (log.log_end_offset, contents(log)) == (12, rows(12))
     other = reopen(log.directory, env, **SMALL)
     assert contents(other) == rows(12)
-    other.append_as_leader(batch(b"value 12"))
+    appended(other, batch(b"value 12"))
     assert contents(log) == contents(other) == rows(13)
 
 
@@ -64,7 +67,7 @@ def test_s1_what_was_torn_is_cut_even_if_the_next_append_is_shorter(root, env, d
     log = filled(root, env)
     append_bytes(disk, log.segments()[-1].path, batch(b"x" * 250, first=12)[:200])
     for number in (12, 13):
-        reopen(log.directory, env, **SMALL).append_as_leader(batch(b"value %d" % number))
+        appended(reopen(log.directory, env, **SMALL), batch(b"value %d" % number))
         assert contents(log) == rows(number + 1)
 
 
@@ -74,7 +77,7 @@ def test_s1_what_another_process_made_whole_within_one_time_stamp_is_not_cut(roo
     append_bytes(disk, path, batch(b"x" * 50, first=12)[: len(whole)])
     assert log.log_end_offset == 12
     disk.names[path].data[-len(whole) :] = whole
-    log.append_as_leader(batch(b"value 13"))
+    appended(log, batch(b"value 13"))
     assert contents(log) == rows(14)
 
 
@@ -119,7 +122,7 @@ def test_s2_segments_behind_a_bad_batch_above_the_recovery_point_leave_the_log_a
         assert contents(log) == rows(first)
         assert [disk.names[name].data for name in sorted(disk.names) if name.endswith(".damaged")] == later
         for number in range(first, 12):
-            log.append_as_leader(batch(b"value %d" % number))
+            appended(log, batch(b"value %d" % number))
         assert contents(log) == rows(12)
 
 
@@ -181,10 +184,10 @@ def test_s3_a_writer_does_not_cut_what_no_killed_process_leaves(root, env, disk)
     append_bytes(disk, log.segments()[-1].path, bytes(200))
     assert contents(log) == rows(12)
     with pytest.raises(CorruptLogError, match="pylog recover"):
-        reopen(log.directory, env, **SMALL).append_as_leader(batch(b"x"))
+        appended(reopen(log.directory, env, **SMALL), batch(b"x"))
     log = recovered(log, env, 12)
     assert log.recover().cut_bytes == 200
-    log.append_as_leader(batch(b"value 12"))
+    appended(log, batch(b"value 12"))
     assert contents(log) == rows(13)
 
 
@@ -194,14 +197,14 @@ def test_s3_a_flushed_end_that_is_gone_is_reported(root, env, disk):
     with pytest.raises(CorruptLogError, match="were flushed"):
         recovered(log, env, 12).recover()
     with pytest.raises(CorruptLogError, match="were flushed"):
-        recovered(log, env, 12).append_as_leader(batch(b"x"))
+        appended(recovered(log, env, 12), batch(b"x"))
 
 
 def test_s4_a_flipped_bit_is_refused_by_an_append_and_found_by_verify(root, env, disk):
     log = filled(root, env)
     damaged = batch(b"value 12", first=12)
     damaged[-3] ^= 1
-    for append in (log.append_as_leader, log.append_as_follower):
+    for append in (partial(appended, log), log.append_as_follower):
         with pytest.raises(InvalidRecordError, match="CRC"):
             append(damaged)
     assert log.log_end_offset == 12
@@ -227,9 +230,9 @@ def test_s4_a_damaged_header_among_aborted_batches_is_reported(root, env, disk, 
     log = make(root, env)
     for sequence in range(2):
         row = Record(0, 1000, None, b"aborted")
-        log.append_as_leader(build([row], attributes=TRANSACTIONAL, producer=(5, 0, sequence)))
-    log.append_as_leader(batch(b"kept"))
-    log.append_marker(5, 0, commit=False)
+        appended(log, build([row], attributes=TRANSACTIONAL, producer=(5, 0, sequence)))
+    appended(log, batch(b"kept"))
+    ended(log, 5, 0, commit=False)
     log.flush()
     data = disk.names[log.segments()[0].path].data
     position = header_at(data).size_bytes
@@ -256,7 +259,7 @@ def test_s5_a_length_that_cannot_be_is_damage_and_not_an_allocation(root, env, d
 def test_s8_after_a_failed_fsync_nobody_appends_until_the_store_was_checked(root, env, disk):
     log = filled(root, env)
     other = reopen(log.directory, env, **SMALL)
-    log.append_as_leader(batch(b"value 12"))
+    appended(log, batch(b"value 12"))
     disk.fsync_fails = ".log"
     with pytest.raises(FailedStoreError):
         log.flush()
@@ -264,7 +267,7 @@ def test_s8_after_a_failed_fsync_nobody_appends_until_the_store_was_checked(root
     disk.fsync_fails = None  # the kernel would say that all is well now
     for anyone in (log, other, make(root, env, name="t-1")):
         with pytest.raises(FailedStoreError, match="pylog recover"):
-            anyone.append_as_leader(batch(b"x"))
+            appended(anyone, batch(b"x"))
     assert contents(other) == rows(13)
     other.recover()
 
@@ -276,11 +279,11 @@ def test_s9_a_full_disk_undoes_the_append_and_reads_go_on(root, env, disk, room)
     disk.free_bytes = room
     records = bytearray().join(batch(b"x" * 30, first=i) for i in range(8))
     with pytest.raises(DiskFullError):
-        log.append_as_leader(bytearray(records))
+        appended(log, bytearray(records))
     assert contents(log) == rows(12)
     kept = {path: data for path, data in disk.state().items() if path.endswith(".log")}
     assert kept == {path: data for path, data in before.items() if path.endswith(".log")}
     disk.free_bytes = None
-    assert log.append_as_leader(records).first_offset == 12
+    assert appended(log, records).first_offset == 12
     assert len(contents(log)) == 20
     assert list(log.verify()) == []

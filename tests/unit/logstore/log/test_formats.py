@@ -12,7 +12,7 @@ from logstore.errors import CorruptLogError, UnsupportedFormatError
 from logstore.log import soundness
 from logstore.records.batch import seal
 from logstore.tools.dump import dump
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 
 SEGMENT = "00000000000000000000.log"
 
@@ -72,7 +72,7 @@ def test_messages_of_old_formats_are_refused_by_name_and_stay_as_they_are(tmp_pa
             for refused in (
                 lambda: store.offsets("x"),
                 lambda: store.read("x", partition=0),
-                lambda: log.append_as_leader(batch(b"more")),  # noqa: B023
+                lambda: appended(log, batch(b"more")),  # noqa: B023
                 log.recover,
                 log.roll,
             ):
@@ -112,7 +112,7 @@ def test_an_append_that_reads_a_closed_segment_of_an_old_format_names_it(tmp_pat
     left_by_a_crash(tmp_path, {SEGMENT: old(1), f"{5:020}.log": new(5)})
     (tmp_path / ".kafka_cleanshutdown").write_bytes(b"")
     with logstore.open(tmp_path) as store, pytest.raises(UnsupportedFormatError, match="`pylog mirror`"):
-        store.log("x", 0).append_as_leader(batch(b"more"))
+        appended(store.log("x", 0), batch(b"more"))
 
 
 def test_a_later_segment_of_an_old_format_does_not_go_with_a_torn_one(tmp_path):
@@ -139,7 +139,7 @@ def test_a_batch_with_a_right_crc_and_an_unknown_header_is_named_by_all_and_not_
     for _ in range(2):
         with logstore.open(tmp_path) as store:
             log = store.log("x", 0)
-            for refused in (log.recover, lambda: store.offsets("x"), lambda: log.append_as_leader(batch(b"x"))):  # noqa: B023
+            for refused in (log.recover, lambda: store.offsets("x"), lambda: appended(log, batch(b"x"))):  # noqa: B023
                 with pytest.raises(CorruptLogError, match="the CRC is right") as error:
                     refused()
                 assert ("a newer pylog" in str(error.value)) == (name != "more records than offsets")
@@ -202,7 +202,7 @@ def test_gaps_in_a_segment_are_read_over_whatever_the_policy_of_the_topic(root, 
         assert log.read(5, max_bytes=100, upper=8).next_offset == 8
         assert (log.reader.floor_batch(7), log.reader.floor_batch(50)) == (10, 100)
         assert log.reader.bytes_between(5, 50) == len(parts[1])
-    assert log.append_as_leader(batch(b"e")).first_offset == 101
+    assert appended(log, batch(b"e")).first_offset == 101
     copy = make(root, env, name="copy-0")
     copy.append_as_follower(log.read(0, max_bytes=1 << 20).data)
     assert contents(copy) == contents(log)

@@ -7,7 +7,7 @@ import pytest
 from logstore.errors import CorruptLogError, InvalidRecordError, OffsetOutOfRangeError
 from logstore.log import holes
 from logstore.log.holes import SegmentCopy
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 
 SMALL = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_bytes": 400}
 COUNT = 14
@@ -18,7 +18,7 @@ def filled(root, env, name="t-0"):
     """One batch per record, an epoch for each three of them."""
     log = make(root, env, name=name, **SMALL)
     for number in range(COUNT):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number), leader_epoch=number // 3)
+        appended(log, batch(b"value %d" % number, timestamp=1000 * number), leader_epoch=number // 3)
     log.flush()
     return log
 
@@ -87,7 +87,7 @@ def test_two_that_are_damaged_in_turns_make_each_other_whole(root, env, disk):
     fill(other, one)
 
     assert bytes_of(disk, one) == bytes_of(disk, other) == before
-    assert one.append_as_leader(batch(b"next"), leader_epoch=9).first_offset == COUNT
+    assert appended(one, batch(b"next"), leader_epoch=9).first_offset == COUNT
     recovered = reopen(one.directory, env, recovery_point=COUNT, **SMALL).recover()
     assert (recovered.cut_bytes, recovered.rebuilt) == (0, ())
 
@@ -159,11 +159,11 @@ def test_writers_go_on_while_a_hole_of_the_active_segment_is_filled(root, env, d
     copy = SegmentCopy(log, hole.base)
     copy.fill(hole, other.read(hole.start, max_bytes=1).data)
     for number in range(COUNT, COUNT + 10):  # beyond the end of the segment
-        log.append_as_leader(batch(b"value %d" % number), leader_epoch=9)
+        appended(log, batch(b"value %d" % number), leader_epoch=9)
 
     assert copy.put() is not None
 
-    log.append_as_leader(batch(b"last"), leader_epoch=9)
+    appended(log, batch(b"last"), leader_epoch=9)
     assert list(log.verify()) == []
     assert contents(log) == [
         *ALL,

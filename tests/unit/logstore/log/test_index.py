@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from logstore.log.segments.index import BLOCK_ENTRIES, offset_index, time_index
-from tests.support.partition import batch, make
+from tests.support.partition import appended, batch, make
 from tests.support.repeats import times
 
 any_index = pytest.mark.parametrize("kind", [offset_index, time_index])
@@ -71,7 +71,7 @@ def test_an_index_that_is_not_there_is_empty(env, kind):
 def test_indexes_that_are_rebuilt_are_those_that_were_written(root, env, disk):
     log = make(root, env, index_interval_bytes=100)
     for number in range(10):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+        appended(log, batch(b"value %d" % number, timestamp=1000 * number))
     segment = log.files.segment(0)
     paths = segment.index.path, segment.time_index.path
     written = [bytes(disk.names[path].data) for path in paths]

@@ -14,6 +14,7 @@ from logstore.records.batch import header_at
 from tests.support.partition import (
     SMALL,
     append_bytes,
+    appended,
     batch,
     contents,
     filled,
@@ -38,7 +39,7 @@ def test_s6_a_damaged_index_costs_no_record_and_is_rebuilt(root, env, disk, suff
     for number in range(20):
         assert contents(log, number, max_bytes=1)[0] == (number, b"value %d" % number)
         assert log.reader.offset_for_time(1000 * number - 500).offset == number
-    log.append_as_leader(batch(b"value 20", timestamp=20_000))
+    appended(log, batch(b"value 20", timestamp=20_000))
     log = recovered(log, env, 0)
     log.recover()
     assert contents(log) == rows(21)
@@ -63,7 +64,7 @@ def test_s7_index_entries_behind_the_end_of_the_log_are_dropped(root, env, disk)
     append_bytes(disk, segment.with_suffix(".index"), struct.pack(">ii", 77, 100_000))
     log = reopen(log.directory, env, **SMALL)
     assert contents(log) == rows(3)
-    log.append_as_leader(batch(b"value 3"))
+    appended(log, batch(b"value 3"))
     assert list(log.verify()) == []
     assert contents(log) == rows(4)
 
@@ -72,7 +73,7 @@ def test_s7_indexes_that_speak_of_batches_behind_a_hole_do_not_stop_recovery(roo
     """Power went: both indexes are on the disk, and of the log some blocks only."""
     log = make(root, env, index_interval_bytes=100)
     for number in range(20):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+        appended(log, batch(b"value %d" % number, timestamp=1000 * number))
     segment = log.directory / "00000000000000000000"
     entries = bytes(disk.names[f"{segment}.index"].data)
     _, position = struct.unpack_from(">ii", entries, 8)
@@ -130,7 +131,7 @@ def test_s15_a_garbage_checkpoint_is_known_as_one(root, env, disk, text):
 def test_s16_epochs_are_trimmed_to_the_log_and_rebuilt_from_its_batches(root, env, disk, damage):
     log = filled(root, env, 4)
     for epoch in (3, 7):
-        log.append_as_leader(batch(b"value %d" % log.log_end_offset), leader_epoch=epoch)
+        appended(log, batch(b"value %d" % log.log_end_offset), leader_epoch=epoch)
     expected = [(0, 0), (3, 4), (7, 5)]
     assert list(log.epochs.starts) == expected
     log.roll()
@@ -179,13 +180,13 @@ def test_s16_an_epoch_may_begin_at_the_end_of_the_log_and_not_behind_it(root, en
 @pytest.mark.parametrize("content", [None, b"garbage"])
 def test_s16_an_append_does_not_date_an_epoch_too_late(root, env, disk, content):
     log = filled(root, env, 4)
-    log.append_as_leader(batch(b"value 4"), leader_epoch=3)
+    appended(log, batch(b"value 4"), leader_epoch=3)
     path = log.directory / "leader-epoch-checkpoint"
     disk.unlink(path)
     if content is not None:
         disk.create(path)
         disk.write(path, 0, content)
     log = reopen(log.directory, env, **SMALL)
-    log.append_as_leader(batch(b"value 5"), leader_epoch=3)
-    log.append_as_leader(batch(b"value 6"), leader_epoch=4)
+    appended(log, batch(b"value 5"), leader_epoch=3)
+    appended(log, batch(b"value 6"), leader_epoch=4)
     assert log.epochs.starts == ((0, 0), (3, 4), (4, 6))

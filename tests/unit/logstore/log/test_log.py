@@ -12,14 +12,14 @@ from logstore.env import Env, FileStat, OsFiles
 from logstore.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyStoreError, RecordTooLargeError
 from logstore.log.segments.segment import Space
 from logstore.records.batch import Record, batches, build, check, header_at, records
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 
 
 def test_a_leader_gives_offsets_and_its_epoch_and_changes_nothing_else(root, env, disk):
     log = make(root, env)
-    log.append_as_leader(batch(b"a", b"b"), leader_epoch=4)
+    appended(log, batch(b"a", b"b"), leader_epoch=4)
     sent = batch(b"c", b"d", b"e")
-    info = log.append_as_leader(bytearray(sent), leader_epoch=4)
+    info = appended(log, bytearray(sent), leader_epoch=4)
     assert (info.first_offset, info.next_offset, info.append_time_ms, info.bytes) == (2, 5, -1, len(sent))
     stored = log.read(2, max_bytes=1 << 20)
     header = header_at(stored.data)
@@ -40,7 +40,7 @@ def test_a_follower_keeps_offsets_and_epochs(root, env):
 def test_log_append_time_stamps_the_batch_and_its_crc(root, env):
     log = make(root, env, message_timestamp_type="LogAppendTime")
     env.clock.time_ms = 777_000
-    assert log.append_as_leader(batch(b"a", b"b", timestamp=5)).append_time_ms == 777_000
+    assert appended(log, batch(b"a", b"b", timestamp=5)).append_time_ms == 777_000
     data = log.read(0, max_bytes=1).data
     header = header_at(data)
     check(data, 0, header)
@@ -62,35 +62,35 @@ def test_log_append_time_stamps_the_batch_and_its_crc(root, env):
 def test_what_is_no_row_of_whole_batches_is_refused_and_nothing_is_written(root, env, data, reason):
     log = make(root, env)
     with pytest.raises(InvalidRecordError, match=reason):
-        log.append_as_leader(bytearray(data))
+        appended(log, bytearray(data))
     assert (log.log_end_offset, log.segments()) == (0, ())
 
 
 def test_a_batch_over_the_limit_is_refused_with_the_limit(root, env):
     limit = len(batch(b"x" * 100))
     log = make(root, env, max_message_bytes=limit)
-    log.append_as_leader(batch(b"x" * 100))
+    appended(log, batch(b"x" * 100))
     with pytest.raises(RecordTooLargeError, match=rf"{limit + 1} bytes.*\({limit}\)"):
-        log.append_as_leader(batch(b"x" * 101))
+        appended(log, batch(b"x" * 101))
 
 
 def test_a_batch_must_fit_into_a_segment(root, env):
     with pytest.raises(RecordTooLargeError):
-        make(root, env, segment_bytes=150).append_as_leader(batch(b"x" * 100))
+        appended(make(root, env, segment_bytes=150), batch(b"x" * 100))
 
 
 def test_nothing_appended_is_nothing_done(root, env):
     log = make(root, env)
-    assert log.append_as_leader(bytearray())[:2] == (0, 0)
+    assert appended(log, bytearray())[:2] == (0, 0)
     assert log.segments() == ()
 
 
 def test_a_log_opened_for_reading_reads_and_refuses_changes(root, env):
-    make(root, env).append_as_leader(batch(b"a"))
+    appended(make(root, env), batch(b"a"))
     log = reopen(root / "t-0", env, read_only=True)
     assert contents(log) == [(0, b"a")]
     for change in (
-        lambda: log.append_as_leader(batch(b"b")),
+        lambda: appended(log, batch(b"b")),
         log.roll,
         log.recover,
         lambda: log.truncate_to(0),
@@ -109,7 +109,7 @@ def bases(log) -> list[int]:
 def test_a_segment_is_closed_at_its_size(root, env):
     size = len(batch(b"x"))
     log = make(root, env, segment_bytes=3 * size)
-    log.append_as_leader(bytearray().join(batch(b"x") for _ in range(7)))
+    appended(log, bytearray().join(batch(b"x") for _ in range(7)))
     assert bases(log) == [0, 3, 6]
     assert [segment.size_bytes for segment in log.segments()] == [3 * size, 3 * size, size]
 
@@ -117,7 +117,7 @@ def test_a_segment_is_closed_at_its_size(root, env):
 def test_a_segment_is_closed_at_its_age_in_record_time(root, env):
     log = make(root, env, segment_ms=1_000)
     for timestamp in (5_000, 6_000, 6_001, 2_000, 7_002):
-        log.append_as_leader(batch(b"x", timestamp=timestamp))
+        appended(log, batch(b"x", timestamp=timestamp))
     assert bases(log) == [0, 2, 4]
 
 
@@ -128,7 +128,7 @@ def test_jitter_closes_segments_earlier_by_different_times_in_every_process_alik
         log = make(root, env, name=name, **settings)
         twin = reopen(log.directory, env, **settings)
         for number in range(40):
-            (log, twin)[number % 2].append_as_leader(batch(b"x", timestamp=500 * number))
+            appended((log, twin)[number % 2], batch(b"x", timestamp=500 * number))
         found.append(tuple(bases(log)))
         assert max(b - a for a, b in zip(bases(log), bases(log)[1:], strict=False)) <= 21
     assert len(set(found)) == 3
@@ -151,14 +151,14 @@ def test_jitter_above_the_age_of_a_segment_takes_at_most_that_age(root, env, set
     for name in ("a-0", "a-1", "a-2"):
         log = make(root, env, name=name, **settings)
         for _ in range(20):
-            log.append_as_leader(batch(b"x", timestamp=5_000))
+            appended(log, batch(b"x", timestamp=5_000))
         assert bases(log) == [0]
 
 
 def test_a_segment_is_closed_when_an_index_is_full(root, env):
     log = make(root, env, segment_index_bytes=36, index_interval_bytes=0)
     for number in range(12):
-        log.append_as_leader(batch(b"x", timestamp=number))
+        appended(log, batch(b"x", timestamp=number))
     assert bases(log) == [0, 4, 8]
     assert all(env.files.stat(Path(s.path).with_suffix(".timeindex")).size <= 36 for s in log.segments())
 
@@ -166,7 +166,7 @@ def test_a_segment_is_closed_when_an_index_is_full(root, env):
 def test_index_entries_are_an_interval_apart(root, env):
     log = make(root, env, index_interval_bytes=1_000)
     for _ in range(100):
-        log.append_as_leader(batch(b"x" * 40, timestamp=1))
+        appended(log, batch(b"x" * 40, timestamp=1))
     size = len(batch(b"x" * 40))
     index = env.files.read_all(Path(log.segments()[0].path).with_suffix(".index"))
     step = math.floor(1_000 / size) + 1
@@ -177,7 +177,7 @@ def test_a_roll_on_demand_begins_an_empty_segment_and_only_one(root, env):
     log = make(root, env)
     log.roll()
     assert log.segments() == ()
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     log.roll()
     log.roll()
     assert bases(log) == [0, 1]
@@ -193,7 +193,7 @@ def synced(disk) -> list[bytes]:
 def test_flush_makes_everything_durable_and_moves_the_recovery_point(root, env, disk):
     log = make(root, env, segment_bytes=200)
     for _ in range(5):
-        log.append_as_leader(batch(b"x" * 30))
+        appended(log, batch(b"x" * 30))
     assert synced(disk) == [b""] * len(log.segments())
     assert (log.flush(), log.recovery_point) == (5, 5)
     assert synced(disk) == [disk.read_all(segment.path) for segment in log.segments()]
@@ -205,11 +205,11 @@ def test_flush_makes_everything_durable_and_moves_the_recovery_point(root, env, 
 def test_flush_takes_the_indexes_of_closed_segments_along(root, env, disk):
     log = make(root, env, index_interval_bytes=0)
     for number in range(4):
-        log.append_as_leader(batch(b"a", timestamp=number))
-        log.append_as_leader(batch(b"b", timestamp=number))
+        appended(log, batch(b"a", timestamp=number))
+        appended(log, batch(b"b", timestamp=number))
         log.flush()
         log.roll()
-    log.append_as_leader(batch(b"c"))
+    appended(log, batch(b"c"))
     log.flush()
     for segment in log.segments()[:-1]:
         for suffix in (".index", ".timeindex"):
@@ -219,29 +219,29 @@ def test_flush_takes_the_indexes_of_closed_segments_along(root, env, disk):
 
 def test_flush_messages_flushes_within_the_append(root, env, disk):
     log = make(root, env, flush_messages=3)
-    log.append_as_leader(batch(b"a", b"b"))
+    appended(log, batch(b"a", b"b"))
     assert log.recovery_point == 0
-    log.append_as_leader(batch(b"c"))
+    appended(log, batch(b"c"))
     assert log.recovery_point == 3
     assert synced(disk) == [disk.read_all(log.segments()[0].path)]
 
 
 def test_flush_ms_flushes_at_the_append_after_that_time(root, env):
     log = make(root, env, flush_ms=1_000)
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     env.clock.time_ms += 999
-    log.append_as_leader(batch(b"b"))
+    appended(log, batch(b"b"))
     assert log.recovery_point == 0
     env.clock.time_ms += 1
-    log.append_as_leader(batch(b"c"))
+    appended(log, batch(b"c"))
     assert log.recovery_point == 3
 
 
 def test_settings_may_change_while_a_log_is_open(root, env):
     log = make(root, env)
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     log.reconfigure(LogConfig(segment_bytes=len(batch(b"a"))))
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     assert bases(log) == [0, 1]
 
 
@@ -250,7 +250,7 @@ def test_settings_may_change_while_a_log_is_open(root, env):
 
 def test_a_read_is_whole_batches_into_the_callers_buffer(root, env):
     log = make(root, env)
-    log.append_as_leader(bytearray().join(batch(b"%d" % n * 100) for n in range(400)))
+    appended(log, bytearray().join(batch(b"%d" % n * 100) for n in range(400)))
     buffer = bytearray(1 << 16)
     result = log.read(7, max_bytes=5_000, space=Space(buffer))
     assert result.data.obj is buffer
@@ -263,7 +263,7 @@ def test_a_read_is_whole_batches_into_the_callers_buffer(root, env):
 def test_a_batch_larger_than_asked_for_comes_alone_and_whole(root, env):
     log = make(root, env)
     for size in (50_000, 10, 50_000):
-        log.append_as_leader(batch(b"x" * size))
+        appended(log, batch(b"x" * size))
     buffer = bytearray(1 << 14)
     for offset, length in ((0, len(batch(b"x" * 50_000))), (1, len(batch(b"x" * 10)))):
         result = log.read(offset, max_bytes=80, space=Space(buffer))
@@ -273,7 +273,7 @@ def test_a_batch_larger_than_asked_for_comes_alone_and_whole(root, env):
 def test_a_read_below_upper_stops_at_the_batch_that_begins_there(root, env):
     log = make(root, env)
     for _ in range(4):
-        log.append_as_leader(batch(b"a", b"b", b"c"))
+        appended(log, batch(b"a", b"b", b"c"))
     assert [offset for offset, _ in contents(log, 4, upper=9)] == [4, 5, 6, 7, 8]
     assert log.read(9, max_bytes=100, upper=9).data == b""
     assert log.read(4, max_bytes=1, upper=5).next_offset == 6
@@ -281,7 +281,7 @@ def test_a_read_below_upper_stops_at_the_batch_that_begins_there(root, env):
 
 def test_reading_the_end_is_empty_and_beyond_it_an_error(root, env):
     log = make(root, env)
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     assert len(log.read(1, max_bytes=10).data) == 0
     for offset in (-1, 2):
         with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 1"):
@@ -291,7 +291,7 @@ def test_reading_the_end_is_empty_and_beyond_it_an_error(root, env):
 def test_a_scan_looks_into_no_index(root, env, disk, monkeypatch):
     log = make(root, env, index_interval_bytes=0)
     for number in range(200):
-        log.append_as_leader(batch(b"x" * 500, timestamp=number))
+        appended(log, batch(b"x" * 500, timestamp=number))
     touched = set()
     read = disk.read
     monkeypatch.setattr(disk, "read", lambda path, *rest: touched.add(Path(path).suffix) or read(path, *rest))
@@ -305,8 +305,8 @@ def test_a_scan_looks_into_no_index(root, env, disk, monkeypatch):
 
 def test_opening_many_logs_reads_no_index_and_no_log(root, env, disk, monkeypatch):
     for number in range(5):
-        make(root, env, name=f"t-{number}", segment_bytes=150).append_as_leader(
-            bytearray().join(batch(b"x") for _ in range(10))
+        appended(
+            make(root, env, name=f"t-{number}", segment_bytes=150), bytearray().join(batch(b"x") for _ in range(10))
         )
     monkeypatch.setattr(disk, "read", None)
     monkeypatch.setattr(disk, "read_into", None)
@@ -316,7 +316,7 @@ def test_opening_many_logs_reads_no_index_and_no_log(root, env, disk, monkeypatc
 
 def test_an_idle_log_knows_its_end_after_two_stats(root, env, disk, monkeypatch):
     log = make(root, env)
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     log.log_end_offset  # noqa: B018
     stats, stat = [], disk.stat
     monkeypatch.setattr(disk, "stat", lambda path: stats.append(path) or stat(path))
@@ -332,7 +332,7 @@ def test_an_idle_log_knows_its_end_after_two_stats(root, env, disk, monkeypatch)
 def test_a_time_is_looked_up_in_the_first_segment_that_reaches_it(root, env):
     log = make(root, env, segment_bytes=200)
     for timestamp in (10, 50, 30, 90, 20, 100):
-        log.append_as_leader(batch(b"a" * 20, b"b" * 20, timestamp=timestamp))
+        appended(log, batch(b"a" * 20, b"b" * 20, timestamp=timestamp))
     expected = {0: 0, 10: 0, 11: 1, 12: 2, 50: 2, 51: 3, 52: 6, 91: 7, 92: 10, 101: 11}
     assert {t: log.reader.offset_for_time(t).offset for t in expected} == expected
     assert log.reader.offset_for_time(102) is None
@@ -342,13 +342,13 @@ def test_a_time_is_looked_up_in_what_took_the_place_of_other_segments(root, env)
     """The newest times of segments are kept, and segments of the same names may come again."""
     log = make(root, env, segment_bytes=150)
     for timestamp in (10, 20, 30, 40):
-        log.append_as_leader(batch(b"a" * 40, timestamp=timestamp))
+        appended(log, batch(b"a" * 40, timestamp=timestamp))
         env.clock.time_ms += 60_000
     before = log.segments()
     assert log.reader.offset_for_time(15) == (1, 20)
     log.truncate_to(1)
     for timestamp in (500, 30, 40):
-        log.append_as_leader(batch(b"b" * 40, timestamp=timestamp))
+        appended(log, batch(b"b" * 40, timestamp=timestamp))
         assert log.reader.offset_for_time(25) == (1, 500)
         env.clock.time_ms += 60_000
     assert [s.base_offset for s in log.segments()] == [s.base_offset for s in before]
@@ -358,7 +358,7 @@ def test_a_time_is_looked_up_in_what_took_the_place_of_other_segments(root, env)
 def test_a_time_is_looked_up_without_a_look_at_each_segment(root, env, disk, monkeypatch):
     log = make(root, env, segment_bytes=150)
     for timestamp in range(100):
-        log.append_as_leader(batch(b"a" * 40, timestamp=timestamp))
+        appended(log, batch(b"a" * 40, timestamp=timestamp))
     env.clock.time_ms += 60_000
     log.log_end_offset  # noqa: B018  the directory was not changed just now
     assert log.reader.offset_for_time(70) == (70, 70)
@@ -371,7 +371,7 @@ def test_a_time_is_looked_up_without_a_look_at_each_segment(root, env, disk, mon
 def test_segments_tell_their_range_size_and_newest_time(root, env):
     log = make(root, env, segment_bytes=200)
     for timestamp in (10, 50, 30):
-        log.append_as_leader(batch(b"a" * 40, timestamp=timestamp))
+        appended(log, batch(b"a" * 40, timestamp=timestamp))
     size = len(batch(b"a" * 40))
     found = [(s.base_offset, s.next_offset, s.size_bytes, s.max_timestamp_ms) for s in log.segments()]
     assert found == [(0, 1, size, 10), (1, 2, size, 50), (2, 3, size, 30)] or found == [
@@ -383,14 +383,14 @@ def test_segments_tell_their_range_size_and_newest_time(root, env):
 def test_truncating_takes_epochs_and_index_entries_along(root, env):
     log = make(root, env, index_interval_bytes=0)
     for number in range(10):
-        log.append_as_leader(batch(b"x", timestamp=100 * number), leader_epoch=number // 3)
+        appended(log, batch(b"x", timestamp=100 * number), leader_epoch=number // 3)
     log.truncate_to(5)
     assert log.epochs.starts == ((0, 0), (1, 3))
     assert reopen(log.directory, env).epochs.starts == log.epochs.starts
     log.truncate_to(3)
     assert log.epochs.starts == ((0, 0),)
     assert list(log.verify()) == []
-    log.append_as_leader(batch(b"y", timestamp=250), leader_epoch=1)
+    appended(log, batch(b"y", timestamp=250), leader_epoch=1)
     assert log.reader.offset_for_time(240) == (3, 250)
     assert list(log.verify()) == []
 
@@ -399,12 +399,12 @@ def test_truncating_takes_epochs_and_index_entries_along(root, env):
 def test_a_reader_finds_the_end_of_a_file_that_was_cut_and_has_grown_again(root, env, size):
     log = make(root, env)
     for _ in range(5):
-        log.append_as_leader(batch(b"x" * 50))
+        appended(log, batch(b"x" * 50))
     reader = reopen(log.directory, env)
     assert reader.log_end_offset == 5
     log.truncate_to(1)
     for _ in range(20):
-        log.append_as_leader(batch(b"y" * size))
+        appended(log, batch(b"y" * size))
     assert reader.log_end_offset == 21
     assert contents(reader) == contents(log)
 
@@ -418,7 +418,7 @@ def test_a_change_within_the_same_time_stamp_as_the_listing_is_seen(root, env, d
     log = make(root, env)
     other = reopen(log.directory, env)
     for number in range(3):
-        log.append_as_leader(batch(b"a"))
+        appended(log, batch(b"a"))
         assert other.log_end_offset == number + 1
         log.roll()
 
@@ -428,19 +428,19 @@ def test_truncating_below_the_start_begins_the_log_anew_there(root, env):
     log.append_as_follower(batch(b"a", first=10))
     log.truncate_to(4)
     assert (log.log_start_offset, log.log_end_offset, contents(log)) == (4, 4, [])
-    assert log.append_as_leader(batch(b"b")).first_offset == 4
+    assert appended(log, batch(b"b")).first_offset == 4
 
 
 def test_everything_is_there_after_it_was_closed_and_opened(tmp_path):
     env = Env(files=OsFiles())
     log = make(tmp_path, env, segment_bytes=2_000, index_interval_bytes=300)
     for number in range(100):
-        log.append_as_leader(batch(b"%d" % number, timestamp=number))
+        appended(log, batch(b"%d" % number, timestamp=number))
     log.close()
     again = reopen(log.directory, Env(files=OsFiles()), segment_bytes=2_000)
     assert contents(again) == [(number, b"%d" % number) for number in range(100)]
     assert again.segments() == log.segments()
-    assert again.append_as_leader(batch(b"x")).first_offset == 100
+    assert appended(again, batch(b"x")).first_offset == 100
 
 
 @pytest.mark.parametrize("offset", [2, 10, 500])
@@ -464,7 +464,7 @@ def test_a_follower_takes_batches_that_were_allowed_to_be_larger_once(root, env)
     log = make(root, env, max_message_bytes=100)
     large = batch(b"x" * 200)
     with pytest.raises(RecordTooLargeError):
-        log.append_as_leader(bytearray(large))
+        appended(log, bytearray(large))
     assert log.append_as_follower(large).next_offset == 1
 
 
@@ -480,12 +480,12 @@ def test_who_looks_for_the_end_while_the_last_segment_goes_looks_again(tmp_path)
 
     files = Overtaken()
     writer = make(tmp_path, Env())
-    writer.append_as_leader(batch(b"a", b"b"))
+    appended(writer, batch(b"a", b"b"))
     reader = reopen(writer.directory, Env(files=files))
 
     def go_on():
         writer.roll()
-        writer.append_as_leader(batch(b"c"))
+        appended(writer, batch(b"c"))
         writer.advance_start(2)
 
     files.meanwhile = go_on
@@ -497,7 +497,7 @@ def test_what_another_process_indexed_is_kept_when_the_first_one_indexes_more(tm
     logs = [make(tmp_path, Env(), index_interval_bytes=1)]
     logs.append(reopen(logs[0].directory, Env(), index_interval_bytes=1))
     for number in range(40):
-        logs[number % 3 // 2].append_as_leader(batch(b"%d" % number, timestamp=1000 + number))
+        appended(logs[number % 3 // 2], batch(b"%d" % number, timestamp=1000 + number))
     segment = logs[0].files.segment(0)
     assert [offset for offset, _ in segment.index.entries()] == list(range(1, 40))
     assert [offset for _, offset in segment.time_index.entries()] == list(range(1, 40))
@@ -536,7 +536,7 @@ def test_a_cut_while_it_is_flushed_leaves_no_recovery_point_beyond_it(tmp_path):
     files = Interrupted(lambda kind, path: kind == "fsync" and path.endswith(".log"))
     log = make(tmp_path, Env(files=files))
     for value in (b"a", b"b", b"c", b"d"):
-        log.append_as_leader(batch(value))
+        appended(log, batch(value))
     files.act = lambda: log.truncate_to(2)
     assert log.flush() == log.recovery_point == 0
     log.append_as_follower(batch(b"x", first=2))
@@ -549,7 +549,7 @@ def test_a_flush_that_ends_in_the_middle_of_a_cut_makes_no_damage_of_it(tmp_path
     files = Interrupted(lambda kind, path: kind == due[0] and path.endswith(".log"))
     log = make(tmp_path, Env(files=files))
     for value in (b"a", b"b", b"c", b"d"):
-        log.append_as_leader(batch(value))
+        appended(log, batch(value))
     ends = []
 
     def flush():
@@ -565,13 +565,13 @@ def test_a_flush_that_ends_in_the_middle_of_a_cut_makes_no_damage_of_it(tmp_path
 
 def test_what_another_thread_flushes_after_a_look_is_not_missing_in_it(root, env, monkeypatch):
     log = make(root, env)
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     look = log.files.refresh
 
     def look_and_wait():
         view = look()
         monkeypatch.undo()
-        log.append_as_leader(batch(b"b"))
+        appended(log, batch(b"b"))
         log.flush()
         return view
 
@@ -585,7 +585,7 @@ def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(t
     files = Interrupted(lambda kind, path: kind == "write" and path.endswith("index"))
     ours = make(tmp_path, Env(files=files), index_interval_bytes=1)
     for n in range(5):
-        ours.append_as_leader(batch(b"early", timestamp=1000 + n))
+        appended(ours, batch(b"early", timestamp=1000 + n))
     others = []
 
     def open_another():
@@ -593,10 +593,10 @@ def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(t
         assert others[0].log_end_offset == 9
 
     files.act = open_another
-    ours.append_as_leader(bytearray(b"".join(bytes(batch(b"more", timestamp=1010 + n)) for n in range(4))))
+    appended(ours, bytearray(b"".join(bytes(batch(b"more", timestamp=1010 + n)) for n in range(4))))
     (other,) = others
     late = [batch(b"newest", timestamp=5000), *(batch(b"old", timestamp=900) for _ in range(4))]
-    other.append_as_leader(bytearray(b"".join(bytes(each) for each in late)))
+    appended(other, bytearray(b"".join(bytes(each) for each in late)))
     fresh = reopen(tmp_path / "t-0", Env(), read_only=True)
     assert fresh.reader.offset_for_time(4000).offset == 9
     assert fresh.segments()[0].max_timestamp_ms == 5000
@@ -615,8 +615,8 @@ def test_a_cut_behind_a_gap_leaves_no_recovery_point_in_the_gap(root, env):
 
 def test_a_cut_within_a_batch_takes_all_marks_to_where_that_began(root, env):
     log = make(root, env)
-    log.append_as_leader(batch(b"a"))
-    log.append_as_leader(batch(b"b", b"c", b"d"))
+    appended(log, batch(b"a"))
+    appended(log, batch(b"b", b"c", b"d"))
     log.flush()
     log.advance_tiered_offset(4)
     log.truncate_to(3)

@@ -7,7 +7,7 @@ import pytest
 from logstore.env import Env, OsFiles
 from logstore.maintenance.retention import expire
 from tests.support.disk import StillClock
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 
 FEW, MANY = 4, 70  # more than there are paths kept for
 
@@ -45,14 +45,14 @@ def files():
 def rolled(log, count):
     """A log of so many segments of one record, and an active one."""
     for number in range(count):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+        appended(log, batch(b"value %d" % number, timestamp=1000 * number))
         log.roll()
-    log.append_as_leader(batch(b"last", timestamp=1000 * count))
+    appended(log, batch(b"last", timestamp=1000 * count))
     return log
 
 
 def append_and_roll(log):
-    log.append_as_leader(batch(b"x", timestamp=999_999))
+    appended(log, batch(b"x", timestamp=999_999))
     log.roll()
 
 
@@ -60,7 +60,7 @@ def append_and_roll(log):
     "act",
     [
         append_and_roll,
-        lambda log: log.append_as_leader(batch(b"x")),
+        lambda log: appended(log, batch(b"x")),
         lambda log: log.read(2, max_bytes=100),
         lambda log: log.reader.offset_for_time(2000),
         lambda log: (append_and_roll(log), log.reader.offset_for_time(2000)),

@@ -2,7 +2,6 @@
 
 import tempfile
 import threading
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +19,11 @@ from logstore.errors import (
     StorageError,
 )
 from logstore.log.producers import tracker
-from logstore.log.validation import AppendInfo
+from logstore.log.validation import AppendInfo, result_of
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.records.marker import Marker
-from logstore.records.plain import plain_header
 from tests.support.disk import StillClock
-from tests.support.partition import append, batch, contents, make
+from tests.support.partition import append, appended, batch, contents, make
 
 KINDS = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -54,10 +52,25 @@ class NoSnapshots(OsFiles):
         super().rename(source, target)
 
 
+def now(log, *appends, leader_epoch=0):
+    """What became of the first of these, which the owner appends without waiting."""
+    return log.append_as_leader(appends, leader_epoch=leader_epoch, is_owner=True, may_wait=False)
+
+
+def at_once(log, data, leader_epoch=0):
+    """The same of one; None: that has to wait. Raises its error."""
+    outcomes = now(log, data, leader_epoch=leader_epoch)
+    return result_of(outcomes) if outcomes else None
+
+
+def followed_at_once(log, records):
+    return log.append_as_follower(records, is_owner=True, may_wait=False)
+
+
 def warm(root, env, **settings):
     """A log whose end its owner knows."""
     log = make(root, env, **settings)
-    log.append_as_leader(batch(b"a"), leader_epoch=0)
+    appended(log, batch(b"a"), leader_epoch=0)
     return log
 
 
@@ -65,8 +78,8 @@ def test_it_is_what_a_leader_appends(tmp_path):
     env = Env()
     one, two = (warm(tmp_path, env, name=name, segment_bytes=300) for name in ("one-0", "two-0"))
     for number in range(20):
-        done = one.try_append_as_leader(batch(b"%d" % number, b"x"), leader_epoch=0)
-        assert done == two.append_as_leader(batch(b"%d" % number, b"x"), leader_epoch=0)
+        done = at_once(one, batch(b"%d" % number, b"x"))
+        assert done == appended(two, batch(b"%d" % number, b"x"), leader_epoch=0)
     assert contents(one) == contents(two)
     assert one.segments()[3].path[-24:] == two.segments()[3].path[-24:]
     for log in (one, two):
@@ -96,12 +109,8 @@ def test_batches_that_are_appended_together_are_what_they_are_one_by_one(turns):
                 build([Record(0, 1_000 + sent["time_ms"], None, bytes(sent["size"]))], producer=sent["producer"])
                 for sent in turn
             ]
-            singly = [outcome(partial(one.append_as_leader, bytearray(data), leader_epoch=0)) for data in made]
-            together = []
-            while len(together) < len(made):
-                rest = [(data, plain_header(data)) for data in made[len(together) :]]
-                done = [d if isinstance(d, AppendInfo) else type(d) for d in two.try_append_each(rest, leader_epoch=0)]
-                together += done or [outcome(partial(two.append_as_leader, rest[0][0], leader_epoch=0))]
+            singly = [outcome(partial(appended, one, bytearray(data), leader_epoch=0)) for data in made]
+            together = [told(found) for found in two.append_as_leader(made, is_owner=True)]
             assert together == singly
         assert files_of(one) == files_of(two)
         assert not list(two.verify())
@@ -140,7 +149,7 @@ def test_what_a_follower_appends_at_once_is_what_it_appends_under_the_lock(answe
                 data += made[:-5] if how == "cut" else made
                 offset += 2
             wanted = outcome(partial(one.append_as_follower, bytes(data)))
-            done = outcome(partial(two.try_append_as_follower, bytes(data)))
+            done = outcome(partial(followed_at_once, two, bytes(data)))
             if done is None:
                 done = outcome(partial(two.append_as_follower, bytes(data)))
             assert done == wanted
@@ -170,10 +179,9 @@ def test_where_a_disk_has_room_for_one_of_two_that_one_is_appended(tmp_path):
     log = warm(tmp_path, Env(files=files))
     first, second = batch(b"b"), batch(b"c")
     files.left_bytes = len(first) + 10
-    assert log.try_append_each([(data, plain_header(data)) for data in (first, second)], leader_epoch=0) == []
-    assert log.append_as_leader(first, leader_epoch=0).first_offset == 1
-    with pytest.raises(DiskFullError):
-        log.append_as_leader(second, leader_epoch=0)
+    done, refused = now(log, first, second)
+    assert done.first_offset == 1
+    assert isinstance(refused, DiskFullError)
     assert [value for _, value in contents(log)] == [b"a", b"b"]
 
 
@@ -199,9 +207,9 @@ def test_of_batches_that_cannot_be_taken_back_none_is_to_be_tried_again(tmp_path
     log = warm(tmp_path, Env(files=files))
     sent = [batch(value) for value in (b"b", b"c")[:count]]
     files.is_dying = True
-    told = log.try_append_each([(data, plain_header(data)) for data in sent], leader_epoch=0)
+    errors = now(log, *sent)
     files.is_dying = False
-    assert [type(error) for error in told] == [StorageError] * count
+    assert [type(error) for error in errors] == [StorageError] * count
     assert append(log, batch(b"d")).first_offset == 1 + count
     assert [value for _, value in contents(log)] == [b"a", *[b"b", b"c"][:count], b"d"]
 
@@ -232,14 +240,14 @@ def test_files_and_offsets_are_the_same_as_those_of_a_leader(tmp_path, settings)
         producer = (1, 0, sum(1 + n % 3 for n in range(20, number))) if number >= 20 else (-1, -1, -1)
         data = [build(rows, producer=producer) for _ in range(2)]
         done, expected = (
-            one.try_append_as_leader(data[0], leader_epoch=0),
-            two.append_as_leader(data[1], leader_epoch=0),
+            at_once(one, data[0]),
+            appended(two, data[1], leader_epoch=0),
         )
         assert done._replace(append_time_ms=0) == expected._replace(append_time_ms=0)
         assert one.files.view.tail[:4] == two.files.view.tail[:4]
     again = [build(rows, producer=producer) for _ in range(2)]
-    done = one.try_append_as_leader(again[0], leader_epoch=0)
-    assert done == two.append_as_leader(again[1], leader_epoch=0)
+    done = at_once(one, again[0])
+    assert done == appended(two, again[1], leader_epoch=0)
     assert done.is_duplicate
     told = [[state._replace(last_append_ms=0) for state in log.producers.states()] for log in (one, two)]
     assert told[0] == told[1]
@@ -262,29 +270,29 @@ def test_nothing_is_done_while_another_thread_holds_the_log(tmp_path):
     holder.start()
     assert held.wait(20)
     try:
-        assert log.try_append_as_leader(batch(b"b"), leader_epoch=0) is None
+        assert at_once(log, batch(b"b")) is None
     finally:
         release.set()
         holder.join()
-    assert log.try_append_as_leader(batch(b"b"), leader_epoch=0).first_offset == 1
+    assert at_once(log, batch(b"b")).first_offset == 1
 
 
 @pytest.mark.parametrize("settings", [{"flush_messages": 10}, {"flush_ms": 0}])
 def test_nothing_is_done_that_may_have_to_be_flushed(tmp_path, settings):
     log = warm(tmp_path, Env(), **settings)
-    assert log.try_append_as_leader(batch(b"b"), leader_epoch=0) is None
+    assert at_once(log, batch(b"b")) is None
     assert log.log_end_offset == 1
 
 
 def test_nothing_is_done_in_a_leader_epoch_that_is_not_noted(tmp_path):
     log = warm(tmp_path, Env())
-    assert log.try_append_as_leader(batch(b"b"), leader_epoch=1) is None
-    log.append_as_leader(batch(b"b"), leader_epoch=1)
-    assert log.try_append_as_leader(batch(b"c"), leader_epoch=1).first_offset == 2
+    assert at_once(log, batch(b"b"), leader_epoch=1) is None
+    appended(log, batch(b"b"), leader_epoch=1)
+    assert at_once(log, batch(b"c"), leader_epoch=1).first_offset == 2
 
 
 def test_nothing_is_done_on_a_log_that_was_not_looked_at(tmp_path):
-    assert make(tmp_path, Env()).try_append_as_leader(batch(b"a"), leader_epoch=-1) is None
+    assert at_once(make(tmp_path, Env()), batch(b"a"), leader_epoch=-1) is None
 
 
 def test_what_may_not_be_appended_is_refused_and_the_next_one_is_taken(tmp_path):
@@ -292,10 +300,10 @@ def test_what_may_not_be_appended_is_refused_and_the_next_one_is_taken(tmp_path)
     broken = batch(b"b")
     broken[-1] ^= 1
     with pytest.raises(DamagedBatchError):
-        log.try_append_as_leader(broken, leader_epoch=0)
+        at_once(log, broken)
     with pytest.raises(RecordTooLargeError):
-        log.try_append_as_leader(batch(bytes(200)), leader_epoch=0)
-    assert log.try_append_as_leader(batch(b"b"), leader_epoch=0).first_offset == 1
+        at_once(log, batch(bytes(200)))
+    assert at_once(log, batch(b"b")).first_offset == 1
 
 
 @pytest.mark.parametrize("room", [0, 30])
@@ -304,9 +312,9 @@ def test_after_a_failure_the_end_is_looked_for_first(tmp_path, room):
     log = warm(tmp_path, env)
     env.files.room = room
     with pytest.raises(DiskFullError):
-        log.try_append_as_leader(batch(b"b"), leader_epoch=0)
+        at_once(log, batch(b"b"))
     env.files.room = None
-    assert log.try_append_as_leader(batch(b"c"), leader_epoch=0) is None
+    assert at_once(log, batch(b"c")) is None
     assert append(log, batch(b"c")).first_offset == 1
     assert [value for _, value in contents(log)] == [b"a", b"c"]
     assert not list(log.verify())
@@ -317,14 +325,14 @@ def test_a_batch_is_taken_back_when_its_producers_snapshot_has_no_room(tmp_path,
     env = Env(files=NoSnapshots())
     log = warm(tmp_path, env)
     sent = [build([Record(n, 1, None, b"%d" % n)], producer=(1, 0, n)) for n in range(3)]
-    log.append_as_leader(sent[0], leader_epoch=0)
+    appended(log, sent[0], leader_epoch=0)
     env.files.is_full = True
     with pytest.raises(DiskFullError):
-        log.try_append_as_leader(sent[1], leader_epoch=0)
+        at_once(log, sent[1])
     assert log.log_end_offset == 2
     env.files.is_full = False
     assert append(log, sent[1]).first_offset == 2
-    assert log.try_append_as_leader(sent[2], leader_epoch=0).first_offset == 3
+    assert at_once(log, sent[2]).first_offset == 3
     assert [value for _, value in contents(log)] == [b"a", b"0", b"1", b"2"]
 
 
@@ -337,7 +345,7 @@ def led(root, env, count=30, **settings):
     for number in range(count):
         rows = [Record(n, 1000 * number + n, None, b"v") for n in range(1 + number % 3)]
         producer = (1, 0, sum(1 + n % 3 for n in range(10, number))) if number >= 10 else (-1, -1, -1)
-        leader.append_as_leader(build(rows, producer=producer), leader_epoch=0)
+        appended(leader, build(rows, producer=producer), leader_epoch=0)
     answers, offset = [], 0
     while offset < leader.log_end_offset:
         read = leader.read(offset, max_bytes=100 + 60 * (len(answers) % 4))
@@ -354,7 +362,7 @@ def test_a_follower_that_waits_for_nothing_has_the_same_files(tmp_path):
     for log in (one, two):
         log.append_as_follower(answers[0])
     for answer in answers[1:]:
-        assert one.try_append_as_follower(answer) == two.append_as_follower(answer)
+        assert followed_at_once(one, answer) == two.append_as_follower(answer)
         assert one.files.view.tail == two.files.view.tail
     assert contents(one) == contents(two)
     assert one.epochs.starts == two.epochs.starts
@@ -378,7 +386,7 @@ def followed(root, env, **settings):
 def test_a_follower_does_nothing_that_may_have_to_be_flushed(tmp_path, settings):
     log, answers = followed(tmp_path, Env(), **settings)
     end = log.log_end_offset
-    assert log.try_append_as_follower(answers[0]) is None
+    assert followed_at_once(log, answers[0]) is None
     assert log.log_end_offset == end
 
 
@@ -395,12 +403,12 @@ def test_a_follower_does_nothing_while_the_log_is_held_or_was_not_looked_at(tmp_
     holder.start()
     assert held.wait(20)
     try:
-        assert log.try_append_as_follower(answers[0]) is None
+        assert followed_at_once(log, answers[0]) is None
     finally:
         release.set()
         holder.join()
-    assert log.try_append_as_follower(answers[0]) is not None
-    assert make(tmp_path, Env(), name="new-0").try_append_as_follower(answers[0]) is None
+    assert followed_at_once(log, answers[0]) is not None
+    assert followed_at_once(make(tmp_path, Env(), name="new-0"), answers[0]) is None
 
 
 def test_a_follower_waits_with_batches_of_a_leader_epoch_that_is_not_noted(tmp_path):
@@ -409,7 +417,7 @@ def test_a_follower_waits_with_batches_of_a_leader_epoch_that_is_not_noted(tmp_p
     known, new = (
         bytes(build([Record(at, 1, None, b"x")], leader_epoch=epoch)) for at, epoch in ((end, 0), (end + 1, 1))
     )
-    assert log.try_append_as_follower(known + new) is None
+    assert followed_at_once(log, known + new) is None
     assert log.log_end_offset == end
     log.append_as_follower(known + new)
     assert log.epochs.starts[-1] == (1, end + 1)
@@ -420,12 +428,11 @@ def test_a_follower_refuses_what_goes_back_or_is_damaged_and_takes_the_next(tmp_
     broken = bytearray(answers[0])
     broken[-1] ^= 1
     with pytest.raises(DamagedBatchError):
-        log.try_append_as_follower(broken)
+        followed_at_once(log, broken)
     again = bytes(log.read(0, max_bytes=1).data)
     with pytest.raises(InvalidRecordError):
-        log.try_append_as_follower(again)
-    assert log.try_append_as_follower(answers[0]) is None  # the end is looked for first
-    log.append_as_follower(answers[0])
+        followed_at_once(log, again)
+    assert followed_at_once(log, answers[0]) is not None
 
 
 @pytest.mark.parametrize("room", [0, 30])
@@ -434,9 +441,9 @@ def test_after_a_failure_a_follower_looks_for_the_end_first(tmp_path, room):
     log, answers = followed(tmp_path, env)
     env.files.room = room
     with pytest.raises(DiskFullError):
-        log.try_append_as_follower(answers[0])
+        followed_at_once(log, answers[0])
     env.files.room = None
-    assert log.try_append_as_follower(answers[0]) is None
+    assert followed_at_once(log, answers[0]) is None
     log.append_as_follower(answers[0])
     assert not list(log.verify())
 
@@ -459,17 +466,17 @@ def test_markers_that_are_written_together_are_what_they_are_one_by_one(turns):
         for written, markers, room in turns:
             for producer in written:
                 data = build([Record(0, 1_000, None, b"x")], producer=(*producer, -1), attributes=TRANSACTIONAL)
-                singly = outcome(partial(one.append_as_leader, bytearray(data)))
-                assert outcome(partial(two.append_as_leader, data)) == singly
-            singly = [one.append_markers([marker])[0] for marker in markers]
-            together = None
+                singly = outcome(partial(appended, one, bytearray(data)))
+                assert outcome(partial(appended, two, data)) == singly
+            singly = [told(one.append_as_leader([marker])[0]) for marker in markers]
             if room is not None:
-                files.room = room
-                with suppress(DiskFullError):
-                    together = two.append_markers(markers, is_owner=True)  # none of them is written
+                files.room, end = room, two.log_end_offset
+                failed = two.append_as_leader(markers, is_owner=True)
                 files.room = None
-            together = together or two.append_markers(markers, is_owner=True)
-            assert [told(found) for found in together] == [told(found) for found in singly]
+                assert len(failed) == len(markers)
+                assert two.log_end_offset == end
+            together = two.append_as_leader(markers, is_owner=True)
+            assert [told(found) for found in together] == singly
             states = [[state._replace(last_append_ms=0) for state in log.producers.states()] for log in (one, two)]
             assert states[0] == states[1]
             end = one.log_end_offset
@@ -481,12 +488,12 @@ def test_markers_that_are_written_together_are_what_they_are_one_by_one(turns):
 def test_behind_markers_that_could_not_be_taken_back_the_owner_looks_again(tmp_path):
     files = Dying()
     log = warm(tmp_path, Env(files=files))
-    log.append_as_leader(build([Record(0, 1_000, None, b"x")], producer=(7, 0, -1), attributes=TRANSACTIONAL))
+    appended(log, build([Record(0, 1_000, None, b"x")], producer=(7, 0, -1), attributes=TRANSACTIONAL))
     files.is_dying = True
-    with pytest.raises(StorageError):
-        log.append_markers([Marker(7, 0, True, 0, is_above=False)], is_owner=True)
+    (failed,) = log.append_as_leader([Marker(7, 0, True, 0, is_above=False)], is_owner=True)
+    assert isinstance(failed, StorageError)
     files.is_dying = False
-    (again,) = log.append_markers([Marker(7, 0, True, 0, is_above=False)], is_owner=True)
+    (again,) = log.append_as_leader([Marker(7, 0, True, 0, is_above=False)], is_owner=True)
     assert again.is_duplicate, "it was written the first time"
     assert (log.log_end_offset, log.producers.open_transactions()) == (3, ())
     assert not list(log.verify())

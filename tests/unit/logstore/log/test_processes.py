@@ -11,7 +11,7 @@ import pytest
 from logstore.env import Env
 from logstore.errors import FailedStoreError, StaleLogError
 from logstore.log.segments.directory import create
-from tests.support.partition import TOPIC_ID, batch, contents, make, reopen
+from tests.support.partition import TOPIC_ID, appended, batch, contents, make, reopen
 
 SETTINGS = {"segment_bytes": 20_000, "index_interval_bytes": 500}
 APPENDS = 150
@@ -21,7 +21,7 @@ def append_many(directory: str, writer: int, appends: int = APPENDS) -> None:
     log = reopen(Path(directory), Env(), **SETTINGS)
     for number in range(appends):
         data = batch(b"%d %d a" % (writer, number)) + batch(b"%d %d b" % (writer, number))
-        log.append_as_leader(data)
+        appended(log, data)
         if number % 50 == 0:
             log.flush()
 
@@ -39,7 +39,7 @@ def read_until(directory: str, total: int, result) -> None:
 def append_for_ever(directory: str) -> None:
     log = reopen(Path(directory), Env(), **SETTINGS)
     while True:
-        log.append_as_leader(bytearray().join(batch(b"x" * 3_000) for _ in range(40)))
+        appended(log, bytearray().join(batch(b"x" * 3_000) for _ in range(40)))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def check_writers(rows: list[tuple[int, bytes]], writers: int, appends: int = AP
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_appends_of_processes_do_not_mix_and_readers_see_them_in_order(log, method):
     context = multiprocessing.get_context(method)
-    log.append_as_leader(batch(b"warm"))  # a fork inherits a log in use: descriptors, locks, caches
+    appended(log, batch(b"warm"))  # a fork inherits a log in use: descriptors, locks, caches
     log.truncate_to(0)
     directory, (out, into) = str(log.directory), context.Pipe(duplex=False)
     writers = [context.Process(target=append_many, args=(directory, n)) for n in range(3)]
@@ -79,7 +79,7 @@ def test_appends_of_processes_do_not_mix_and_readers_see_them_in_order(log, meth
 
 
 def test_forked_children_use_the_very_log_of_their_parent(log):
-    log.append_as_leader(batch(b"p"))
+    appended(log, batch(b"p"))
     children = []
     with log.lock():  # held at the fork: the children must not think that they have it
         for number in range(2):
@@ -87,13 +87,13 @@ def test_forked_children_use_the_very_log_of_their_parent(log):
                 status = 1
                 try:
                     for _ in range(50):
-                        log.append_as_leader(batch(b"c%d" % number))
+                        appended(log, batch(b"c%d" % number))
                     status = 0
                 finally:
                     os._exit(status)
             children.append(child)
         for _ in range(50):
-            log.append_as_leader(batch(b"p"))
+            appended(log, batch(b"p"))
         assert log.log_end_offset == 51
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     values = [value for _, value in contents(log)]
@@ -103,8 +103,7 @@ def test_forked_children_use_the_very_log_of_their_parent(log):
 
 def test_threads_share_a_log(log):
     threads = [
-        threading.Thread(target=lambda n=n: [log.append_as_leader(batch(b"%d" % n)) for _ in range(100)])
-        for n in range(4)
+        threading.Thread(target=lambda n=n: [appended(log, batch(b"%d" % n)) for _ in range(100)]) for n in range(4)
     ]
     seen = []
     for thread in threads:
@@ -127,7 +126,7 @@ def test_a_writer_that_is_killed_holds_up_nobody_and_leaves_whole_batches(log, a
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     end = log.log_end_offset
-    info = log.append_as_leader(batch(b"after"))
+    info = appended(log, batch(b"after"))
     assert info.first_offset >= end
     rows = contents(log)
     assert [offset for offset, _ in rows] == list(range(info.next_offset))
@@ -138,26 +137,26 @@ def test_a_writer_that_is_killed_holds_up_nobody_and_leaves_whole_batches(log, a
 def test_an_idle_log_follows_appends_rolls_and_truncations_of_another(log):
     other = reopen(log.directory, Env(), **SETTINGS)
     for number in range(30):
-        other.append_as_leader(batch(b"%d" % number * 50))
+        appended(other, batch(b"%d" % number * 50))
         if number % 7 == 0:
             other.roll()
         assert log.log_end_offset == number + 1
         assert contents(log, number)[0][0] == number
     other.truncate_to(3)
     assert log.log_end_offset == 3
-    assert log.append_as_leader(batch(b"x")).first_offset == 3
+    assert appended(log, batch(b"x")).first_offset == 3
     assert other.log_end_offset == 4
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_deleted_partition_is_stale_even_if_there_is_a_new_one_of_its_name(log, again):
-    log.append_as_leader(batch(b"old"))
+    appended(log, batch(b"old"))
     log.directory.rename(log.directory.with_name("t-0.gone.deleted"))
     if again:
         create(log.directory, topic_id="B" * 22, env=Env())
-        reopen(log.directory, Env(), topic_id="B" * 22).append_as_leader(batch(b"new"))
+        appended(reopen(log.directory, Env(), topic_id="B" * 22), batch(b"new"))
     for use in (
-        lambda: log.append_as_leader(batch(b"x")),
+        lambda: appended(log, batch(b"x")),
         lambda: log.log_end_offset,
         lambda: log.read(0, max_bytes=9),
     ):
@@ -170,14 +169,14 @@ def test_a_deleted_partition_is_stale_even_if_there_is_a_new_one_of_its_name(log
 
 
 def test_a_failed_fsync_stops_the_other_processes_too(log, tmp_path):
-    log.append_as_leader(batch(b"x"))
+    appended(log, batch(b"x"))
     (tmp_path / ".fsync-failed").write_text("12 t-0: EIO")
     context = multiprocessing.get_context("fork")
     out, into = context.Pipe(duplex=False)
 
     def child() -> None:
         try:
-            reopen(log.directory, Env(), **SETTINGS).append_as_leader(batch(b"y"))
+            appended(reopen(log.directory, Env(), **SETTINGS), batch(b"y"))
         except FailedStoreError as error:
             into.send(str(error))
 
@@ -191,7 +190,7 @@ def test_a_failed_fsync_stops_the_other_processes_too(log, tmp_path):
 def test_segments_that_went_within_one_time_stamp_are_missed_at_a_second_look(root, env, disk):
     other = make(root, env, segment_bytes=200, max_message_bytes=200)
     for number in range(6):
-        other.append_as_leader(batch(b"value %d" % number))
+        appended(other, batch(b"value %d" % number))
     log = reopen(other.directory, env, segment_bytes=200, max_message_bytes=200)
     assert len(log.segments()) == 3
     known = dict(disk.directories)

@@ -7,7 +7,7 @@ from logstore.log.producers import tracker
 from logstore.log.producers.state import KeptBatch, ProducerState, ProducerStates
 from logstore.log.segments.index import AbortedTransaction
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
-from tests.support.partition import make, names, reopen
+from tests.support.partition import appended, ended, make, names, reopen
 
 
 def data(offset, sequence, *, producer=(7, 1), attributes=0):
@@ -42,7 +42,7 @@ def test_of_the_snapshots_stay_the_first_those_of_segments_and_the_newest_two(ro
     monkeypatch.setattr(tracker, "SNAPSHOT_BATCHES", 2)
     log, written = make(root, env), []
     for number in range(40):
-        log.append_as_leader(build([Record(0, 1000, None, b"x")], producer=(7, 1, number)))
+        appended(log, build([Record(0, 1000, None, b"x")], producer=(7, 1, number)))
         if number % 6 == 5:
             log.roll()
         written = sorted({*written, *log.files.view.snapshots})
@@ -57,28 +57,38 @@ def in_transaction(sequence, value=b"x", count=1, epoch=1):
     return build(rows, producer=(7, epoch, sequence), attributes=TRANSACTIONAL)
 
 
+def test_a_plain_batch_is_behind_what_other_processes_have_in_transactions(root, env):
+    one = make(root, env)
+    other = reopen(one.directory, env)
+    appended(one, in_transaction(0))
+    ended(one, 7, 1, commit=True)
+    appended(other, in_transaction(1))
+    appended(one, build([Record(0, 1000, None, b"plain")]))
+    assert one.producers.open_transactions() == other.producers.open_transactions() != ()
+
+
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("begins_next", [False, True])
 def test_a_batch_of_a_transaction_repeats_none_of_one_that_has_ended(root, env, commit, begins_next):
     """A client that lost an answer, and aborted, uses its numbers again: to take the batch for the old one loses it."""
     log = make(root, env)
-    log.append_as_leader(in_transaction(0, b"first"))
-    log.append_as_leader(in_transaction(1, b"lost answer"))
-    assert log.append_as_leader(in_transaction(1, b"lost answer")).is_duplicate, "within the transaction"
-    log.append_marker(7, 1, commit=commit)
+    appended(log, in_transaction(0, b"first"))
+    appended(log, in_transaction(1, b"lost answer"))
+    assert appended(log, in_transaction(1, b"lost answer")).is_duplicate, "within the transaction"
+    ended(log, 7, 1, commit=commit)
     if begins_next:
-        log.append_as_leader(in_transaction(2, b"next"))
+        appended(log, in_transaction(2, b"next"))
     end = log.files.view.end
     with pytest.raises(TransactionRepeatError, match="higher epoch"):
-        log.append_as_leader(in_transaction(1, b"another value"))
+        appended(log, in_transaction(1, b"another value"))
     assert log.files.view.end == end
-    log.append_marker(7, 1, commit=False)
-    assert log.append_as_leader(in_transaction(0, b"higher", epoch=2)).first_offset == log.files.view.end - 1
+    ended(log, 7, 1, commit=False)
+    assert appended(log, in_transaction(0, b"higher", epoch=2)).first_offset == log.files.view.end - 1
 
 
 def test_a_gap_of_a_transaction_is_one_still(root, env):
     log = make(root, env)
-    log.append_as_leader(in_transaction(0))
-    log.append_marker(7, 1, commit=True)
+    appended(log, in_transaction(0))
+    ended(log, 7, 1, commit=True)
     with pytest.raises(OutOfOrderSequenceError):
-        log.append_as_leader(in_transaction(5))
+        appended(log, in_transaction(5))

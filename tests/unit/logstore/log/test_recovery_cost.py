@@ -2,7 +2,7 @@
 
 from logstore.env import Env
 from tests.support.disk import Disk
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 
 
 class Counting(Disk):
@@ -22,10 +22,10 @@ def test_only_what_was_not_flushed_is_read(root, env):
     env = Env(env.clock, disk)
     log = make(root, env, index_interval_bytes=4096)
     for _ in range(300):
-        log.append_as_leader(batch(b"x" * 1000))
+        appended(log, batch(b"x" * 1000))
     flushed = log.flush()
     for _ in range(3):
-        log.append_as_leader(batch(b"x" * 1000))
+        appended(log, batch(b"x" * 1000))
 
     for recovery_point, expected_bytes in ((flushed, 10_000), (303, 10_000), (0, 300_000)):
         disk.read_bytes = 0

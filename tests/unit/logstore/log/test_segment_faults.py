@@ -13,6 +13,7 @@ from tests.support.disk import StillClock
 from tests.support.partition import (
     SMALL,
     append_bytes,
+    appended,
     batch,
     contents,
     filled,
@@ -30,25 +31,25 @@ def test_s12_an_empty_active_segment_is_accepted(root, env):
     log = recovered(log, env, 12)
     assert log.recover().log_end_offset == 12
     assert log.segments()[-1].size_bytes == 0
-    log.append_as_leader(batch(b"value 12"))
+    appended(log, batch(b"value 12"))
     assert contents(log) == rows(13)
 
 
 def test_s12_an_empty_segment_behind_a_lost_tail_is_removed(root, env, disk):
     log = filled(root, env)
-    log.append_as_leader(batch(b"value 12"))
+    appended(log, batch(b"value 12"))
     log.roll()
     last = log.segments()[-2]
     disk.truncate(last.path, last.size_bytes - 5)
     log = recovered(log, env, 12)
     assert log.recover().log_end_offset == 12
-    log.append_as_leader(batch(b"value 12"))
+    appended(log, batch(b"value 12"))
     assert contents(log) == rows(13)
 
 
 def test_s13_a_log_cut_without_its_indexes_and_epochs_is_made_whole(root, env, disk):
     log = filled(root, env, 3)
-    log.append_as_leader(batch(b"value 3"), leader_epoch=5)
+    appended(log, batch(b"value 3"), leader_epoch=5)
     place = log.read(3, max_bytes=1)
     disk.truncate(place.path, place.position)
     log = recovered(log, env, 3)
@@ -144,13 +145,13 @@ def test_s19_offsets_that_go_back_in_a_file_end_the_log_above_the_recovery_point
 
 def test_s19_an_offset_too_far_for_its_segment_is_named_and_cut_and_the_log_takes_appends(root, env, disk):
     log = filled(root, env, 3)
-    log.append_as_leader(batch(b"value 3"))
+    appended(log, batch(b"value 3"))
     place = log.read(3, max_bytes=1)
     disk.names[place.path].data[place.position + 2] = 1  # its base offset, which no CRC covers
     log = recovered(log, env, 3)
     assert [(found.position, "too far" in found.reason) for found in log.verify()] == [(place.position, True)]
     assert log.recover().log_end_offset == 3
-    log.append_as_leader(batch(b"value 3"))
+    appended(log, batch(b"value 3"))
     assert contents(log) == rows(4)
     assert list(log.verify()) == []
 
@@ -161,7 +162,7 @@ def test_s20_a_reader_finds_its_place_again_when_files_are_replaced_under_it(roo
     result = reader.read(0, max_bytes=1)
     log.truncate_to(1)
     for number in range(1, 12):
-        log.append_as_leader(batch(b"other length %d" % number))
+        appended(log, batch(b"other length %d" % number))
     assert contents(reader, result.next_offset)[0] == (1, b"other length 1")
     assert [offset for offset, _ in contents(reader)] == list(range(12))
 

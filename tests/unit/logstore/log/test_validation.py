@@ -5,19 +5,27 @@ import pytest
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecordError
 from logstore.log.segments.end import SegmentEnd
-from logstore.log.validation import InvalidTimestampError, check_times, must_roll, segment_room, valid_batches
+from logstore.log.validation import (
+    InvalidTimestampError,
+    Limits,
+    check_times,
+    limits_of,
+    must_roll,
+    segment_room,
+    valid_batches,
+)
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
 from logstore.records.marker import end_marker
 
 ROWS = [Record(0, 1000, None, b"one"), Record(1, 1010, None, b"two")]
-CONFIG = LogConfig()
+LIMITS = limits_of(LogConfig(), None)
 
 
 @pytest.mark.parametrize("producer", [(0, 0, 0), (7, 3, 2**31 - 1), None])
 def test_what_writers_send_is_valid(producer):
     data = build(ROWS, producer=producer) if producer else build(ROWS)
-    ((position, batch),) = valid_batches(data, CONFIG, dense=True)
-    assert (position, batch.count) == (0, 2)
+    (batch,) = valid_batches(data, LIMITS)
+    assert batch.count == 2
 
 
 @pytest.mark.parametrize(
@@ -32,8 +40,8 @@ def test_what_writers_send_is_valid(producer):
 )
 def test_what_only_leaders_send_is_refused_from_writers(data, reason):
     with pytest.raises(InvalidRecordError, match=reason):
-        valid_batches(data, CONFIG, dense=True)
-    assert len(valid_batches(data, CONFIG, dense=False)) == 1
+        valid_batches(data, LIMITS)
+    assert len(valid_batches(data, None)) == 1
 
 
 @pytest.mark.parametrize(
@@ -47,12 +55,12 @@ def test_what_only_leaders_send_is_refused_from_writers(data, reason):
     ],
 )
 def test_the_first_and_the_largest_time_must_be_allowed(allowed, is_allowed):
-    batches = [(0, header_at(build(ROWS)))]
+    batch, limits = header_at(build(ROWS)), Limits(1000, allowed.start, allowed.stop - 1)
     if is_allowed:
-        check_times(batches, allowed)
+        check_times(batch, limits)
     else:
         with pytest.raises(InvalidTimestampError):
-            check_times(batches, allowed)
+            check_times(batch, limits)
 
 
 def test_a_batch_that_is_larger_than_a_segment_is_in_one_of_its_own():
@@ -60,5 +68,5 @@ def test_a_batch_that_is_larger_than_a_segment_is_in_one_of_its_own():
     config = LogConfig(segment_bytes=14)
     empty = SegmentEnd(0, 0, first_timestamp_ms=1)
     room = segment_room(config, 0, "t-0", empty)
-    assert not must_roll(room, 0, batch)
-    assert must_roll(room, 1, batch)
+    assert not must_roll(room, 0, batch.size_bytes, 1, 1010, 0)
+    assert must_roll(room, 1, batch.size_bytes, 1, 1010, 0)

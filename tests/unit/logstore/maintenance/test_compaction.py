@@ -16,7 +16,7 @@ from logstore.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, Record, buil
 from logstore.records.compaction import OffsetMap
 from logstore.records.compression import Codec
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import make, reopen
+from tests.support.partition import appended, make, reopen
 from tests.support.repeats import times
 
 SMALL = {
@@ -40,7 +40,7 @@ def append(log, *items, codec=Codec.NONE, timestamp=1000, **fields):
         )
         for number, (key, value, *headers) in enumerate(items)
     ]
-    return log.append_as_leader(build(rows, codec=codec, **fields))
+    return appended(log, build(rows, codec=codec, **fields))
 
 
 def stored(log):
@@ -230,7 +230,7 @@ def test_t2_the_last_batch_of_a_producer_stays_empty_if_need_be_so_that_a_repeat
         return build([row], producer=(7, 0, sequence))
 
     for sequence in range(3):
-        log.append_as_leader(produced(sequence))
+        appended(log, produced(sequence))
     append(log, ("k", "last"))
     log.roll()
     compact(log)
@@ -239,9 +239,9 @@ def test_t2_the_last_batch_of_a_producer_stays_empty_if_need_be_so_that_a_repeat
         env.files.unlink(name)
     log = reopen(log.directory, env, **SMALL)
     log.recover()
-    again = log.append_as_leader(produced(2))
+    again = appended(log, produced(2))
     assert (again.is_duplicate, again.first_offset) == (True, 2)
-    assert log.append_as_leader(produced(3)).first_offset == 4
+    assert appended(log, produced(3)).first_offset == 4
 
 
 def test_batches_that_lose_nothing_are_copied_as_they_are(root, env):

@@ -6,7 +6,7 @@ from logstore.errors import CorruptLogError
 from logstore.log.segments import offset_checkpoints
 from logstore.maintenance import compaction
 from logstore.records.batch import Record, build
-from tests.support.partition import contents, make, reopen
+from tests.support.partition import appended, contents, make, reopen
 
 SMALL = {
     "cleanup_policy": frozenset({"compact"}),
@@ -21,7 +21,7 @@ def append(log, *keys):
     """A batch for each of these keys; its value is its offset."""
     for key in keys:
         row = Record(0, 1000, key.encode(), b"%04d" % log.log_end_offset)
-        log.append_as_leader(build([row]))
+        appended(log, build([row]))
 
 
 def cleaned_offset(log):

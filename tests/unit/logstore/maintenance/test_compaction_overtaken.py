@@ -7,7 +7,7 @@ from logstore.log.segments.directory import LOCK
 from logstore.maintenance import compaction, retention
 from logstore.records.batch import Record, batches, build, records
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import make, reopen
+from tests.support.partition import appended, make, reopen
 
 SETTINGS = {
     "cleanup_policy": frozenset({"compact"}),
@@ -43,7 +43,7 @@ class MeddledFiles:
 
 
 def append(log, number):
-    log.append_as_leader(build([Record(0, 1000, b"key %d" % (number % 3), b"value %d" % number)]))
+    appended(log, build([Record(0, 1000, b"key %d" % (number % 3), b"value %d" % number)]))
 
 
 def filled(root, once=0):
@@ -55,7 +55,7 @@ def filled(root, once=0):
     disk.mkdir(root)
     log = make(root, Env(files=disk, clock=StillClock()), **SETTINGS)
     for number in range(once):
-        log.append_as_leader(build([Record(0, 1000, b"once %d" % number, b"value 0")]))
+        appended(log, build([Record(0, 1000, b"once %d" % number, b"value 0")]))
     for number in range(COUNT):
         append(log, number)
     log.flush()

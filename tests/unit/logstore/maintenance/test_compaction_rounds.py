@@ -11,7 +11,7 @@ from logstore.maintenance import compaction
 from logstore.records.batch import DELETE_HORIZON, Record, batches, build
 from logstore.records.batch import records as decoded
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import make
+from tests.support.partition import appended, make
 from tests.support.repeats import times
 
 SETTINGS = {
@@ -36,7 +36,7 @@ class CountingDisk(Disk):
 
 
 def append(log, keys, value=b"v" * 20, timestamp=1000):
-    log.append_as_leader(build([Record(n, timestamp, b"key %016d" % key, value) for n, key in enumerate(keys)]))
+    appended(log, build([Record(n, timestamp, b"key %016d" % key, value) for n, key in enumerate(keys)]))
 
 
 def new_log(**more):

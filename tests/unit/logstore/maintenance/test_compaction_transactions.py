@@ -16,7 +16,7 @@ from logstore.records.compression import Codec
 from logstore.records.marker import end_marker, marker_of
 from logstore.store.reading import read_isolated
 from tests.support.disk import Crash, Disk, StillClock
-from tests.support.partition import make, reopen
+from tests.support.partition import appended, ended, make, reopen
 from tests.support.repeats import times
 
 SMALL = {
@@ -41,15 +41,15 @@ class Writer:
     def append(self, producer, *keys, epoch=0, transactional=True, codec=Codec.NONE, value=b"v"):
         rows = [Record(n, 1000, key.encode(), value) for n, key in enumerate(keys)]
         if producer is None:
-            return self.log.append_as_leader(build(rows, codec=codec))
+            return appended(self.log, build(rows, codec=codec))
         sequence = self.sequences.get((producer, epoch), 0)
         self.sequences[producer, epoch] = sequence + len(rows)
         flags = TRANSACTIONAL if transactional else 0
         stamp = (producer, epoch, sequence)
-        return self.log.append_as_leader(build(rows, codec=codec, attributes=flags, producer=stamp))
+        return appended(self.log, build(rows, codec=codec, attributes=flags, producer=stamp))
 
     def end(self, producer, *, commit, epoch=0):
-        return self.log.append_marker(producer, epoch, commit=commit)
+        return ended(self.log, producer, epoch, commit=commit)
 
     def compact(self, **how):
         """Compact all that may be; the log goes on with a record of its own."""
@@ -179,11 +179,11 @@ def test_the_last_batches_of_a_producer_stay_though_they_are_empty(writer):
     again = writer.without_files(".snapshot")
     assert known(again) == known(writer.log) == before
     rows = [Record(n, 1000, key, b"v") for n, key in enumerate((b"a", b"b"))]
-    tried = again.append_as_leader(build(rows, producer=(5, 0, 6)))
+    tried = appended(again, build(rows, producer=(5, 0, 6)))
     assert (tried.is_duplicate, tried.first_offset) == (True, 6)
     with pytest.raises(OutOfOrderSequenceError):
-        again.append_as_leader(build(rows, producer=(5, 0, 17)))
-    assert again.append_as_leader(build(rows, producer=(5, 0, 14))).first_offset == again.log_end_offset - 2
+        appended(again, build(rows, producer=(5, 0, 17)))
+    assert appended(again, build(rows, producer=(5, 0, 14))).first_offset == again.log_end_offset - 2
 
 
 def test_a_marker_is_all_that_tells_an_epoch_and_stays(writer):
@@ -313,7 +313,7 @@ def test_an_open_transaction_is_not_forgotten_however_long_it_is_silent(root, en
     again = reopen(writer.log.directory, env, **writer.settings)
     assert [(t.producer_id, t.first_offset) for t in again.producers.open_transactions()] == [(1, 0)]
     assert [s.producer_id for s in again.producers.states()] == [1]
-    assert again.append_marker(1, 0, commit=True) is not None
+    assert ended(again, 1, 0, commit=True) is not None
 
 
 producers = st.integers(1, 3)

@@ -17,7 +17,7 @@ from logstore.maintenance import retention_clock
 from logstore.maintenance.retention import ages_ms, expired
 from logstore.maintenance.retention_clock import ABSENCE_MS, DOUBT_MS, JUMP_MS, ClockReading, believe
 from tests.support.disk import Disk, StillClock
-from tests.support.partition import batch, contents, make, reopen
+from tests.support.partition import appended, batch, contents, make, reopen
 
 NOW = 1_700_000_000_000
 DAY = 24 * 3_600_000
@@ -188,7 +188,7 @@ def test_what_was_seen_of_the_time_is_remembered_beside_the_topics(root):
 def test_a_damaged_log_start_is_reported_so_that_deleted_records_do_not_come_back(disk, env):
     log = make(Path("/store"), env, segment_bytes=300, max_message_bytes=300)
     for number in range(9):
-        log.append_as_leader(batch(b"%d" % number))
+        appended(log, batch(b"%d" % number))
     log.advance_start(4)
     path = f"{log.directory}/{offset_checkpoints.LOG_START}"
     whole = bytes(disk.names[path].data)

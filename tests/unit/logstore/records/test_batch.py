@@ -9,7 +9,6 @@ from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
 from logstore.records.keyed import build_keyed
 from logstore.records.marker import ControlMarker, control_marker
-from logstore.records.plain import placed, plain_header
 from tests.support.records import INT64, numbered, record_lists
 
 
@@ -36,10 +35,8 @@ def test_offsets_of_a_compacted_batch_have_gaps():
 
 @given(st.lists(st.tuples(st.binary(max_size=1100), st.none() | st.binary(max_size=70)), min_size=1, max_size=70))
 def test_a_batch_of_keys_and_values_is_what_is_built_of_such_records(pairs):
-    built, header = build_keyed(pairs, 1_700_000_000_123)
+    built = build_keyed(pairs, 1_700_000_000_123)
     assert built == build([Record(n, 1_700_000_000_123, *pair) for n, pair in enumerate(pairs)])
-    assert header == plain_header(built)
-    assert placed(header, 0, b.NO_LEADER_EPOCH) == b.header_at(built)
 
 
 def test_stamping_moves_offsets_and_leaves_the_crc_right():

@@ -91,7 +91,7 @@ def test_offsets_of_one_batch_may_lie_far_apart(delta):
 
 def test_an_empty_batch_holds_its_offsets_only():
     data = bytearray(build(numbered(1))[:61])
-    header = batch.header_at(build(numbered(1)))._replace(size_bytes=61, count=0, last_offset_delta=9)
+    header = batch.header_at(build(numbered(1)))._replace(length=49, count=0, last_offset_delta=9)
     batch.write_header(data, 0, header)
     both = data + build(numbered(1, start=10))
     assert decode(both, start=0, end=END).column("offset").to_pylist() == [10]
@@ -187,7 +187,7 @@ def test_a_bomb_does_not_go_off(monkeypatch):
     monkeypatch.setattr(decoding, "DECOMPRESSED_BYTES_MAX", 1_000_000)
     for codec in Codec:
         data = bytearray(build(numbered(1), codec=codec)[:61]) + compress(codec, bytes(20_000_000))
-        header = batch.header_at(build(numbered(1), codec=codec))._replace(size_bytes=len(data))
+        header = batch.header_at(build(numbered(1), codec=codec))._replace(length=len(data) - 12)
         batch.write_header(data, 0, header)
         gc.collect()  # what other tests left is not given back in between
         before = pa.total_allocated_bytes()

@@ -143,6 +143,6 @@ def sealed(codec, section, count, last_delta):
     stored = bytes(compress(codec, section))
     data = bytearray(61) + stored
     header = batch.header_at(build(numbered(1), codec=codec))
-    header = header._replace(size_bytes=len(data), count=count, last_offset_delta=last_delta)
+    header = header._replace(length=len(data) - 12, count=count, last_offset_delta=last_delta)
     batch.write_header(data, 0, header)
     return data

@@ -10,7 +10,7 @@ import logstore
 from logstore import CorruptLogError
 from logstore.log.leader_epochs import epoch_starts
 from logstore.tools.verify import PartitionReport, verify_store
-from tests.support.partition import batch
+from tests.support.partition import appended, batch
 from tests.unit.logstore.store.conftest import rows
 
 EPOCHS = "leader-epoch-checkpoint"
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     with logstore.open(tmp_path) as store:
         store.create_topic("t", config={"segment.bytes": 200, "max.message.bytes": 150})
         for epoch in (0, 0, 3, 4, 4):
-            store.log("t", 0).append_as_leader(batch(b"a", b"b"), leader_epoch=epoch)
+            appended(store.log("t", 0), batch(b"a", b"b"), leader_epoch=epoch)
     return tmp_path
 
 

@@ -12,6 +12,7 @@ from logstore import BatchConflictError, DiskFullError, TransactionAbortedError
 from logstore.store.transactions.state import TransactionOwner
 from logstore.store.transactions.transaction import Prepared
 from tests.support.inside import journal_of
+from tests.support.partition import ended
 from tests.support.transactions import HOST, alive, everything, is_settled, part, values
 
 # --- all or nothing
@@ -178,7 +179,7 @@ def test_a_marker_that_comes_late_does_not_end_the_next_transaction(store):
     while third is None or third.producer[0] != first.producer[0]:
         third = part(store, ["z"], topic="b", batch_id=1, task=str(third))
     with pytest.raises(logstore.ProducerFencedError):
-        store.log("b", 0).append_marker(*first.producer, commit=False)
+        ended(store.log("b", 0), *first.producer, commit=False)
     assert values(store, "b") == ["x"]
     store.transactions.commit([second.prepare(), third.prepare()])
     assert values(store, "b") == ["x", "y", "z"]

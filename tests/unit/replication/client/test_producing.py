@@ -19,7 +19,7 @@ from replication.client.producing import Sender
 from replication.client.transactions import Pair, Transaction
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
-from tests.support.partition import contents, make
+from tests.support.partition import appended, contents, make
 from tests.support.repeats import times
 
 T0 = TopicPartition("t", 0)
@@ -99,7 +99,7 @@ class Leaders:
         if self.chance.random() < 0.05:
             return ErrorCode.NOT_ENOUGH_REPLICAS, -1
         try:
-            return 0, self.log.append_as_leader(bytearray(data), leader_epoch=self.number).first_offset
+            return 0, appended(self.log, bytearray(data), leader_epoch=self.number).first_offset
         except PylogError as error:
             return code_of(error), -1
 

@@ -13,7 +13,7 @@ from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
 from replication.replica.storage import clean_stop
 from replication.replica.storage.log_dir import ReplicaLogDir
-from tests.support.partition import batch
+from tests.support.partition import appended, batch
 
 NAMES = "orders-0", "orders-1", "orders-2"
 TPS = [TopicPartition("orders", number) for number in range(3)]
@@ -59,9 +59,9 @@ def closed(tmp_path):
     directory.create_logs({tp: new_topic_id() for tp in TPS})
     logs = {tp: directory.open_log(tp, directory.topic_ids[tp], CONFIG) for tp in TPS}
     for _ in range(2):
-        logs[TPS[0]].append_as_leader(batch(b"a"), leader_epoch=3)
+        appended(logs[TPS[0]], batch(b"a"), leader_epoch=3)
     for number in range(8):
-        logs[TPS[1]].append_as_leader(batch(b"b", b"c"), leader_epoch=number // 4)
+        appended(logs[TPS[1]], batch(b"b", b"c"), leader_epoch=number // 4)
     age(tmp_path)
     directory.close(logs)
     return tmp_path
@@ -89,7 +89,7 @@ def test_a_start_after_a_clean_stop_reads_and_lists_no_log(closed):
     assert described(logs)[TPS[2]] == (0, 0, (), [])
     for log in logs.values():
         before = log.log_end_offset
-        log.append_as_leader(batch(b"more"), leader_epoch=4)
+        appended(log, batch(b"more"), leader_epoch=4)
         assert log.read(before, max_bytes=1000).next_offset == before + 1
     directory.close(logs)
 
@@ -155,7 +155,7 @@ def test_what_was_written_just_before_the_stop_is_looked_at(tmp_path):
     directory, _ = opened(tmp_path)
     directory.create_logs({T: new_topic_id() for T in TPS})
     logs = {tp: directory.open_log(tp, directory.topic_ids[tp], CONFIG) for tp in TPS}
-    logs[TPS[0]].append_as_leader(batch(b"a"))
+    appended(logs[TPS[0]], batch(b"a"))
     age(tmp_path)
     segment, now_ns = tmp_path / NAMES[0] / f"{0:020d}.log", env_of(directory).clock.now_ms() * 1_000_000
     os.utime(segment, ns=(now_ns + 600 * SETTLED_NS,) * 2)  # still new, however slow this machine is

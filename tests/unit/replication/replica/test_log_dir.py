@@ -11,7 +11,7 @@ from logstore.store.catalog import new_topic_id
 from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.log_dir import BOOT, HIGH_WATERMARKS, ReplicaLogDir
-from tests.support.partition import batch
+from tests.support.partition import appended, batch
 
 T0 = TopicPartition("orders", 0)
 
@@ -33,10 +33,10 @@ def flushed(path):
     topic_id = new_topic_id()
     directory.create_logs({T0: topic_id})
     log = directory.open_log(T0, topic_id, LogConfig())
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     segment = path / "orders-0" / "00000000000000000000.log"
     end_of_a = segment.stat().st_size
-    log.append_as_leader(batch(b"b"))
+    appended(log, batch(b"b"))
     directory.flush([(T0, log)])
     return directory, log, segment, end_of_a
 
@@ -51,9 +51,9 @@ def test_a_high_watermark_beyond_the_log_is_lowered_before_the_log_grows(tmp_pat
     topic_id = new_topic_id()
     directory.create_logs({T0: topic_id})
     log = directory.open_log(T0, topic_id, LogConfig())
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     end_of_a = (tmp_path / "orders-0" / "00000000000000000000.log").stat().st_size
-    log.append_as_leader(batch(b"b", b"c"))
+    appended(log, batch(b"b", b"c"))
     directory.note_high_watermarks({T0: 3}, directory.cuts())
     killed(directory, log)
     with (tmp_path / "orders-0" / "00000000000000000000.log").open("r+b") as file:
@@ -61,7 +61,7 @@ def test_a_high_watermark_beyond_the_log_is_lowered_before_the_log_grows(tmp_pat
 
     directory, log = opened(tmp_path)
     assert directory.high_watermarks == {T0: 1}
-    log.append_as_leader(batch(b"not", b"committed"))
+    appended(log, batch(b"not", b"committed"))
     killed(directory, log)
     directory, log = opened(tmp_path)
     assert (directory.high_watermarks, log.log_end_offset) == ({T0: 1}, 3)
@@ -125,7 +125,7 @@ def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_c
     logs = {tp: directory.open_log(tp, topic_id, LogConfig()) for tp, topic_id in ids.items()}
     for log in logs.values():
         for _ in range(5):
-            log.append_as_leader(batch(b"a"))
+            appended(log, batch(b"a"))
 
     def cut():
         with directory.cutting(T0, 2):
@@ -147,7 +147,7 @@ def test_a_log_that_is_flushed_in_the_moment_before_it_is_cut_is_noted_no_furthe
     directory.create_logs({T0: topic_id})
     log = directory.open_log(T0, topic_id, LogConfig())
     for _ in range(5):
-        log.append_as_leader(batch(b"a"))
+        appended(log, batch(b"a"))
     with directory.cutting(T0, 2):
         directory.flush([(T0, log)])
         log.truncate_to(2)
@@ -177,7 +177,7 @@ def test_what_is_noted_of_a_replica_at_last_is_not_the_next_ones_of_its_name(tmp
     former, later = new_topic_id(), new_topic_id()
     directory.create_logs({T0: former})
     log = directory.open_log(T0, former, LogConfig())
-    log.append_as_leader(batch(b"a"))
+    appended(log, batch(b"a"))
     files.flush = lambda: directory.flush([(T0, log)])
     directory.create_logs({T0: later})
     assert directory.log_dir.recovery_points.read() == {}
@@ -193,7 +193,7 @@ def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clea
     directory.create_logs(ids)
     logs = {tp: directory.open_log(tp, topic_id, LogConfig()) for tp, topic_id in ids.items()}
     for log in logs.values():
-        log.append_as_leader(batch(b"a"))
+        appended(log, batch(b"a"))
 
     def unreadable():
         raise CorruptLogError("orders-0", 0, "out of order")
@@ -259,7 +259,7 @@ def test_a_log_that_lost_its_flushed_end_is_cut_there_and_goes_on(tmp_path, stop
     assert (at, done.offset, log.log_end_offset) == (end, end, end)
     assert (done.path is not None) == (left_bytes == 30), "what is cut is kept"
     directory.note_mended(T0)
-    log.append_as_leader(batch(b"c"))
+    appended(log, batch(b"c"))
     killed(directory, log)
     directory, log = opened(tmp_path)
     assert (log.log_end_offset, directory.damage) == (end + 1, {})

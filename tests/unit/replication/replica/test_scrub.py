@@ -13,7 +13,7 @@ from replication.replica import scrub
 from replication.replica.maintenance import Maintenance
 from replication.replica.scrub import BYTES_PER_S_MIN, Progress, Scrub, bytes_per_s, left_of, pause_s
 from replication.replica.storage.replica_log import ReplicaCounters
-from tests.support.partition import batch, make
+from tests.support.partition import appended, batch, make
 
 WEEK_MS = 7 * 24 * 3_600_000
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -42,7 +42,7 @@ class Site:
         for tp in (T0, T1):
             log = make(root, self.env, name=str(tp), segment_bytes=200, max_message_bytes=150)
             for number in range(6):
-                log.append_as_leader(batch(b"%d in " % number + str(tp).encode()))
+                appended(log, batch(b"%d in " % number + str(tp).encode()))
             self.partitions[tp] = SimpleNamespace(replica=SimpleNamespace(log=log))
 
     def _suspect(self, tp, error):

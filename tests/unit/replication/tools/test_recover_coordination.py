@@ -16,7 +16,7 @@ from replication.model.cluster import TopicPartition
 from replication.replica.storage.damage_notes import DamageNote
 from replication.replica.storage.log_dir import ReplicaLogDir
 from replication.tools.recovery_plan import STEP
-from tests.support.partition import batch
+from tests.support.partition import appended, batch
 
 T0 = TopicPartition("orders", 0)
 TOPIC_ID = "A" * 22
@@ -38,7 +38,7 @@ def directory_of(path, broker, *epochs, cluster_id="mine"):
     found.log_dir.mark_dirty()
     log = found.open_log(T0, TOPIC_ID, LogConfig())
     for epoch in epochs:
-        log.append_as_leader(batch(b"x"), leader_epoch=epoch)
+        appended(log, batch(b"x"), leader_epoch=epoch)
     return found, log
 
 
@@ -120,7 +120,7 @@ def test_a_log_ends_where_recovery_would_end_it(run, tmp_path):
     found, log = directory_of(tmp_path, 1, 0, 0)
     log.flush()
     sound = log.log_end_offset
-    log.append_as_leader(batch(b"last"), leader_epoch=5)
+    appended(log, batch(b"last"), leader_epoch=5)
     left(found, log)
     file = tmp_path / "broker-1" / "orders-0" / f"{0:020}.log"
     data = bytearray(file.read_bytes())

@@ -57,7 +57,7 @@ def test_the_others_are_compared_on():
         (batch(2, b"x"), "the batch of offset 2 has CRC"),
         (batch(2, b"b", epoch=1), "the batch of offset 2 has leader_epoch 1, 0 on broker 1"),
         (batch(3, b"b"), "the batch of offset 3 has base_offset 3, 2 on broker 1"),
-        (batch(2, b"b", b"b"), "the batch of offset 2 has size_bytes"),
+        (batch(2, b"b", b"b"), "the batch of offset 2 has length"),
         (batch(100, b"b"), "no batch here, the batch of offset 2 on broker 1"),
     ],
 )
