@@ -64,7 +64,7 @@ def is_generated(path: Path) -> bool:
 
 
 def imports(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """module -> the modules that it imports. What an `__init__` does counts for its package itself."""
+    """module -> the modules that it imports. The imports of an `__init__` count for its package itself."""
     found: dict[str, set[str]] = defaultdict(set)
     for name, path in modules.items():
         for node in ast.walk(tree(path)):

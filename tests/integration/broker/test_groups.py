@@ -160,7 +160,7 @@ async def test_a_commit_is_answered_when_it_is_stored_and_found_by_the_next_coor
         again.begin()
         await asyncio.sleep(0)
         await until(lambda: not again.terms.term(0).loading)
-        assert again.group("g").offsets[T0].offset == 42
+        assert (await answered(lambda: again.group("g"))).offsets[T0].offset == 42
         again.end()
 
 
