@@ -72,6 +72,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
         "tests/integration/broker/test_hostile_batches.py",
     ),
     "replication/replica/leader/writers.py": ("tests/unit/replication/replica/test_writers.py",),
+    "replication/model/features.py": ("tests/unit/replication/model/test_features.py",),
+    "replication/coordination/features.py": ("tests/unit/replication/coordination/test_features.py",),
     "replication/model/placement.py": ("tests/unit/replication/controller/test_assignment.py",),
     "replication/controller/machine/assignment.py": (
         "tests/unit/replication/controller/test_assignment.py",

@@ -153,6 +153,7 @@ def test_a_registration_without_levels_is_left_out_once_it_is_raised(site, caplo
     assert set(site.running.brokers[1].replicas.metadata.brokers()) == {1, 2}
     site.do(old.close())
     assert caplog.text.count("broker 7 supports") == 1
+    assert "broker=7" not in caplog.text  # nobody tried to tell it anything
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,16 @@ def test_a_cluster_id_that_is_lost_comes_back_as_the_release_before_cannot_read_
     tree.table.apply([Delete(nodes.CLUSTER_ID)], 1)
     assert run(cluster.read_cluster_id(tree, "another")) == "another"
     assert not isinstance(json.loads(tree.table.node(nodes.CLUSTER_ID).data)["id"], str)
+
+
+def test_a_tree_of_the_release_before_gets_what_is_missing():
+    """A registration and a raise make the nodes; a cluster without an id, or brokers, is raised all the same."""
+    for missing in ((nodes.FEATURES,), (nodes.REGISTRATIONS,), (nodes.FEATURES, nodes.REGISTRATIONS)):
+        tree = SteppedTree(_like())
+        tree.table.apply([Delete(path) for path in (*missing, nodes.CLUSTER_ID)], 1)
+        run(register(tree, 2, Levels(0, 1)))
+        assert None not in map(tree.table.node, missing)
+        tree.table.apply([Delete(path) for path in missing], 1)
+        assert run(raise_to(tree, 1)) == (1, 1)
+        assert run(features.read_finalized(tree)) == (1, 1)
+        assert tree.table.node(nodes.CLUSTER_ID) is None

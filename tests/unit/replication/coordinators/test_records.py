@@ -162,7 +162,16 @@ def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
 
 
 @pytest.mark.parametrize("key", [offset_key("g", TP), group_key("g")])
-@pytest.mark.parametrize("value", [b"\x00\x09 of the future", b"\x00", b""])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\x00\x04" + offset_value(Committed(1))[2:],
+        b"\x00\x04" + group_value(Group(id="g", generation=3))[2:],
+        b"\x00\x09 of the future",
+        b"\x00",
+        b"",
+    ],
+)
 def test_a_value_that_cannot_be_read_ends_the_load_so_that_no_older_one_stands_for_it(key, value):
     loaded = Loaded()
     with pytest.raises(UnknownRecordError):

@@ -103,7 +103,8 @@ def test_records_of_types_of_a_later_release_are_counted_and_a_value_that_cannot
     loaded.apply(0, bytes.fromhex("0001 0002 7478"), b"later")
     loaded.apply(1, bytes.fromhex("0001 0002 7479"), None)
     assert (loaded.transactions, loaded.unknown) == ({}, {"of key version 1": 2})
-    for value in (b"\0\x09", b"\0", b""):
+    as_of_now = value_of(Transaction(id="t", producer_id=7, producer_epoch=3, timeout_ms=1000))
+    for value in (b"\0\x09" + as_of_now[2:], b"\0\x02" + as_of_now[2:], b"\0\x09", b"\0", b""):
         with pytest.raises(UnknownRecordError):
             loaded.apply(2, key_of("t"), value)
 

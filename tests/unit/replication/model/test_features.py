@@ -1,10 +1,15 @@
 """Which updates of a feature are refused: in the words that a Kafka 4.4 was recorded to answer, where it has them."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from replication.model.features import (
     PYLOG_VERSION,
+    SUPPORTED,
     UNTOLD,
+    Finalized,
     Levels,
     Update,
     refusal_to_join,
@@ -69,3 +74,10 @@ def test_a_broker_that_is_too_old_or_too_new_is_told_both_levels_and_what_to_do(
         "broker 3 supports pylog.version 2 to 4, and the cluster is at level 1: "
         "start an earlier release first, and raise the level with `pylog features upgrade --level 2`"
     )
+
+
+def test_this_release_supports_what_the_pages_say_and_a_new_cluster_is_at_0():
+    page = (Path(__file__).parents[4] / "docs" / "cluster-operations.md").read_text()
+    levels = re.findall(r"^\| (\d+) \| .* \| .* \|$", page, re.MULTILINE)
+    assert [int(level) for level in levels] == list(range(SUPPORTED.first, SUPPORTED.last + 1))
+    assert Finalized() == (0, 0)
