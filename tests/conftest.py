@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.faulthandler import fault_handler_stderr_fd_key as STDERR
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from xdist.scheduler import LoadFileScheduling
 
 from replication import local_cluster
@@ -37,7 +37,7 @@ FIRST = [
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
-# A test whose time is over fails; one that then still does not end takes its worker with it, and all stacks are printed.
+# A test whose time is over fails. One that does not end then takes its worker with it, and all stacks are printed.
 ENDS_WITHIN_S = 120
 # Some tests start many interpreters: each would compile all modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -98,11 +98,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End a worker that a test holds for good: pytest-timeout interrupts a test once, and what it cleans up may hang."""
+    """End a worker that a test holds for good: pytest-timeout interrupts a test once, and its clean-up may hang."""
     own = item.get_closest_marker("timeout")
     allowed_s = float(own.args[0] if own is not None else item.config.getini("timeout"))
     if allowed_s > 0:
-        faulthandler.dump_traceback_later(allowed_s + ENDS_WITHIN_S, file=item.config.stash[STDERR], exit=True)
+        faulthandler.dump_traceback_later(
+            allowed_s + ENDS_WITHIN_S, file=item.config.stash[fault_handler_stderr_fd_key], exit=True
+        )
     try:
         return (yield)
     finally:

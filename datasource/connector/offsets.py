@@ -33,7 +33,7 @@ from datasource.connector.places import (
     Topics,
 )
 from datasource.errors import report
-from datasource.topics.directory import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
+from datasource.topics.interface import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
 from logstore import OffsetRange
 from logstore.errors import (
     InvalidRequestError,

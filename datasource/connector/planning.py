@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from datasource.connector.options import TaskLimits
-from datasource.topics.directory import PartitionRange
+from datasource.topics.interface import PartitionRange
 
 # A Spark task costs tens of milliseconds however little it reads; 8 MiB of log take about as long to read.
 TASK_BYTES = 8 * 1024 * 1024

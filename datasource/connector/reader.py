@@ -47,7 +47,7 @@ from datasource.connector.places import Offsets, OfGroup, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
 from datasource.errors import report
 from datasource.schema import Shape
-from datasource.topics.directory import PartitionRange, ReadableTopics
+from datasource.topics.interface import PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
 from logstore.errors import UnreadableBatchError

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics.directory import (
+from datasource.topics.interface import (
     Batch,
     BatchTransactions,
     Part,

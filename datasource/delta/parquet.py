@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
 from datasource.schema import Clamped, microseconds
-from datasource.topics.directory import NO_EPOCH, PartitionRange
+from datasource.topics.interface import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, UnreadableBatchError

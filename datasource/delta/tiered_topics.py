@@ -15,7 +15,7 @@ from datasource.delta.owner import TierConfig, noted, owner_of
 from datasource.delta.table import RestoredError, TableFile, TopicTable
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
-from datasource.topics.directory import Found, PartitionRange, ReadableTopics
+from datasource.topics.interface import Found, PartitionRange, ReadableTopics
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
 

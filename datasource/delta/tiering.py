@@ -22,7 +22,7 @@ from datasource.delta.parquet import DataFile, OffsetSlice, remove
 from datasource.delta.table import RestoredError, TopicTable
 from datasource.delta.topic_tables import TieringTask
 from datasource.errors import reason
-from datasource.topics.directory import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
+from datasource.topics.interface import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
 from datasource.topics.locations import Location
 from logstore import OffsetRange
 from logstore.env import SYSTEM

@@ -28,7 +28,7 @@ def release(client: KafkaClient, name: str, decision_topic: str | None, output: 
     writer had none it is ~0, ~1 and so on. A driver that still runs under the name gets an error.
     """
     from datasource.connector.options import DECISION_TOPIC
-    from datasource.topics.directory import TransactionSettings
+    from datasource.topics.interface import TransactionSettings
     from datasource.topics.transactions.batches import ClusterTransactions
     from datasource.topics.transactions.state import names_in
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from datasource.topics.directory import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
+from datasource.topics.interface import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
 from logstore import OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, UnreadableBatchError

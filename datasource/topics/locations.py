@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasource.topics.directory import ReadableTopics, WritableTopics, reading, writing
+from datasource.topics.directory import reading, writing
+from datasource.topics.interface import ReadableTopics, WritableTopics
 from logstore.errors import InvalidConfigError
 from replication.client.security import PLAINTEXT, Security
 

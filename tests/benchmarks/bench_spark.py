@@ -38,7 +38,7 @@ import peers  # noqa: E402
 
 import datasource  # noqa: E402
 import logstore  # noqa: E402
-from datasource.topics.directory import BATCH_BYTES  # noqa: E402
+from datasource.topics.interface import BATCH_BYTES  # noqa: E402
 from replication.client.kafka_client import KafkaClient  # noqa: E402
 from replication.local_cluster import LocalCluster  # noqa: E402
 

@@ -14,7 +14,7 @@ from scale_curve import Curve, say
 
 import logstore
 from datasource.topics.cluster import ClusterTopics
-from datasource.topics.directory import Batch, PreparedPart, TransactionSettings
+from datasource.topics.interface import Batch, PreparedPart, TransactionSettings
 from replication.client.kafka_client import KafkaClient
 
 PARTITIONS = 32

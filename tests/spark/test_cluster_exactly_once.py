@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from datasource.connector.options import DECISION_TOPIC
-from datasource.topics.directory import Batch, TransactionSettings
+from datasource.topics.interface import Batch, TransactionSettings
 from datasource.topics.transactions.batches import ClusterTransactions
 from datasource.topics.transactions.protocol import Name, World
 from datasource.topics.transactions.wire import ClusterWorld

@@ -27,7 +27,7 @@ from datasource.delta.topic_tables import TieringTask, declared
 from datasource.jobs import delta_spark, retention, tiering
 from datasource.jobs.tasks import no_progress
 from datasource.session import DELTA_JARS
-from datasource.topics.directory import PartitionRange
+from datasource.topics.interface import PartitionRange
 from logstore import InvalidRequestError
 from logstore.env import SYSTEM
 from tests.spark import kill_tiering

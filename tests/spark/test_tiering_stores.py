@@ -147,7 +147,7 @@ def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store)
 
 
 def tiering_range(partition: int, start: int, end: int):
-    from datasource.topics.directory import PartitionRange
+    from datasource.topics.interface import PartitionRange
 
     return PartitionRange("t", partition, start, end)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from datasource.connector.options import read_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, StreamReader
 from datasource.connector.source import PylogDataSource
-from datasource.topics.directory import LedRange
+from datasource.topics.interface import LedRange
 from logstore import OffsetRange, TopicInfo, UnknownTopicError
 from replication.client.groups import Committed
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from datasource.topics.directory import Batch, Part, PreparedPart, TransactionSettings, quietly
+from datasource.topics.interface import Batch, Part, PreparedPart, TransactionSettings, quietly
 from datasource.topics.transactions import protocol
 from datasource.topics.transactions.state import Attempt, Decision
 from datasource.topics.transactions.wire import ClusterWorld, world_of

@@ -5,7 +5,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from datasource.topics.directory import Batch, TransactionSettings
+from datasource.topics.interface import Batch, TransactionSettings
 from datasource.topics.transactions.batches import ClusterTransactions
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from replication.client.kafka_client import Isolation, KafkaClient, KafkaError

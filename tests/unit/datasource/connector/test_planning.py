@@ -17,7 +17,7 @@ from datasource.connector.planning import (
     proportional,
     tasks,
 )
-from datasource.topics.directory import PartitionRange
+from datasource.topics.interface import PartitionRange
 from logstore import StoreError
 
 sizes = st.dictionaries(st.integers(0, 20), st.integers(0, 10**12), max_size=12)

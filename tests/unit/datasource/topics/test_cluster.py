@@ -11,7 +11,7 @@ from datasource.delta.owner import Owner, TierConfig, noted, owner_of, write_not
 from datasource.delta.tiering import check_not_cut
 from datasource.delta.topic_tables import TieringTask
 from datasource.topics.cluster import ClusterTopics
-from datasource.topics.directory import LedRange
+from datasource.topics.interface import LedRange
 from datasource.topics.locations import Location
 from logstore import StoreError, TopicInfo
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError

@@ -11,7 +11,7 @@ from datasource.connector.reader import StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.connector.writer import merged
 from datasource.topics import directory as topics
-from datasource.topics.directory import PartitionRange
+from datasource.topics.interface import PartitionRange
 from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
 from tests.support.ddl import schema
 

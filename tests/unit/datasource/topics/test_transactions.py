@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.topics.directory import TransactionSettings
+from datasource.topics.interface import TransactionSettings
 from datasource.topics.transactions.batches import ClusterTransactions
 from datasource.topics.transactions.protocol import LOOKED_AT, Name
 from datasource.topics.transactions.state import (
