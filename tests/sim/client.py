@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from logstore.records.batch import header_at
+from logstore.records.batch import Record, build, header_at
 from replication.errors import ErrorCode, ProtocolError
 from replication.model.cluster import TopicPartition, topic_uuid
 from replication.network.client import Client
@@ -19,13 +19,13 @@ from replication.protocol.messages import (
     ProduceTopic,
 )
 from tests.sim.world import CLIENTS_PORT, Life
-from tests.support.partition import batch as build_batch
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.simulation import Simulation
 
 TIMEOUT_MS = 5_000
+PRODUCERS = 1_000  # their ids, per partition
 TOPIC_ID = "c2ltdWxhdGVkIHRvcGljIQ"
 
 
@@ -46,6 +46,7 @@ class Clients:
         }
         for tp in self.sim.tps:
             self._spawn(self._produce(tp))
+            self._spawn(self._produce_in_sequence(tp))
             self._spawn(self._consume(tp))
 
     def _spawn(self, work: Any) -> None:
@@ -78,22 +79,41 @@ class Clients:
             for _ in range(chance.choice((1, 1, 2, 3))):  # of which a broker takes those together that come together
                 self._spawn(self._send(target, tp))
 
+    def _records(self) -> list[Record]:
+        first, self.count = self.count, self.count + self.world.random.randint(1, 3)
+        return [Record(number - first, 1000, None, b"%d" % number) for number in range(first, self.count)]
+
     async def _send(self, target: SimBroker, tp: TopicPartition) -> None:
-        values = [b"%d" % (self.count + n) for n in range(self.world.random.randint(1, 3))]
-        self.count += len(values)
-        batch = build_batch(*values)
-        acks = 1 if self.world.chance(0.2) else -1
+        await self._append(target, tp, bytes(build(self._records())), 1 if self.world.chance(0.2) else -1)
+
+    async def _append(self, target: SimBroker, tp: TopicPartition, batch: bytes, acks: int = -1) -> int | None:
+        """Return the error code; None: nobody has answered."""
         epoch = target.leads(tp)
-        topic = ProduceTopic(tp.topic, (ProducePartition(tp.partition, bytes(batch)),))
+        topic = ProduceTopic(tp.topic, (ProducePartition(tp.partition, batch),))
         self.sim.summary.appended += 1
         response = await self._call(target, ApiKey.PRODUCE, ProduceRequest(acks, TIMEOUT_MS, (topic,)))
-        if response is None or acks == 1:
-            return
+        if response is None:
+            return None
         row = response.topics[0].partitions[0]
-        if row.error_code == ErrorCode.NONE:
+        if row.error_code == ErrorCode.NONE and acks == -1:
             now = target.leads(tp)
             self.acked_later += -1 < epoch < now
             self.sim.laws.acknowledged(tp, row.base_offset, header_at(batch).crc, now if epoch < 0 else epoch)
+        return int(row.error_code)
+
+    async def _produce_in_sequence(self, tp: TopicPartition) -> None:
+        """An idempotent producer: it sends a batch to whoever leads until it is acknowledged."""
+        chance, producer_id, sequence = self.world.random, PRODUCERS * tp.partition, 0
+        while not self.is_over:
+            records = self._records()
+            batch = bytes(build(records, producer=(producer_id, 0, sequence)))
+            code: int | None = None
+            while code not in (ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) and not self.is_over:
+                await asyncio.sleep(chance.choice((0.02, 0.1, 0.3)))
+                code = await self._append(self._leader(tp), tp, batch)
+            sequence += len(records)
+            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:  # after a loss: as another producer
+                producer_id, sequence = producer_id + 1, 0
 
     async def _consume(self, tp: TopicPartition) -> None:
         while not self.is_over:

@@ -32,6 +32,7 @@ class Batch(NamedTuple):
     next_offset: int
     crc: int
     leader_epoch: int
+    number: tuple[int, int]  # of its producer, if that is idempotent, and of its first record
 
 
 def batches_of(log: Log, start: int, end: int) -> list[Batch]:
@@ -47,7 +48,10 @@ def batches_of(log: Log, start: int, end: int) -> list[Batch]:
 
 
 def batches_in(data: Any) -> list[Batch]:
-    return [Batch(h.base_offset, h.next_offset, h.crc, h.leader_epoch) for _, h in batches(data)]
+    return [
+        Batch(h.base_offset, h.next_offset, h.crc, h.leader_epoch, (h.producer_id, h.base_sequence))
+        for _, h in batches(data)
+    ]
 
 
 class Laws:
@@ -316,6 +320,8 @@ class Laws:
                 assert not are_told or partition.high_watermark == end, (
                     f"{tp}: HW {partition.high_watermark} at {broker}, end {end}, {stored}, {partition.role}"
                 )
+            numbered = [batch.number for batch in content[stored.leader] if batch.number[0] >= 0]
+            assert not are_told or len(numbered) == len(set(numbered)), f"{tp}: appended twice: {numbered}"
             if not self.unclean:
                 assert content[stored.leader][: len(self.committed[tp])] == self.committed[tp]
                 crcs = {batch.base_offset: batch.crc for batch in content[stored.leader]}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from logstore.log.holes import SegmentCopy
+from logstore.log.producers import state
 from replication.replica import requests, second_copy
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.sessions import FetchSession, _Row
@@ -26,6 +27,7 @@ class Mutant(enum.Enum):
     POWER_CUT_UNNOTICED = "a broker takes a failure of the power for one of its process"
     STANDING_COUNTS = "a follower that stands at the log's end is said to have what is appended behind it"
     ACKED_TWICE = "of the batches of one turn, one is acknowledged twice, and another one not"
+    APPENDED_TWICE = "a batch that an idempotent producer repeats is appended again"
     SESSION_FORGETS = "a fetch session forgets a partition that is written to between two requests"
 
 
@@ -75,6 +77,14 @@ def _stands_at_the_end(self: _Row) -> isr.Fetched:
     return isr.Fetched(session.replica_id, end, session.asked_ms, session.replica_epoch)
 
 
+def _kept(self: state.ProducerState, batch: Any) -> None:
+    """None is a repetition."""
+
+
+def _follows(producer: state.ProducerState, batch: Any) -> None:
+    """Whatever its number."""
+
+
 def _append(self: Leader, appends: Any, **how: Any) -> Any:
     found = right_append(self, appends, **how)
     return found[:1] * len(found) if None not in found else found
@@ -105,6 +115,12 @@ def _waits_outlive_roles() -> Any:
 
 
 @contextmanager
+def _appended_twice() -> Any:
+    with _patch(state.ProducerState, "kept", _kept)(), _patch(state, "_check", _follows)():
+        yield
+
+
+@contextmanager
 def _standing_counts() -> Any:
     with _patch(_Row, "event", property(_stands_at_the_end))():
         yield
@@ -122,5 +138,6 @@ PATCHES = {
     Mutant.POWER_CUT_UNNOTICED: _patch(ReplicaLogDir, "_boot", lambda self: "this one"),
     Mutant.STANDING_COUNTS: _standing_counts,
     Mutant.ACKED_TWICE: _patch(Leader, "append", _append),
+    Mutant.APPENDED_TWICE: _appended_twice,
     Mutant.SESSION_FORGETS: _patch(FetchSession, "woken", _woken),
 }

@@ -27,7 +27,7 @@ from tests.sim.world import LIFE, Life, World
 from tests.support.disk import Crash
 
 FAULTS_MS = 6_000
-CALM_MS = 60_000  # until then all must be well
+CALM_MS = 30_000  # until then all must be well
 LOOK_MS, SCRUB_LOOKS = 500, 4  # while that is waited for
 QUIET_MS = 1_500
 

@@ -1,6 +1,6 @@
 """Many seeds of the simulated cluster, and bugs that it must find.
 
-SIM_SEEDS sets how many seeds run (10, with --long 60), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
+SIM_SEEDS sets how many seeds run (3, with --long 60), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
 its story.
 """
 
@@ -17,19 +17,19 @@ from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
-COUNT = times(10, 60, "SIM_SEEDS")
+COUNT = times(3, 60, "SIM_SEEDS")
 CHUNK = 10
 # Those that found a bug when they were last searched: they are tried first.
 FOUND_BY = {
-    Mutant.CUT_UNASKED: (25,),
-    Mutant.NO_RECOVERY: (22,),
-    Mutant.WAITS_OUTLIVE_ROLES: (39,),
-    Mutant.TRUNCATE_TO_HW: (4,),
-    Mutant.COMMITTED_ISR_ONLY: (3,),
-    Mutant.CUT_IN_THE_DARK: (3,),
-    Mutant.NOT_FILLED: (3,),
-    Mutant.POWER_CUT_UNNOTICED: (4,),
-    Mutant.SESSION_FORGETS: (6,),
+    Mutant.COMMITTED_ISR_ONLY: (4,),
+    Mutant.CUT_IN_THE_DARK: (29,),
+    Mutant.CUT_UNASKED: (19,),
+    Mutant.NOT_FILLED: (19,),
+    Mutant.NO_RECOVERY: (20,),
+    Mutant.WAITS_OUTLIVE_ROLES: (68,),
+    Mutant.POWER_CUT_UNNOTICED: (5,),
+    Mutant.APPENDED_TWICE: (5,),
+    Mutant.SESSION_FORGETS: (15,),
 }
 
 
@@ -53,7 +53,7 @@ def test_the_laws_find_a_bug_that_is_put_in(mutant):
 
 def test_a_seed_does_the_same_again_in_any_process():
     """Whatever the order of sets of texts there."""
-    shown = "from tests.sim.simulation import simulate; print(simulate(17))"
+    shown = "from tests.sim.simulation import simulate; print(simulate(7))"
     other = subprocess.run(
         [sys.executable, "-c", shown],
         cwd=ROOT,
@@ -62,4 +62,4 @@ def test_a_seed_does_the_same_again_in_any_process():
         text=True,
         check=True,
     )
-    assert other.stdout.strip() == str(simulate(17))
+    assert other.stdout.strip() == str(simulate(7))

@@ -13,7 +13,7 @@ SCHEDSTAT = "/proc/thread-self/schedstat"  # ns on a CPU, ns ready to run, slice
 
 
 class BlockedTime:
-    """For the thread that makes it. `close` it."""
+    """For the thread that makes it. `close` it, or let go of it."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -32,3 +32,6 @@ class BlockedTime:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

@@ -10,7 +10,7 @@ from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.replica import requests
-from tests.support.inside import note_state_changes
+from tests.support.inside import note_state_changes, storage
 from tests.support.site import T0, Site, batch, on_loop, until
 
 
@@ -175,7 +175,7 @@ async def test_a_replica_that_takes_no_role_says_why_in_the_log_of_changes(tmp_p
         def errors():
             return [line.message.partition(" with correlation")[0] for line in said if line.level == "ERROR"]
 
-        one.replicas._set.dir.topic_ids.clear()  # its directory is gone
+        storage(one.replicas).dir.topic_ids.clear()  # its directory is gone
         counted = replace(site.states[T0], isr=(2, 1), leader_epoch=1)
         assert await site.tell(1, state=counted) == ErrorCode.KAFKA_STORAGE_ERROR
         assert errors() == ["Broker 1 skipped the become-follower state change"]

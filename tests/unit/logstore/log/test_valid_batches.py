@@ -36,12 +36,12 @@ def test_what_one_look_takes_is_what_the_checks_take(limits, changes, by_ms):
         return
     at_once = found_in(data, limits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "_COMPRESSED_ONLY", ())  # no batch is usual
+        patch.setattr(validation, "USUAL_ATTRIBUTES", ())  # no batch is usual
         assert at_once == found_in(data, limits)
 
 
 def test_most_batches_need_one_look(monkeypatch):
-    monkeypatch.setattr(validation, "_check_written", None)
+    monkeypatch.setattr(validation, "check_written", None)
     monkeypatch.setattr(validation, "header_at", None)
     for codec in Codec:
         data = bytearray(GOOD)

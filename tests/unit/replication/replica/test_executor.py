@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -258,3 +259,10 @@ def test_a_thread_that_sleeps_is_blocked_and_one_that_has_no_cpu_is_not():
                 process.kill()
                 process.wait()
     blocked.close()
+
+
+def test_what_is_let_go_of_without_a_close_leaves_no_file_open():
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        BlockedTime()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
