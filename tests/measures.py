@@ -208,7 +208,7 @@ def private_uses(modules: dict[str, Path]) -> Counter[str]:
 
 
 def fixed_sleeps() -> Counter[str]:
-    """file of tests/, benchmarks and virtual time apart -> its sleeps that are neither a turn of the loop nor within a `while`."""
+    """file of tests/ -> its sleeps that are neither a turn of the loop nor within a `while`; no benchmark, nor tests/sim."""
     found: Counter[str] = Counter()
 
     def look(node: ast.AST, name: str, *, is_polling: bool = False) -> None:
