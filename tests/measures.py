@@ -208,7 +208,7 @@ def private_uses(modules: dict[str, Path]) -> Counter[str]:
 
 
 def fixed_sleeps() -> Counter[str]:
-    """file of tests/ -> its sleeps that are neither a turn of the loop nor within a `while`; no benchmark, nor tests/sim."""
+    """file of tests/ -> its sleeps that are neither a turn of the loop nor within a `while`. Virtual time is none."""
     found: Counter[str] = Counter()
 
     def look(node: ast.AST, name: str, *, is_polling: bool = False) -> None:
