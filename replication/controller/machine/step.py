@@ -35,6 +35,7 @@ from replication.model.cluster import (
     NO_LEADER,
     BrokerId,
     Election,
+    LeaderAndIsr,
     Offline,
     ReassignmentWritten,
     Replica,
@@ -354,9 +355,10 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
         accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
         draft.fenced |= {Replica(tp, broker) for broker in draft.offline_of(tp)}
     else:
+        gone = pending.removing | _unsure(draft, tp, result.stored)
         draft.leadership[tp] = result.stored
-        if pending.removing:
-            draft.removals[tp] = draft.removals.get(tp, frozenset()) | pending.removing
+        if gone:
+            draft.removals[tp] = draft.removals.get(tp, frozenset()) | gone
     if tp.topic in draft.deletions:
         deletion.drive(draft, tp)
     elif pending.reason == "offline" and not can_change(draft, tp):
@@ -364,6 +366,13 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
     else:
         drive(draft, tp)
     _tell_written(draft, result, noted, is_new=is_new)
+
+
+def _unsure(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr) -> frozenset[BrokerId]:
+    """Return the members of which this is the first news, and that may have joined before they lost writes."""
+    known = draft.leadership.get(tp)
+    joined = set(stored.isr) - set(known.isr if known is not None else ())
+    return frozenset(b for b in joined if b in draft.brokers and draft.brokers[b].lost_writes)
 
 
 def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:

@@ -444,6 +444,20 @@ def test_a_leader_without_its_data_leads_no_more_once_it_shows_that_another_memb
     assert not told_of(effects)
 
 
+def test_who_lost_its_writes_does_not_lead_for_it_was_in_an_isr_that_nobody_told_of():
+    """(R10) The leader admitted broker 3 before that lost power, and died before it told the controller."""
+    one, three = BrokerInfo(1, 1), BrokerInfo(3, 13, lost_writes=True)
+    topics = {"t": TopicInfo({0: (2, 3, 1)}, "t@1", False)}
+    known, stored = LeaderAndIsr(2, 4, (2, 1), 1, 8), LeaderAndIsr(2, 4, (2, 1, 3), 1, 9)
+    state, _ = step(Controller(broker=1), events.Elected(2), LIMITS)
+    cluster = events.ClusterState({1: one, 2: BrokerInfo(2, 2), 3: BrokerInfo(3, 3)}, topics, {T0: known})
+    state, _ = step(state, events.ContextLoaded(cluster, 0), LIMITS)
+    state, _ = step(state, events.BrokersChanged((one, BrokerInfo(2, 2), three)), LIMITS)
+    state, _ = step(state, events.BrokersChanged((one, three)), LIMITS)
+    _, effects = step(state, events.StatesWritten((events.WriteResult(T0, False, stored),)), LIMITS)
+    assert (next_write(effects).state.leader, next_write(effects).state.isr) == (1, (1,))
+
+
 def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_says():
     """The news of the next reassignment overtakes the outcome of the write that ended the former one."""
     brokers = {b: BrokerInfo(b, b) for b in ALL}
