@@ -82,9 +82,12 @@ class _AppendGroup:
 
     def run(self) -> None:
         replica = self.leader.replica
-        replica.host.keep_reserve()
-        checked = [_checked(replica, append) for append, _ in self.appends]
-        self.outcomes = _append(replica, checked, self.leader.state.leader_epoch)
+        try:
+            replica.host.keep_reserve()
+            checked = [_checked(replica, append) for append, _ in self.appends]
+            self.outcomes = _append(replica, checked, self.leader.state.leader_epoch)
+        except Exception as error:  # noqa: BLE001  every one of them gets it
+            self.outcomes = [error] * len(self.appends)
         self.offsets = replica.offsets()
 
     def done(self) -> None:
