@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logstore.env import OsFiles
+from logstore.errors import DiskFullError
 from logstore.records.batch import HEADER_BYTES, seal
 from logstore.records.compression import Codec
 from replication.broker.handlers.data import DataHandlers
@@ -253,6 +254,30 @@ async def test_a_look_that_finds_the_time_is_over_acknowledges_nothing(tmp_path,
         assert result(await peer.frame())[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         await storage(one.replicas).disk.call(one.replicas.partitions()[T0].replica.queue, lambda: None)
         assert not is_slow or one.stored() == [b"first"]
+        await hang_up()
+
+
+@on_loop
+async def test_an_append_that_finds_no_room_for_the_reserve_is_refused_and_the_next_one_is_taken(tmp_path):
+    async with Site(tmp_path) as site:
+        one = (await site.start(1))[0]
+        await site.create(replicas=(1,))
+        await one.produce(b"first")
+        write_in_threads(one.replicas)
+        replica = one.replicas.partitions()[T0].replica
+        right = replica.host
+
+        def keep_reserve():
+            raise DiskFullError("no room", path="", reason="full")
+
+        replica.host = replace(right, keep_reserve=keep_reserve)
+        peer = await Peer.connect(one.port)
+        peer.send(*produce(b"a", acks=1))
+        assert result(await peer.frame())[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        replica.host = right
+        peer.send(*produce(b"b", acks=1))
+        assert result(await peer.frame()) == (ErrorCode.NONE, 1)
+        assert one.stored() == [b"first", b"b"]
         await hang_up()
 
 
