@@ -80,6 +80,9 @@ class Limits(NamedTuple):
     newest_ms: int = INT64_MAX
 
 
+NO_LIMITS = Limits(INT64_MAX)
+
+
 def limits_of(config: LogConfig, now_ms: int | None) -> Limits:
     """Return the limits of a log of this config; without a time, timestamps have none."""
     length_max = config.batch_bytes_max - LENGTH_END
@@ -107,6 +110,7 @@ def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
     """
     found: list[BatchHeader] = []
     position, size_bytes, view = 0, len(data), memoryview(data)
+    length_max, from_ms, to_ms = limits or NO_LIMITS
     try:
         while position + HEADER_BYTES <= size_bytes:
             fields = HEADER.unpack_from(data, position)
@@ -132,9 +136,9 @@ def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
             if limits is not None and not (
                 is_usual
                 and count == delta + 1
-                and length <= limits[0]
+                and length <= length_max
                 and (producer < 0 or (epoch >= 0 and sequence >= 0))
-                and limits[1] <= oldest_ms <= newest_ms <= limits[2]
+                and from_ms <= oldest_ms <= newest_ms <= to_ms
             ):
                 check_written(position, header, limits)
             found.append(header)

@@ -1,7 +1,7 @@
 """LogStore: one directory of topics, used in process. `logstore.open(path)` returns one.
 
 The append path: `LogStore.append` (which partition does each row go to?) → `appending.append_parts` (rows to batches) →
-`Log.append_as_leader` (offsets) → `Segment.append` (one write). The read path: `LogStore.read` → `Log.read` (whole
+`Log.append_as_leader` (offsets) → `LogWriter.append` (one write). The read path: `LogStore.read` → `Log.read` (whole
 batches, as stored) → `records.arrow.decode`.
 
 Threads, processes and forks may share a directory: each `LogStore` belongs to one process, and notices a fork.

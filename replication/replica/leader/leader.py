@@ -55,14 +55,14 @@ class Append(NamedTuple):
 
 def append_one(
     leader: Leader,
-    records: bytearray | memoryview,
+    records: bytearray | memoryview | Marker,
     acks: int,
     request: PendingProduce,
     *,
     is_own: bool = False,
     may_write: bool = True,
 ) -> None:
-    """Append one batch, as `Leader.append`; tell `request` what became of it, now or later."""
+    """Append one batch or marker, as `Leader.append`; tell `request` what became of it, now or later."""
     (result,) = leader.append((Append(records, acks, lambda: request, is_own),), may_write=may_write)
     if result is not None:
         request.settle(leader.replica.tp, result)
@@ -235,9 +235,7 @@ class Leader:
         From now on nobody writes in that transaction here.
         """
         self.writers.end(marker)
-        (result,) = self.append((Append(marker, ALL_IN_SYNC, lambda: request),))
-        if result is not None:
-            request.settle(self.replica.tp, result)
+        append_one(self, marker, ALL_IN_SYNC, request)
 
     def _append(self, appends: Sequence[Append], may_write: bool) -> list[AppendResult | None]:
         outcomes = self._write(appends) if may_write else ()
