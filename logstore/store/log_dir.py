@@ -26,7 +26,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, make_directory, marking_failure, write_atomic
+from logstore.checkpoint import (
+    FSYNC_FAILED,
+    TEMPORARY_SUFFIX,
+    fsync_or_mark,
+    make_directory,
+    marking_failure,
+    write_atomic,
+)
 from logstore.env import Env, Lock
 from logstore.errors import NotAStoreError, StorageError, StoreLockedError
 from logstore.store.disk_reserve import DiskReserve
@@ -48,7 +55,7 @@ LOCK_POLL_MS = 20
 _LONG_HOLDERS = ("broker", "recovery")
 
 # What else an empty directory may hold when it becomes a store.
-_HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
+_HARMLESS = frozenset({LOCK, BROKER, FSYNC_FAILED, "lost+found", ".DS_Store"})
 
 
 # Behind the name of a directory.
@@ -328,10 +335,12 @@ class LogDir:
         if self._env.files.stat(path) is None:
             make_directory(self._env, self.path)
             text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
-            write_atomic(self._env, path, text.encode())
+            with marking_failure(self._env, self.path):
+                write_atomic(self._env, path, text.encode())
         topics = self.path / "topics"
         if self._env.files.stat(topics) is None:
-            make_directory(self._env, topics)
+            with marking_failure(self._env, self.path):
+                make_directory(self._env, topics)
 
     def claim(self, owner: DirectoryOwner) -> None:
         """Make this broker the owner, for good."""

@@ -42,7 +42,7 @@ def execute(tmp_path, monkeypatch):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
 @only_long("a kernel and a JVM")
 def test_the_pages_and_the_notebooks_run_and_show_what_they_say(execute, tmp_path):

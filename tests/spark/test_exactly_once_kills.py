@@ -18,9 +18,14 @@ from tests.spark.kills.killer import Run, begin, catch_up, compare, end, kinds, 
 from tests.spark.kills.places import Cluster, Directory
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), only_long("JVMs that are killed")]
-
 KILLS = int(os.environ.get("PYLOG_KILLS", "3"))
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(300 + 100 * KILLS),
+    only_long("JVMs that are killed"),
+]
 OF_DRIVER = ("driver", "everything")
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 PLACES = {"directory": Directory, "cluster": Cluster}

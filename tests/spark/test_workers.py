@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     only_long("three JVMs"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(600),
 ]
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ BUILT_WITHIN_S = 240
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.soak,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(soaked(600, 1800)),
     only_long("builds programs in Java and Go"),
 ]
 

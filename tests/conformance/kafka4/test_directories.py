@@ -84,7 +84,7 @@ def test_a_compacted_topic_of_a_stopped_kafka_is_read_from_its_files(stopped, tm
     assert not [line for line in lines if line.kind == "damage"]
     assert all(last[offset] == value for offset, value in found)
 
-    ran = run_pylog("verify", "--path", root)
+    ran = run_pylog("verify", "--path", root, "--topic", "t")
     assert (ran.code, ran.err) == (0, "")
 
     # The same files in an uncompacted topic of ours: nothing of them is cut.

@@ -13,7 +13,7 @@ from replication.client.kafka_client import KafkaClient
 from tests.support.kafka4 import spark_jars
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), only_long("a real Kafka 4.4, and a JVM for Spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("a real Kafka 4.4, and a JVM for Spark")]
 
 STEPS = ("large", "once", "columns", "committed", "streamed", "bounded")
 ENDED_WITHIN_S = 600
