@@ -28,6 +28,7 @@ from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.features import FeatureHandlers
+from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
@@ -140,7 +141,7 @@ class Broker:
         await self.replicas.check_store(tree)
         self.coordinators.begin()
         strangers = Strangers()
-        data = DataHandlers(self.config, self.replicas, strangers, self.coordinators.verification)
+        data = DataHandlers(self.config, self.replicas, self.coordinators.verification)
         self.server = Server(
             self._handlers(cluster_id, data, strangers),
             self.config.part(SocketServerSettings),
@@ -202,6 +203,7 @@ class Broker:
         metadata = self.replicas.metadata
         families = (
             data,
+            FetchHandlers(self.config, self.replicas, strangers),
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),

@@ -9,6 +9,7 @@ from logstore.records.batch import Record, batches, build, records
 from logstore.store.catalog import new_topic_id
 from replication.broker.coordinators import Coordinators
 from replication.broker.handlers.data import DataHandlers
+from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
@@ -93,8 +94,8 @@ class Broker:
         self.replicas = ReplicaManager(self.config, self.env)
         await self.replicas.open(self.tree)
         coordinators = coordinators_of(self)
-        data = DataHandlers(self.config, self.replicas, Strangers(), coordinators.verification)
-        families = data, PositionHandlers(self.replicas)
+        data = DataHandlers(self.config, self.replicas, coordinators.verification)
+        families = data, FetchHandlers(self.config, self.replicas, Strangers()), PositionHandlers(self.replicas)
         self.server = Server(
             {key: handler for f in families for key, handler in f.handlers().items()},
             turns=SmallProduceHandler(self.replicas, data).turns(),

@@ -1,51 +1,36 @@
-"""Produce and Fetch: records in and out as they are, undecoded. What is asked of a batch here is read off its header.
+"""Produce: records in as they are, undecoded. What is asked of a batch here is read off its header.
 
 A request's partitions fail one by one: each has its own error code. With acks=0 nobody can be told, so that a failure
-closes the connection, which makes the client look up who leads. Fetch sessions are kept for followers only: a client
-that wants one is answered without, and goes on to name all partitions in every request, as the protocol allows.
+closes the connection, which makes the client look up who leads.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from logstore.records.batch import batches, is_transactional
-from logstore.records.compression import Codec
-from replication.broker.handlers.followed import FollowedHandler, all_failed
-from replication.broker.handlers.strangers import Strangers
+from logstore.records.batch import is_transactional
+from replication.broker.handlers.moved import MOVED, current_leader
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, KafkaError, ProtocolError, message_of
-from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
+from replication.model.cluster import INTERNAL_TOPICS, TopicPartition
 from replication.model.metadata import Metadata
-from replication.network.steps import STEP_ITEMS, begin, in_steps, step
-from replication.network.work import ROOM_BYTES_MIN, Encoded, Handler, Work
+from replication.network.steps import STEP_ITEMS, in_steps
+from replication.network.work import Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
-from replication.protocol.decoding import TOPIC_IDS
-from replication.protocol.encoding import fetched_one
 from replication.protocol.messages import (
-    FULL_SESSIONS,
-    CurrentLeader,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    Isolation,
     NodeEndpoint,
-    PartitionFetched,
     PartitionProduced,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     RecordError,
-    TopicFetched,
     TopicProduced,
 )
 from replication.protocol.wire import Buffer
-from replication.replica.leader.fetches import fetch_one
 from replication.replica.leader.guard import Accepts, Refusal, base_offset_of, refuse_header
 from replication.replica.leader.leader import PROMPT_BYTES_MAX, append_one
 from replication.replica.leader.purgatory import PendingProduce, Results
@@ -55,12 +40,9 @@ from replication.replica.manager import ReplicaManager
 logger = logging.getLogger(__name__)
 
 APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
-FETCH_ZSTD = 10  # the first version whose clients know zstd
-PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
-FETCH_ONE = 11  # the first version that is answered at once
+PRODUCE_LEADERS = 10  # the first version that tells who leads now
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
-_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 ACCEPTS = tuple(Accepts(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
@@ -73,19 +55,16 @@ class DataHandlers:
         self,
         config: BrokerConfig,
         replicas: ReplicaManager,
-        strangers: Strangers,
         verification: Verification,
     ) -> None:
         self._config = config
         self._replicas = replicas
-        self._strangers = strangers
         self._verification = verification
         self._metadata: Metadata = replicas.metadata
         self._errors = replicas.counters.answered_errors
-        self._followed = FollowedHandler(config, replicas, strangers, self._failed_fetch)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        return {ApiKey.PRODUCE: self.produce, ApiKey.FETCH: self.fetch}
+        return {ApiKey.PRODUCE: self.produce}
 
     # ----------------------------------------------------------------- produce
 
@@ -250,8 +229,8 @@ class DataHandlers:
         leader = None
         if code is not ErrorCode.NONE:
             self._errors["Produce", code] += 1
-            if code in _MOVED and version >= PRODUCE_LEADERS:
-                leader = self._leader(tp, moved)
+            if code in MOVED and version >= PRODUCE_LEADERS:
+                leader = current_leader(self._metadata, tp, moved)
         return PartitionProduced(tp[1], code, base_offset, append_ms, log_start, errors, message, leader)
 
     def _check_unanswered(self, results: Results) -> None:
@@ -260,138 +239,6 @@ class DataHandlers:
             if result.error_code:
                 self._errors["Produce", result.error_code] += 1
                 raise ProtocolError(f"records with acks=0 for {name}-{index} were refused: {result.error_code.name}")
-
-    # ------------------------------------------------------------------- fetch
-
-    def fetch(self, context: Work, request: FetchRequest) -> Awaitable[FetchResponse] | Encoded | FetchResponse:
-        """Read partitions, waiting until there is enough: most fetches wait for nothing."""
-        if request.isolation is None:
-            return self._fetch_of_no_level(request)
-        if request.replica_id >= 0 and context.version >= TOPIC_IDS:
-            return self._followed.fetch(context, request)
-        return self._fetch_one(context, request) or begin(self._fetch(context, request))
-
-    def _fetch_one(self, context: Work, request: FetchRequest) -> Encoded | None:
-        """The answer to a consumer that asks for one partition, if it is known at once; None: nothing was done."""
-        _, min_bytes, topics, max_bytes, isolation, replica_id, _, _, session_epoch, rack, _ = request
-        assert isolation is not None, "else it is refused before"
-        if replica_id != -1 or len(topics) != 1 or session_epoch not in FULL_SESSIONS:
-            return None
-        version, (name, topic_id, partitions) = context.version, topics[0]
-        if version < FETCH_ONE or len(partitions) != 1 or (rack and self._config.has_nearest_reads):
-            return None
-        (asked,) = partitions
-        known = name if version < TOPIC_IDS else self._metadata.name_of(topic_id_of(topic_id))
-        leader = self._replicas.known_leader((known, asked[0])) if known is not None else None
-        if leader is None:
-            return None
-        max_bytes = min(max_bytes, self._config.fetch_max_bytes)
-        room_bytes = max_bytes if max_bytes <= ROOM_BYTES_MIN else min(max_bytes, context.room_bytes())
-        found = fetch_one(leader, asked, isolation, room_bytes, min(min_bytes, max_bytes))
-        if found is None:
-            return None
-        high_watermark, stable_end, start, records = found
-        row, is_committed = (asked[0], high_watermark, stable_end, start), isolation is Isolation.READ_COMMITTED
-        correlation_id, topic = context.correlation_id, (name, topic_id)
-        return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
-
-    def _fetch_of_no_level(self, request: FetchRequest) -> FetchResponse:
-        code = ErrorCode.INVALID_REQUEST
-        self._errors["FetchConsumer", code] += 1
-        return FetchResponse([all_failed(topic, code) for topic in request.topics], error_code=code)
-
-    async def _fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
-        """Read partitions. Unknown topics fail at once, others wait no more then."""
-        asker = "FetchFollower" if request.replica_id >= 0 else "FetchConsumer"
-        if request.session_epoch not in FULL_SESSIONS:
-            self._errors[asker, ErrorCode.FETCH_SESSION_ID_NOT_FOUND] += 1
-            return FetchResponse((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        version = context.version
-        wanted: dict[TopicPartition, FetchPartition] = {}
-        count = 0
-        failed: list[tuple[FetchTopic, ErrorCode]] = []
-        topics: list[tuple[FetchTopic, str]] = []
-        for topic in request.topics:
-            name = topic.name if version < TOPIC_IDS else self._metadata.name_of(topic_id_of(topic.topic_id))
-            if name is None:
-                failed.append((topic, ErrorCode.UNKNOWN_TOPIC_ID))
-                continue
-            topics.append((topic, name))
-            for partition in topic.partitions:
-                wanted.setdefault(TopicPartition(name, partition.partition), partition)
-                count += 1
-                if count % STEP_ITEMS == 0:
-                    await step()
-        max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
-        assert request.isolation is not None, "else it is refused before"
-        found = await self._replicas.fetch(
-            wanted,
-            replica_id=request.replica_id,
-            replica_epoch=request.replica_epoch,
-            max_wait_ms=0 if failed else max(0, request.max_wait_ms),
-            min_bytes=min(request.min_bytes, max_bytes),
-            max_bytes=max_bytes,
-            isolation=request.isolation,
-            room_bytes=context.room_bytes,
-            rack=request.rack,
-        )
-        if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {each.error_code for each in found.values()}:
-            self._strangers.note_wrong(context)
-        return await self._fetched(version, asker, topics, failed, found)
-
-    async def _fetched(
-        self,
-        version: int,
-        asker: str,
-        topics: Iterable[tuple[FetchTopic, str]],
-        failed: Iterable[tuple[FetchTopic, ErrorCode]],
-        found: dict[TopicPartition, PartitionFetched],
-    ) -> FetchResponse:
-        moved: dict[int, NodeEndpoint] = {}
-        rows, count = [], 0
-        for topic, name in topics:
-            partitions = []
-            for asked in topic.partitions:
-                count += 1
-                if count % STEP_ITEMS == 0:
-                    await step()
-                tp = TopicPartition(name, asked.partition)
-                if (fetched := found.pop(tp, None)) is None:
-                    continue  # asked for twice, answered once
-                if version < FETCH_ZSTD:
-                    fetched = _without_zstd(fetched)
-                if fetched.error_code:
-                    fetched = self._failed_fetch(version, asker, tp, fetched, moved)
-                partitions.append(fetched)
-            rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
-        for topic, code in failed:
-            self._errors[asker, code] += len(topic.partitions)
-            rows.append(all_failed(topic, code))
-        return FetchResponse(rows, node_endpoints=tuple(moved.values()))
-
-    def _failed_fetch(
-        self,
-        version: int,
-        asker: str,
-        tp: TopicPartition,
-        fetched: PartitionFetched,
-        moved: dict[int, NodeEndpoint],
-    ) -> PartitionFetched:
-        self._errors[asker, fetched.error_code] += 1
-        if fetched.error_code in _MOVED and version >= FETCH_LEADERS:
-            return fetched._replace(current_leader=self._leader(tp, moved))
-        return fetched
-
-    def _leader(self, tp: TopicPartition, moved: dict[int, NodeEndpoint]) -> CurrentLeader | None:
-        """Who leads it now, as far as this broker knows; and where that is, in `moved`."""
-        topic = self._metadata.topic(tp.topic)
-        partition = topic.partitions.get(tp.partition) if topic is not None else None
-        if partition is None:
-            return None
-        leader = partition.state.leader
-        if (address := self._metadata.brokers().get(leader)) is not None:
-            moved[leader] = NodeEndpoint(leader, address.host, address.port, address.rack)
-        return CurrentLeader(leader, partition.state.leader_epoch)
 
 
 def _refuse_all(request: ProduceRequest) -> AppendResult | None:
@@ -408,11 +255,3 @@ def _refuse_topic(name: str) -> AppendResult | None:
     return AppendResult(
         ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=f"{name} is internal: only brokers write to it"
     )
-
-
-def _without_zstd(fetched: PartitionFetched) -> PartitionFetched:
-    """The same for a client that does not know zstd."""
-    if any(batch.codec is Codec.ZSTD for _, batch in batches(fetched.records)):
-        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        return fetched._replace(error_code=code, records=b"", aborted=None)
-    return fetched

@@ -16,7 +16,6 @@ from logstore.records.compression import Codec
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.small_produce import SmallProduceHandler
-from replication.broker.handlers.strangers import Strangers
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.protocol import apis
@@ -120,7 +119,7 @@ async def tried(site, one, topic, sent):
     tps = [TopicPartition(topic, n) for n in (0, 1)]
     for tp in tps:
         await site.create(tp, replicas=(1,), config={"message.timestamp.after.max.ms": "1000000"})
-    data = DataHandlers(one.config, one.replicas, Strangers(), coordinators_of(one).verification)
+    data = DataHandlers(one.config, one.replicas, coordinators_of(one).verification)
     handlers = {**data.handlers(), **PositionHandlers(one.replicas).handlers()}
     turns = SmallProduceHandler(one.replicas, data).turns() if topic[0] != "s" else {}
     async with serving(handlers, turns=turns) as (_, port):
