@@ -32,7 +32,7 @@ from replication.replica.leader.leader import PROMPT_BYTES_MAX, Leader, append_o
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
-from replication.replica.leader.sessions import FetchSession, FetchSessions, Found, Steps
+from replication.replica.leader.sessions import FetchSession, FetchSessions, Found
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
@@ -272,6 +272,5 @@ class ReplicaManager:
         return await found if isinstance(found, asyncio.Future) else found
 
 
-def _as_found(found: Found) -> Steps[Found]:
-    yield
+async def _as_found(found: Found) -> Found:
     return found

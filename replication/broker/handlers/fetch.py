@@ -7,7 +7,7 @@ partitions in every request, as the protocol allows.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -38,7 +38,7 @@ from replication.protocol.messages import (
 )
 from replication.replica.leader.results import FetchTerms
 from replication.replica.leader.rows import fetch_one
-from replication.replica.leader.sessions import FetchSession, Found, Steps
+from replication.replica.leader.sessions import FetchSession, Found
 from replication.replica.manager import ReplicaManager
 
 FETCH_ZSTD = 10  # the first version whose clients know zstd
@@ -80,7 +80,7 @@ class FetchHandlers:
         return steps.begin(self._fetch_later(context, request, naming, asked))
 
     async def _fetch_later(
-        self, context: Work, request: FetchRequest, naming: Steps[_Asked], asked: _Asked | None
+        self, context: Work, request: FetchRequest, naming: Generator[None, None, _Asked], asked: _Asked | None
     ) -> Answer:
         """The same, of a long request, or of a follower whose life must be looked up."""
         if request.replica_id >= 0 and not await self._replicas.lives.is_life(*request.replica):
@@ -118,7 +118,7 @@ class FetchHandlers:
         )
         return session.fetch(asked.wanted, forgotten, terms, partial(self._response, context, request, asked, session))
 
-    def _named(self, version: int, request: FetchRequest) -> Steps[_Asked]:
+    def _named(self, version: int, request: FetchRequest) -> Generator[None, None, _Asked]:
         asked = _Asked({}, {}, [])
         for topic in request.topics:
             name = topic.name if version < TOPIC_IDS else self._metadata.name_of(topic_id_of(topic.topic_id))
@@ -131,14 +131,16 @@ class FetchHandlers:
                 yield
         return asked
 
-    def _response(
+    async def _response(
         self, context: Work, request: FetchRequest, asked: _Asked, session: FetchSession, found: Found
-    ) -> Steps[FetchResponse]:
+    ) -> FetchResponse:
         version, asker = context.version, _asker(request)
         moved: dict[int, NodeEndpoint] = {}
         rows: dict[str, list[PartitionFetched]] = {}
         is_stranger = False
-        for tp, row in found.items():
+        for number, (tp, row) in enumerate(found.items(), 1):
+            if number % STEP_ITEMS == 0:
+                await steps.step()
             if version < FETCH_ZSTD:
                 row = _without_zstd(row)  # noqa: PLW2901
             if code := row.error_code:
@@ -147,7 +149,6 @@ class FetchHandlers:
                 if code in MOVED and version >= FETCH_LEADERS:
                     row = row._replace(current_leader=current_leader(self._metadata, tp, moved))  # noqa: PLW2901
             rows.setdefault(tp.topic, []).append(row)
-            yield
         if is_stranger:
             self._strangers.note_wrong(context)
         topics = [TopicFetched(*session.topics[name], partitions) for name, partitions in rows.items()]

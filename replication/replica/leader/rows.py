@@ -6,7 +6,7 @@ were nothing to read, and looked at again when the quota has some.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -15,8 +15,7 @@ from logstore.log import soundness
 from logstore.log.reader import ReadResult
 from replication.errors import ErrorCode, code_of
 from replication.model.cluster import BrokerId, TopicPartition
-from replication.network import steps
-from replication.network.steps import STEP_ITEMS
+from replication.network.steps import STEP_ITEMS, step
 from replication.protocol.messages import EXAMINER, Aborted, FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader.readable import Readable
@@ -204,25 +203,23 @@ class Row:
 
 async def read(rows: Iterable[Row], terms: FetchTerms) -> ReplicationQuota | None:
     """Read as far as the bytes and the quota allow. Return the quota if it has nothing for some rows now."""
-    quota: ReplicationQuota | None
-    ready, quota = await steps.run(_share(rows, terms), STEP_ITEMS)
-    rest, left_bytes = await steps.run(_read_now(ready, terms), STEP_ITEMS)
+    ready, quota = await _share(rows, terms)
+    rest, left_bytes = await _read_now(ready, terms)
     if rest:
         await rest[0].leader.replica.host.disk.read(partial(_read_disk, rest, terms, left_bytes))
     return quota
 
 
-def _share(
-    rows: Iterable[Row], terms: FetchTerms
-) -> Generator[None, None, tuple[Sequence[Row], ReplicationQuota | None]]:
+async def _share(rows: Iterable[Row], terms: FetchTerms) -> tuple[Sequence[Row], ReplicationQuota | None]:
     """Return the rows with something to read, those that the quota is for last, and the quota if they get nothing."""
     ready: list[Row] = []
     throttled: list[Row] = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
         if row.look(terms):
             is_throttled = terms.is_follower and row.leader.is_throttled(terms.replica_id)
             (throttled if is_throttled else ready).append(row)
-        yield
     if not throttled:
         return ready, None
     quota = throttled[0].leader.replica.host.leader_quota
@@ -232,17 +229,18 @@ def _share(
     return (ready + throttled, None) if left_bytes else (ready, quota)
 
 
-def _read_now(rows: Iterable[Row], terms: FetchTerms) -> Generator[None, None, tuple[Sequence[Row], int]]:
+async def _read_now(rows: Iterable[Row], terms: FetchTerms) -> tuple[Sequence[Row], int]:
     """Read what waits for no disk; return the other rows, and how many bytes are left for them."""
     left_bytes, prompt_bytes = min(terms.max_bytes, terms.room_bytes()), PROMPT_BYTES_MAX
     rest = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
         if left_bytes > 0 and row.read_now(left_bytes, prompt_bytes, terms):
             left_bytes -= row.size_bytes
             prompt_bytes -= row.size_bytes
         else:
             rest.append(row)
-        yield
     return rest, left_bytes
 
 

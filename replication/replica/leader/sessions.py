@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
 from logstore.env import Clock
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_EPOCH, BrokerId, TopicPartition
-from replication.network import steps
-from replication.network.steps import STEP_ITEMS
+from replication.network.steps import STEP_ITEMS, begin, step
 from replication.protocol.messages import (
     FIRST_REQUEST,
     FULL_SESSIONS,
@@ -37,7 +36,6 @@ from replication.replica.leader.rows import Row, look_at_stable_ends, read
 
 Response = TypeVar("Response")
 Found: TypeAlias = dict[TopicPartition, PartitionFetched]
-Steps: TypeAlias = Generator[None, None, Response]  # one for each partition
 UNUSED_MS = 60_000  # a session that long without a request is of a connection that has ended
 
 
@@ -76,7 +74,7 @@ class FetchSession:
         wanted: Mapping[TopicPartition, FetchPartition],
         forgotten: Iterable[TopicPartition],
         terms: FetchTerms,
-        respond: Callable[[Found], Steps[Response]],
+        respond: Callable[[Found], Awaitable[Response]],
     ) -> Response | asyncio.Future[Response]:
         """Return what `respond` makes of the answer, now or later. One request at a time."""
         self.is_asking = True
@@ -99,14 +97,16 @@ class FetchSession:
 
     # ------------------------------------------------------------------- what a request asks for
 
-    def _take(
+    async def _take(
         self, wanted: Mapping[TopicPartition, FetchPartition], forgotten: Iterable[TopicPartition], terms: FetchTerms
-    ) -> Steps[None]:
+    ) -> None:
         self.asked_ms = self._clock.monotonic_ms()
         for tp in forgotten:
             self._drop(tp)
         known = (*self._again.values(), *self.changed.values())
-        for tp, asked in wanted.items():
+        for number, (tp, asked) in enumerate(wanted.items(), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
             self._drop(tp)
             try:
                 leader = self._leader_of(tp)
@@ -118,11 +118,11 @@ class FetchSession:
                     asked = asked._replace(current_leader_epoch=leader.leader_epoch)  # noqa: PLW2901
                 row = self.rows[tp] = self.changed[tp] = self._unanswered[tp] = Row(tp, asked, leader, self)
                 self._admit(row, terms)
-            yield
-        for row in known:
+        for number, row in enumerate(known, 1):
+            if number % STEP_ITEMS == 0:
+                await step()
             if self.rows.get(row.tp) is row:
                 self._admit(row, terms)
-            yield
 
     def _admit(self, row: Row, terms: FetchTerms) -> None:
         leader, tp = row.leader, row.tp
@@ -148,20 +148,22 @@ class FetchSession:
     def is_due(self, terms: FetchTerms) -> bool:
         return terms.max_wait_ms <= 0 or bool(self._found) or not self.rows
 
-    def is_enough(self, terms: FetchTerms) -> Steps[bool]:
+    async def is_enough(self, terms: FetchTerms) -> bool:
         size_bytes = 0
-        for row in tuple(self.changed.values()):
+        for number, row in enumerate(tuple(self.changed.values()), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
             size_bytes += row.size_bytes
             if row.must_answer(terms):
                 return True
-            yield
         return size_bytes >= terms.min_bytes
 
-    def wait(self, terms: FetchTerms) -> Steps[None]:
+    async def wait(self, terms: FetchTerms) -> None:
         """Have the rows that were looked at wake the session."""
-        for row in tuple(self.changed.values()):
+        for number, row in enumerate(tuple(self.changed.values()), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
             self.has_news |= self._settle(row, terms)
-            yield
 
     def _settle(self, row: Row, terms: FetchTerms) -> bool:
         """Look at the row no more until it wakes the session, unless it has something. Return whether it has more."""
@@ -177,38 +179,42 @@ class FetchSession:
         rows = {**self.changed, **self._unanswered}
         if not terms.is_follower:
             await look_at_stable_ends(rows.values())
-        await steps.run(self._answer(rows, terms), STEP_ITEMS)
+        for number, row in enumerate(rows.values(), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
+            self._answer(row, terms)
         found, self._found = self._found, {}
         self.is_asking = False
         self.is_closed = not self.number
         return found
 
-    def _answer(self, rows: Mapping[TopicPartition, Row], terms: FetchTerms) -> Steps[None]:
-        for tp, row in rows.items():
-            if tp in self._unanswered or row.size_bytes or row.must_answer(terms):
-                self._found[tp] = answer = row.answer(terms)
-                self._unanswered.pop(tp, None)
-                if not self.number or answer.records or answer.error_code:
-                    self._drop(tp)
-            row.result = None
-            if tp in self.changed:
-                self._settle(row, terms)
-            yield
+    def _answer(self, row: Row, terms: FetchTerms) -> None:
+        tp = row.tp
+        if tp in self._unanswered or row.size_bytes or row.must_answer(terms):
+            self._found[tp] = answer = row.answer(terms)
+            self._unanswered.pop(tp, None)
+            if not self.number or answer.records or answer.error_code:
+                self._drop(tp)
+        row.result = None
+        if tp in self.changed:
+            self._settle(row, terms)
 
 
 class _Request(Generic[Response]):
     """One request of a session, until it is answered."""
 
-    def __init__(self, session: FetchSession, terms: FetchTerms, respond: Callable[[Found], Steps[Response]]) -> None:
+    def __init__(
+        self, session: FetchSession, terms: FetchTerms, respond: Callable[[Found], Awaitable[Response]]
+    ) -> None:
         self._session, self._terms, self._respond = session, terms, respond
         self._response: Response
         self._is_late = False
         self._task: asyncio.Task[bool] | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
-    def begin(self, taking: Steps[None]) -> Response | asyncio.Future[Response]:
+    def begin(self, taking: Awaitable[None]) -> Response | asyncio.Future[Response]:
         try:
-            look = steps.begin(self._look(taking))
+            look = begin(self._look(taking))
         except Exception:
             self._session.close()
             raise
@@ -221,19 +227,19 @@ class _Request(Generic[Response]):
         self._looked(look)
         return self._answer
 
-    async def _look(self, taking: Steps[None] | None = None) -> bool:
+    async def _look(self, taking: Awaitable[None] | None = None) -> bool:
         """Answer, if it is time; otherwise wait, which returns False."""
         session, terms = self._session, self._terms
         if taking is not None:
-            await steps.run(taking, STEP_ITEMS)
+            await taking
         while True:
             session.has_news = False
             quota = await read(tuple(session.changed.values()), terms) if session.changed else None
-            if self._is_late or session.is_due(terms) or await steps.run(session.is_enough(terms), STEP_ITEMS):
+            if self._is_late or session.is_due(terms) or await session.is_enough(terms):
                 found = await session.answer(terms)
-                self._response = await steps.run(self._respond(found), STEP_ITEMS)
+                self._response = await self._respond(found)
                 return True
-            await steps.run(session.wait(terms), STEP_ITEMS)
+            await session.wait(terms)
             if not session.has_news and not self._is_late:
                 session.wake = self._wake
                 if quota is not None:
@@ -273,7 +279,7 @@ class _Request(Generic[Response]):
         if self._answer.done():
             return
         try:
-            self._looked(steps.begin(self._look()))
+            self._looked(begin(self._look()))
         except Exception as error:  # noqa: BLE001  the server closes the connection, and logs it
             self._answer.set_exception(error)
 

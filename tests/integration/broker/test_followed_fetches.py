@@ -33,8 +33,7 @@ def terms(wait_ms=0, min_bytes=1, max_bytes=ENOUGH):
     return FetchTerms(3, 7, wait_ms, min_bytes, max_bytes)
 
 
-def as_found(found):
-    yield
+async def as_found(found):
     return found
 
 
@@ -187,8 +186,7 @@ async def test_what_fails_while_it_waits_is_told(tmp_path):
     async with Site(tmp_path) as site:
         one = await led(site)
 
-        def respond(found):
-            yield
+        async def respond(found):
             raise ValueError("cannot be said")
 
         waiting = followed(one, {T0: 0}, terms(20_000), respond)
