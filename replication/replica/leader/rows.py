@@ -98,7 +98,8 @@ class Row:
     def leave(self) -> None:
         """The row is over: nothing wakes it, and its follower does not repeat it."""
         self.waiting.pop(self, None)
-        self.leader.unfollow(self.reader.replica_id, self)
+        if self.reader.replica_id >= 0:
+            self.leader.unfollow(self.reader.replica_id, self)
 
     @property
     def size_bytes(self) -> int:

@@ -154,7 +154,7 @@ class FetchSession:
             if number % STEP_ITEMS == 0:
                 await step()
             size_bytes += row.size_bytes
-            if row.must_answer(terms):
+            if size_bytes >= terms.min_bytes or row.must_answer(terms):
                 return True
         return size_bytes >= terms.min_bytes
 
@@ -185,15 +185,21 @@ class FetchSession:
             self._answer(row, terms)
         found, self._found = self._found, {}
         self.is_asking = False
-        self.is_closed = not self.number
+        if not self.number:
+            self.is_closed = True
+            self.rows.clear()
         return found
 
     def _answer(self, row: Row, terms: FetchTerms) -> None:
         tp = row.tp
+        if not self.number:  # it has no other request
+            self._found[tp] = row.answer(terms)
+            row.leave()
+            return
         if tp in self._unanswered or row.size_bytes or row.must_answer(terms):
             self._found[tp] = answer = row.answer(terms)
             self._unanswered.pop(tp, None)
-            if not self.number or answer.records or answer.error_code:
+            if answer.records or answer.error_code:
                 self._drop(tp)
         row.result = None
         if tp in self.changed:
