@@ -102,7 +102,8 @@ class LogDir:
         if files.stat(path) is None:
             if read_only or not create:
                 raise NotAStoreError(f"{path}: no such directory; create a topic there first")
-            make_directory(env, path)
+            with marking_failure(env, path):
+                make_directory(env, path)
         _check_directory(path, env)
         if kind := files.network_file_system(path):
             logger.warning(
@@ -120,7 +121,8 @@ class LogDir:
             log_dir.read_only = True
         try:
             log_dir._enter(alone_for)
-            log_dir._make()
+            with marking_failure(env, path):
+                log_dir._make()
         except BaseException:
             log_dir.close()
             raise
@@ -335,19 +337,18 @@ class LogDir:
         if self._env.files.stat(path) is None:
             make_directory(self._env, self.path)
             text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
-            with marking_failure(self._env, self.path):
-                write_atomic(self._env, path, text.encode())
+            write_atomic(self._env, path, text.encode())
         topics = self.path / "topics"
         if self._env.files.stat(topics) is None:
-            with marking_failure(self._env, self.path):
-                make_directory(self._env, topics)
+            make_directory(self._env, topics)
 
     def claim(self, owner: DirectoryOwner) -> None:
         """Make this broker the owner, for good."""
         path = self.path / META
         lines = "".join(f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED)
         lines += f"{BROKER_ID}={owner.broker_id}\n{CLUSTER_ID}={owner.cluster_id}\n"
-        write_atomic(self._env, path, lines.encode())
+        with marking_failure(self._env, self.path):
+            write_atomic(self._env, path, lines.encode())
         self.owner = owner
 
 

@@ -17,9 +17,9 @@ import pytest
 
 import logstore
 from logstore import FailedStoreError
-from logstore.checkpoint import FSYNC_FAILED
+from logstore.checkpoint import FSYNC_FAILED, check_mark
 from logstore.env import Env
-from logstore.store.log_dir import CLEAN_MARKER
+from logstore.store.log_dir import CLEAN_MARKER, DirectoryOwner, LogDir
 from tests.crash.test_store import ROOT, WORKLOADS, Check, User
 from tests.support.disk import Crash, Disk
 from tests.support.partition import appended, batch, contents, make, reopen
@@ -62,7 +62,7 @@ def check_nobody_writes(user: User) -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_s8_whichever_fsync_fails_nothing_is_acknowledged_behind_it(workload, caplog):
     caplog.set_level("CRITICAL")
-    for fails_at in itertools.count(2 + SEED % EVERY, EVERY):  # the first is of a directory that is no store yet
+    for fails_at in itertools.count(1 + SEED % EVERY, EVERY):
         user = run(workload, fails_at)
         disk = user.disk
         if disk.fsyncs < fails_at:
@@ -118,3 +118,33 @@ def test_s8_an_fsync_that_fails_while_an_epoch_is_noted_takes_the_store_out_of_s
     with pytest.raises(FailedStoreError, match="pylog recover"):
         appended(log, batch(b"1"), leader_epoch=1)
     assert contents(log) == [(0, b"0")]
+
+
+@pytest.mark.parametrize("suffix", ["deep", "store", ".tmp"])
+def test_s8_an_fsync_that_fails_while_a_directory_becomes_a_store_takes_it_out_of_service(suffix):
+    disk = Disk()
+    env = Env(files=disk)
+    disk.fsync_fails = suffix  # of the directory above, of the store itself, of a file in it
+    with pytest.raises(FailedStoreError):
+        logstore.open(ROOT, env=env)
+    disk.fsync_fails = None
+    store = logstore.open(ROOT, env=env)
+    with pytest.raises(FailedStoreError, match="pylog recover"):
+        store.create_topic("t")
+    with suppress(FailedStoreError):
+        store.close()
+    logstore.recover(ROOT, env=env)
+    with logstore.open(ROOT, env=env) as store:
+        store.create_topic("t")
+
+
+def test_s8_an_fsync_that_fails_while_a_broker_claims_a_directory_takes_it_out_of_service(disk):
+    env = Env(files=disk)
+    log_dir = LogDir.open(ROOT, read_only=False, create=True, env=env, alone_for="broker")
+    disk.fsync_fails = ".tmp"
+    with pytest.raises(FailedStoreError):
+        log_dir.claim(DirectoryOwner(1, "a-cluster"))
+    assert log_dir.owner is None
+    with pytest.raises(FailedStoreError, match="pylog recover"):
+        check_mark(env, ROOT)
+    log_dir.close()
