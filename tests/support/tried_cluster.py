@@ -3,34 +3,15 @@
 import asyncio
 import os
 import signal
-import sqlite3
-from contextlib import closing, suppress
 
 from replication.coordination import nodes
 from replication.local_cluster import LocalCluster
+from tests.support.stopping import stop
 
 
 class TriedCluster(LocalCluster):
     def pause(self, broker):
-        """Stop a broker, but not while it holds the lock of the coordination file: nobody could decide anything."""
-        for _ in range(20):
-            os.kill(self.pid(broker), signal.SIGSTOP)
-            if self._is_unlocked():
-                return
-            os.kill(self.pid(broker), signal.SIGCONT)
-
-    def _is_unlocked(self):
-        kind, _, path = self.coordination.partition(":")
-        if kind != "sqlite":
-            return True
-        with (
-            closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as file,
-            suppress(sqlite3.OperationalError),
-        ):
-            file.execute("BEGIN IMMEDIATE")
-            file.execute("ROLLBACK")
-            return True
-        return False
+        stop(self.pid(broker), self.coordination)
 
     def resume(self, broker):
         if broker in self.live:

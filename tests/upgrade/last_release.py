@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.stopping import stop
+
 ROOT = Path(__file__).parents[2]
 COMMIT = Path(__file__).with_name("LAST_RELEASE").read_text().split()[0]
 READY_WITHIN_S, ENDS_WITHIN_S = 90, 60
@@ -120,7 +122,7 @@ class Mixed:
         return self.said(broker), time.monotonic() - begin
 
     def stop(self, broker):
-        self.signal(broker, signal.SIGTERM)
+        self._processes[broker].terminate()
         assert self._processes[broker].wait(ENDS_WITHIN_S) == 0, self.said(broker)
         del self.releases[broker]
 
@@ -129,8 +131,11 @@ class Mixed:
         self._processes[broker].wait()
         self.releases.pop(broker, None)
 
-    def signal(self, broker, number):
-        self._processes[broker].send_signal(number)
+    def pause(self, broker):
+        stop(self._processes[broker].pid, self.coordination)
+
+    def resume(self, broker):
+        self._processes[broker].send_signal(signal.SIGCONT)
 
     def said(self, broker):
         """Return what the broker printed as its error."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import time
 from collections import defaultdict
 
@@ -193,11 +192,11 @@ def test_a_broker_of_the_last_release_that_sleeps_through_the_raise_stays_out(la
         watched = Watched(mixed)
         mixed.start(1, "this")
         mixed.start(2, "last")
-        mixed.signal(2, signal.SIGSTOP)
+        mixed.pause(2)
         # Refused while its session lives, with its number.
         until(lambda: watched.pylog("features", "upgrade", "--level", 1).code == 0)
         assert watched.registered() == {1}
-        mixed.signal(2, signal.SIGCONT)
+        mixed.resume(2)
         until(lambda: f"broker=2 is not registered: {REFUSED}" in mixed.log(2))
         assert watched.registered() == {1}
         mixed.kill(2)
