@@ -20,8 +20,9 @@ from replication.config.broker import BrokerConfig
 from replication.coordination.topics import find_missing
 from replication.coordination.tree import CoordinationError
 from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.permission import may_commit, may_stay
 from replication.coordinators.groups.machine.records import Loaded, offset_key, offset_value, records_of
-from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
+from replication.coordinators.groups.machine.standing import caught_up
 from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, NewOffset, Now, deadline_ms
 from replication.coordinators.groups.machine.step import code_told, resume, step
 from replication.coordinators.partitioning import PartitionMapping
@@ -169,7 +170,7 @@ class GroupCoordinator:
         """
         term = self.terms.term_of(group_id)
         slot = term.slots.get(group_id)
-        if slot is None or not is_plain_heartbeat(slot.standing, member_id, generation, instance_id):
+        if slot is None or may_stay(slot.standing, member_id, generation, instance_id):
             return False
         self._hear(term, slot, member_id)
         return True
@@ -197,7 +198,8 @@ class GroupCoordinator:
             group_id, member_id, generation, instance_id, offsets = commit
             slot = term.slots.get(group_id)
             group = _BLANK if slot is None else slot.standing
-            if not is_plain_commit(group, member_id, generation, instance_id) or not self._has_short_texts(offsets):
+            error = may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True)
+            if error or not self._has_short_texts(offsets):
                 continue
             batch = batches.get(term.partition)
             if batch is None or batch.size_bytes > BATCH_BYTES_MAX:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.draft import WorkingState
-from replication.coordinators.groups.machine.joining import who_is
+from replication.coordinators.groups.machine.permission import may_commit
 from replication.coordinators.groups.machine.standing import take_in
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Phase
 from replication.errors import ErrorCode
@@ -18,7 +18,14 @@ NOWHERE = -1  # the position of an offset that is only in flight
 
 def commit(draft: WorkingState, event: events.Commit) -> None:
     """Store the offsets, except those with too long a metadata text. A commit counts as a heartbeat of its member."""
-    error = _refusal(draft, event)
+    error = may_commit(
+        draft,
+        event.member_id,
+        event.generation,
+        event.instance_id,
+        in_transaction=event.producer is not None,
+        has_offsets=bool(draft.offsets or draft.commits or draft.uncommitted),
+    )
     if error is not ErrorCode.NONE:
         draft.answer(event.request, events.OffsetsDone(error))
         return
@@ -39,22 +46,6 @@ def commit(draft: WorkingState, event: events.Commit) -> None:
         draft.in_transactions = {**draft.in_transactions, event.request: (event.producer[0], None)}
     write = events.NewOffsets(event.request, accepted, refused, event.producer)
     draft.effects.append(events.Append(write, offsets=dict(accepted)))
-
-
-def _refusal(draft: WorkingState, event: events.Commit) -> ErrorCode:
-    """Allow commits without a member while the group is empty; else only those by members of this generation."""
-    is_nobody = event.generation < 0 and not event.member_id and event.instance_id is None
-    if (event.generation < 0 and draft.phase is Phase.EMPTY) or (is_nobody and event.producer is not None):
-        return ErrorCode.NONE
-    if event.generation >= 0 and draft.group().is_blank:
-        return ErrorCode.ILLEGAL_GENERATION
-    error = who_is(draft, event.member_id, event.instance_id)
-    if error is not ErrorCode.NONE:
-        return error
-    if event.generation != draft.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    is_between = draft.phase is Phase.COMPLETING and event.producer is None
-    return ErrorCode.REBALANCE_IN_PROGRESS if is_between else ErrorCode.NONE
 
 
 def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: events.Appended) -> None:

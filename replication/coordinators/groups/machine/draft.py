@@ -60,9 +60,6 @@ class WorkingState:
 
     # -------------------------------------------------------------------- members
 
-    def instance(self, instance_id: str) -> str | None:
-        return next((m.id for m in self.members.values() if m.instance_id == instance_id), None)
-
     def put(self, member: Member) -> None:
         self.members[member.id] = member
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from replication.coordinators.groups.machine.draft import WorkingState
 from replication.coordinators.groups.machine.events import Append, Appended, Join, Joined, NewStaticId
+from replication.coordinators.groups.machine.permission import holder_of, who_is
 from replication.coordinators.groups.machine.state import Member, Phase, subscribed_topics
 from replication.errors import ErrorCode
 
@@ -42,22 +43,11 @@ def _refusal(draft: WorkingState, event: Join) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def who_is(draft: WorkingState, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Check the member: UNKNOWN_MEMBER_ID: it is none; FENCED_INSTANCE_ID: another member has its instance id."""
-    if instance_id is not None:
-        holder = draft.instance(instance_id)
-        if holder is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if holder != member_id:
-            return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.NONE if member_id in draft.members else ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def _has_room(draft: WorkingState, event: Join) -> bool:
     """Does the group's maximum size allow it? While joins are awaited, the members of the next generation count."""
     known = event.member_id
     if not known and event.instance_id is not None:
-        known = draft.instance(event.instance_id) or ""
+        known = holder_of(draft, event.instance_id) or ""
     if draft.phase is not Phase.PREPARING:
         return known in draft.members or len(draft.members) < draft.limits.group_max_size
     others = (m for m in draft.members.values() if m.id != known)
@@ -67,7 +57,7 @@ def _has_room(draft: WorkingState, event: Join) -> bool:
 
 def _join_without_id(draft: WorkingState, event: Join) -> None:
     if event.instance_id is not None:
-        holder = draft.instance(event.instance_id)
+        holder = holder_of(draft, event.instance_id)
         if holder is not None:
             _replace_static(draft, event, holder)
             return

@@ -11,28 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from replication.coordinators.groups.machine.state import Committed, Group, Phase
+from replication.coordinators.groups.machine.state import Committed, Group
 from replication.model.cluster import TopicPartition
-
-
-def is_plain_heartbeat(group: Group, member_id: str, generation: int, instance_id: str | None) -> bool:
-    """Is it answered without an error?"""
-    is_joined = group.phase is Phase.STABLE or group.phase is Phase.COMPLETING
-    return is_joined and _is_member(group, member_id, generation, instance_id)
-
-
-def is_plain_commit(group: Group, member_id: str, generation: int, instance_id: str | None) -> bool:
-    """May it be stored, outside of a transaction?"""
-    if generation < 0:
-        return group.phase is Phase.EMPTY
-    is_between = group.phase is Phase.COMPLETING or group.phase is Phase.DEAD
-    return not is_between and _is_member(group, member_id, generation, instance_id)
-
-
-def _is_member(group: Group, member_id: str, generation: int, instance_id: str | None) -> bool:
-    member = group.members.get(member_id)
-    is_known = member is not None and (instance_id is None or member.instance_id == instance_id)
-    return is_known and generation == group.generation
 
 
 def caught_up(

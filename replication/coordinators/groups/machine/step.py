@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 
 from replication.coordinators.groups.machine import commits, events
 from replication.coordinators.groups.machine.draft import WorkingState
-from replication.coordinators.groups.machine.joining import join, static_id_stored, who_is
+from replication.coordinators.groups.machine.joining import join, static_id_stored
+from replication.coordinators.groups.machine.permission import check_member, holder_of, may_stay, who_is
 from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
@@ -106,19 +107,12 @@ def _sync(draft: WorkingState, event: events.Sync) -> None:
 
 
 def _sync_refusal(draft: WorkingState, event: events.Sync) -> ErrorCode:
-    error = _check_member(draft, event.member_id, event.instance_id, event.generation)
+    error = check_member(draft, event.member_id, event.generation, event.instance_id)
     if error is not ErrorCode.NONE:
         return error
     if event.protocol_type not in (None, draft.protocol_type) or event.protocol not in (None, draft.protocol):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.PREPARING else ErrorCode.NONE
-
-
-def _check_member(draft: WorkingState, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    error = who_is(draft, member_id, instance_id)
-    if error is ErrorCode.NONE and generation != draft.generation:
-        return ErrorCode.ILLEGAL_GENERATION
-    return error
 
 
 def _assignment(draft: WorkingState, member: Member) -> events.Synced:
@@ -149,11 +143,9 @@ def _assignment_stored(draft: WorkingState, write: events.NewAssignment, outcome
 
 
 def _heartbeat(draft: WorkingState, event: events.Heartbeat) -> None:
-    error = _check_member(draft, event.member_id, event.instance_id, event.generation)
-    if error is ErrorCode.NONE:
+    error = may_stay(draft, event.member_id, event.generation, event.instance_id)
+    if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
         draft.hear(event.member_id)
-        if draft.phase is Phase.PREPARING:
-            error = ErrorCode.REBALANCE_IN_PROGRESS
     draft.answer(event.request, events.Done(error))
 
 
@@ -172,7 +164,7 @@ def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> 
         del draft.pending[member_id]
         return ErrorCode.NONE
     if not member_id and instance_id is not None:
-        member_id = draft.instance(instance_id) or ""
+        member_id = holder_of(draft, instance_id) or ""
     error = who_is(draft, member_id, instance_id)
     if error is ErrorCode.NONE:
         draft.remove(member_id)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
+from replication.coordinators.groups.machine.permission import may_commit, may_stay
+from replication.coordinators.groups.machine.standing import caught_up
 from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.coordinators.groups.machine.step import step
 from replication.errors import ErrorCode
@@ -48,9 +49,9 @@ SAID = list(itertools.product(["", "a", "c", "d", "z"], [-1, 0, ROLLED - 1, ROLL
 def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group, member_id, generation, instance_id):
     event = events.Heartbeat(request=1, member_id=member_id, generation=generation, instance_id=instance_id)
     after, (answer,) = step(group, event, NOW, LIMITS)
-    is_plain = is_plain_heartbeat(group, member_id, generation, instance_id)
-    assert is_plain == (answer.body == events.Done())
-    if is_plain:
+    error = may_stay(group, member_id, generation, instance_id)
+    assert answer.body == events.Done(error)
+    if not error:
         assert after == caught_up(group, {member_id: NOW.ms}, {})
 
 
@@ -62,9 +63,9 @@ def test_a_commit_is_noted_only_if_the_group_takes_it(group, member_id, generati
         request=1, offsets=offsets, member_id=member_id, generation=generation, instance_id=instance_id
     )
     between, (effect,) = step(group, event, NOW, LIMITS)
-    is_plain = is_plain_commit(group, member_id, generation, instance_id)
-    assert is_plain == isinstance(effect, events.Append)
-    if is_plain:
+    error = may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True)
+    assert bool(error) == (not isinstance(effect, events.Append))
+    if not error:
         outcome = events.Appended(effect.write, ErrorCode.NONE, 200)
         after, (answer,) = step(between, outcome, NOW, LIMITS)
         assert answer.body == events.OffsetsDone()
