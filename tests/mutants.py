@@ -85,7 +85,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     },
     **{
         f"replication/coordinators/groups/machine/{name}.py": GROUPS
-        for name in ("commits", "draft", "joining", "records", "step")
+        for name in ("commits", "draft", "joining", "permission", "records", "step")
     },
     **{
         f"replication/coordinators/transactions/machine/{name}.py": (
