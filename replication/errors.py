@@ -218,7 +218,7 @@ def is_disk_dead(error: BaseException) -> bool:
 
 
 def message_of(error: Exception) -> str:
-    """What an answer says beside the code of an error."""
+    """The message of an answer, beside the code of an error."""
     return error.message if isinstance(error, KafkaError) and error.message else str(error)
 
 

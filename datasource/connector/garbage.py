@@ -1,7 +1,7 @@
-"""What Spark's Python processes spare the garbage collector.
+"""Exempt the loaded modules of Spark's Python processes from garbage collection.
 
-Spark collects after every task, every plan and every look at a source. What a process has imported lives as long as it
-does, and to look at that again takes 20 to 40 ms of a core; a task may take 300.
+Spark collects after every task, every plan and every look at a source. Imported modules live as long as their process,
+and each collection of them takes 20 to 40 ms of a core; a task may take 300.
 """
 
 from __future__ import annotations

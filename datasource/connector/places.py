@@ -72,7 +72,7 @@ OffsetSpec = Everywhere | Offsets | Time | Times
 
 @dataclass(frozen=True, slots=True)
 class OfGroup:
-    """What the group of the read has committed; `otherwise` (EARLIEST or LATEST) in partitions without a commit."""
+    """The committed offsets of the read's group; `otherwise` (EARLIEST or LATEST) in partitions without a commit."""
 
     otherwise: int
 

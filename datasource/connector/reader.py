@@ -102,7 +102,7 @@ def _load_kernels() -> None:
 
 
 class _Tasks:
-    """What batch and stream share: ranges to Spark tasks, and a task to Arrow batches."""
+    """Shared by batch and stream: ranges to Spark tasks, and a task to Arrow batches."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -335,7 +335,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if (end.offsets, end.ids) == (position.offsets, position.ids) else end.to_json()
 
     def _agreed(self, position: StreamOffset, now: Extents) -> PartitionOffsets:
-        """As `agreed`; asked once while the leaders stay."""
+        """Call `agreed`, once as long as the leader epochs stay the same."""
         key = position.epochs, epochs_of(now)
         if self._since is None or self._since[0] != key:
             self._since = key, agreed(self._target(), now, position.epochs)

@@ -58,7 +58,7 @@ _GIVEN_UP = "the driver gave the batch up"
 
 @dataclass(frozen=True)
 class Appended(WriterCommitMessage):
-    """What one task appended, on disk; the driver commits `prepared`."""
+    """The ranges that one task appended, on disk; the driver commits `prepared`."""
 
     ranges: tuple[PartitionRange, ...]
     prepared: PreparedPart | None = None
@@ -68,7 +68,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class _Appender:
-    """What batch and stream share: the checks before any task runs, and the work of a task."""
+    """Shared by batch and stream: the checks before any task runs, and the work of a task."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:

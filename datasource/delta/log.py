@@ -35,7 +35,7 @@ _SIDECARS, _LAST_CHECKPOINT = "_sidecars", "_last_checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one commit did; `restored` is the version that a RESTORE brought back, None if it was another operation."""
+    """The entry of one commit; `restored` is the version that a RESTORE brought back, None for other operations."""
 
     restored: int | None
     transactions: Mapping[str, int]

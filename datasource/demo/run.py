@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What the demo found, step by step."""
+    """The results of the demo, step by step."""
 
     path: Path
     steps: list[Step] = field(default_factory=list)

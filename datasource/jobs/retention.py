@@ -35,7 +35,7 @@ REMOVED, WOULD = "removed", "would be removed"
 
 
 class Outcome(NamedTuple):
-    """What retention did, and the size of the partition's log before and after."""
+    """The outcome of retention, and the size of the partition's log before and after."""
 
     report: RetentionReport
     bytes_before: int

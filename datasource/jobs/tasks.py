@@ -1,4 +1,4 @@
-"""What all jobs share: a Spark task per partition, and a report with a row per partition.
+"""Shared by all jobs: a Spark task per partition, and a report with a row per partition.
 
 A partition that fails becomes a row, and the job goes on. Only names, numbers and small reports travel between driver
 and tasks. Work must bear to run twice: Spark repeats a task whose worker died.

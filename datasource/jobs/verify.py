@@ -78,7 +78,7 @@ def _found(done: Done[PartitionPlace, PartitionReport]) -> PartitionReport:
 
 
 def _failure(done: Done[PartitionPlace, PartitionReport]) -> dict[str, object]:
-    """What else the row of a task says that a cluster did not serve: whether the records are sound is not known."""
+    """The extra columns for a partition that a cluster did not serve: whether its records are sound is unknown."""
     if done.result is not None or done.item.location.path:
         return {}
     return {"status": FAILED, "note": done.error, "damage": []}

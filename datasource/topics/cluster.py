@@ -143,7 +143,7 @@ class ClusterTopics:
         return size_bytes, damage
 
     def settled(self, look: Callable[[], Found]) -> Found:
-        """What `look` finds: each partition by itself, up to its last stable offset."""
+        """Return the result of `look`: each partition by itself, up to its last stable offset."""
         return look()
 
     def transactions(self, settings: TransactionSettings) -> ClusterTransactions:

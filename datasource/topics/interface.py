@@ -1,4 +1,4 @@
-"""What Spark's readers and writers ask of topics, wherever these live: `ReadableTopics` and `WritableTopics`.
+"""The interface to topics for Spark's readers and writers: `ReadableTopics` and `WritableTopics`.
 
 `directory` and `cluster` implement them.
 """
@@ -25,7 +25,7 @@ NO_EPOCH = -1  # a directory, or a broker before Kafka 2.1
 
 @dataclass(frozen=True, slots=True)
 class LedRange(OffsetRange):
-    """What a partition holds, as a leader of this epoch says: no record has a later one."""
+    """The extent of a partition, as a leader of this epoch says: no record has a later epoch."""
 
     leader_epoch: int
 
@@ -58,7 +58,7 @@ class ReadableTopics(Protocol):
 
     @property
     def identity(self) -> str:
-        """What no other directory, or cluster, has: its real path, or `kafka:` and the cluster's id."""
+        """The identity of the directory or cluster: its real path, or `kafka:` and the cluster's id."""
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
@@ -70,7 +70,7 @@ class ReadableTopics(Protocol):
         """First and next offset of every partition; a `LedRange` where the leader's epoch is known."""
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
-        """As `offsets`, of one partition, whatever is wrong with the others."""
+        """The extent of one partition, whatever is wrong with the others."""
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         """Where the records of these leader epochs, and of earlier ones, end now, by partition; -1: nowhere."""
@@ -96,7 +96,7 @@ class ReadableTopics(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What becomes visible as a whole: a batch of a name, written by a run.
+    """A unit that becomes visible as a whole: a batch of a name, written by a run.
 
     `is_claimed`: the run has claimed the name before its tasks began. `is_once`: nobody writes this batch again.
     """
@@ -109,7 +109,7 @@ class Batch:
 
 
 class PreparedPart(Protocol):
-    """What a task sends to whoever commits; can be pickled."""
+    """The message of a task to the process that commits; can be pickled."""
 
     @property
     def name(self) -> str: ...

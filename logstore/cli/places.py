@@ -73,7 +73,7 @@ class PlacedCommands(Commands):
 
 
 def loaded(place: str) -> Any:
-    """What `module:attribute` names."""
+    """The object that `module:attribute` names."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

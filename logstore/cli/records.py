@@ -88,7 +88,7 @@ def produce(
 
 
 def line_parser(key_separator: str | None, with_headers: bool, given: tuple[str, ...]) -> LineParser:
-    """What reads lines as these options of `produce` say. Raises: InvalidRequestError."""
+    """Return the parser of lines for these options of `produce`. Raises: InvalidRequestError."""
     chosen = properties(given, PRODUCE_PROPERTIES)
     if key_separator is not None:
         chosen |= {"parse.key": "true", "key.separator": key_separator}
@@ -259,7 +259,7 @@ def print_records(
 
 
 def formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:
-    """What prints a record as these options of `consume` say. Raises: InvalidRequestError."""
+    """Return the formatter of records for these options of `consume`. Raises: InvalidRequestError."""
     if (template is not None) + bool(given) + (output == "json") > 1:
         raise click.UsageError("give one of --format, --property and --output json")
     if output == "json":
@@ -332,7 +332,7 @@ def delete_records(
 def wanted_deletions(
     name: str | None, partition: int | None, offset: int | None, plan: Any
 ) -> dict[str, dict[int, int]]:
-    """What the options of `delete-records` ask for: topic -> partition -> offset."""
+    """Parse the options of `delete-records`: topic -> partition -> offset."""
     with usage_errors():
         if plan is not None and (name, partition, offset) == (None, None, None):
             return _planned(plan.read())
@@ -342,7 +342,7 @@ def wanted_deletions(
 
 
 def _planned(text: bytes) -> dict[str, dict[int, int]]:
-    """What the file of Kafka's tool asks for: topic -> partition -> offset."""
+    """Parse the file of Kafka's tool: topic -> partition -> offset."""
     form = '{"partitions": [{"topic": "orders", "partition": 0, "offset": 7}]}'
     wanted: dict[str, dict[int, int]] = {}
     try:

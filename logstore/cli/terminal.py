@@ -1,4 +1,4 @@
-"""What all commands share: the options `--path` and `--output`, tables, JSON, progress bars, errors.
+"""Shared by all commands: the options `--path` and `--output`, tables, JSON, progress bars, errors.
 
 Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
 """

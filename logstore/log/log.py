@@ -302,7 +302,7 @@ class Log:
         return self.reader.read(offset, max_bytes=max_bytes, upper=upper, space=space)
 
     def read_cached(self, offset: int, *, max_bytes: int, upper: int) -> ReadResult | None:
-        """As `read`, of the active segment, if that waits for no disk, and is little; None: it may, or is more.
+        """Read a little of the active segment, as `read` does, without waiting for the disk; None: call `read`.
 
         For the owner of the directory: does not look for what other processes did.
         """

@@ -163,7 +163,7 @@ class LogProducers:
         return undecided.opened[0].first_offset if undecided.opened else undecided.end
 
     def stable_end_known(self, view: DirectoryView) -> int | None:
-        """As `last_stable_offset`, of this view, without a look at the disk; None: it takes one."""
+        """The last stable offset of this view, if it is known without reading the disk; else None."""
         return self._tracker.stable_end_known(view)
 
     def aborted(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:

@@ -74,7 +74,7 @@ OnDamage = Callable[[CorruptLogError], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What was done; `removed` and `rebuilt` are paths, `ignored` names of files that are not pylog's."""
+    """The outcome of a recovery: `removed` and `rebuilt` are paths, `ignored` names of files that are not pylog's."""
 
     path: str
     log_end_offset: int

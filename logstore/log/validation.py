@@ -42,7 +42,7 @@ _new = tuple.__new__  # of what is known to have the fields: a third of the time
 
 
 class AppendInfo(NamedTuple):
-    """What an append did: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime.
+    """The outcome of an append: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime.
 
     `is_duplicate`: all of it was there already, at these offsets, and nothing was written.
     """
@@ -73,7 +73,7 @@ def result_of(outcomes: Sequence[AppendOutcome]) -> AppendInfo:
 
 
 class Limits(NamedTuple):
-    """What a log takes from a writer: a length of batches, and timestamps."""
+    """The limits for a writer's batches: their length, and their timestamps."""
 
     length_max: int
     oldest_ms: int = -INT64_MAX - 1
@@ -164,7 +164,7 @@ def check_written(position: int, batch: BatchHeader, limits: Limits) -> None:
 
 
 def _wrong_producer(batch: BatchHeader) -> str | None:
-    """What is wrong with the producer fields of a writer's batch; None: nothing."""
+    """The error in the producer fields of a writer's batch; None if they are right."""
     if batch.is_control:
         return "a control batch: markers are the coordinator's"
     if batch.producer_id < 0:
@@ -189,7 +189,7 @@ def check_times(batch: BatchHeader, limits: Limits) -> None:
 
 
 class SegmentRoom(NamedTuple):
-    """What a segment takes: batches that begin below `begin_end`, and are not above the three others.
+    """The room in a segment: a batch must begin below `begin_end`, and exceed none of the three other bounds.
 
     The first batch of a segment may have any size and time. Age is in record time, as in Kafka, so that retention by
     time works on whole segments.

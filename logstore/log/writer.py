@@ -40,7 +40,7 @@ Append: TypeAlias = Prepared | Marker | PylogError
 
 
 class _Write:
-    """What one write will put behind the end of the active segment, which is at `position`, of `offset`."""
+    """The bytes of one write behind the end of the active segment, at `position` and `offset`."""
 
     __slots__ = (
         "append_ms",
@@ -175,7 +175,7 @@ class LogWriter:
     def _add_marker(
         self, write: _Write, marker: Marker, leader_epoch: int | None, config: LogConfig
     ) -> AppendInfo | None:
-        """As `_add`. A marker that ends nothing is a duplicate, and is not written."""
+        """Add a marker, as `_add` does. A marker that ends no transaction is a duplicate, and is not written."""
         producer_id, epoch, commits, coordinator_epoch, is_above = marker
         if producer_id in write.producers:  # whether it ends something is known once that is written
             return None
@@ -324,7 +324,7 @@ class LogWriter:
             producers.after_append(write.headers, memoryview(data))
 
     def _room(self, view: DirectoryView, config: LogConfig) -> SegmentRoom:
-        """What the active segment takes. Most appends leave it as it is; then the index has room for more, at least."""
+        """The room in the active segment; the room in its index may be larger."""
         tail = view.tail
         of = view.bases, config, tail.indexed_entries, tail.first_timestamp_ms
         if of != self._room_of or tail.position >= self._known_room.begin_end:

@@ -1,4 +1,4 @@
-"""What changes old segments of a log: retention and compaction.
+"""Retention and compaction, which change the old segments of a log.
 
 From the ground up: `retention_clock`, the time that deletions go by (a clock that jumped deletes nothing for a day);
 `retention`, by age, size and log start; `compaction_plan`, what may be rewritten; `compaction`, which keeps the last

@@ -65,7 +65,7 @@ READ_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionReport:
-    """What compaction did to one partition, or in a dry run found to do. `skipped`: why it did nothing.
+    """The outcome of a compaction of one partition, or of its dry run. `skipped`: why nothing was compacted.
 
     Bytes are those of the segments that may be compacted; records are None where none were read.
     """

@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def plan(log: Log, now_ms: int, upper: int) -> Plan:
-    """What of the log may be compacted now, below `upper`: from one look at it."""
+    """Plan the compaction of the log below `upper`, from one look at it."""
     stable = min(log.producers.last_stable_offset, upper)
     if log.config.remote_storage_enable:
         stable = min(stable, log.tiered_offset)

@@ -87,7 +87,7 @@ def _reason(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionReport:
-    """What retention removed from one partition, or in a dry run would have removed."""
+    """The segments that retention removed from one partition, or would have removed in a dry run."""
 
     topic: str
     partition: int

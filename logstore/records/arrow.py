@@ -29,7 +29,7 @@ _KERNELS = "logstore.records.kernels"
 
 
 def whole_bytes(buffer: Buffer, n: int, *, start: int = 0, upper: int | None = None) -> tuple[int, int]:
-    """As `batch.whole_bytes`, in a fiftieth of the time per batch once the kernels are loaded."""
+    """Do the work of `batch.whole_bytes` in a fiftieth of the time per batch, once the kernels are loaded."""
     if _KERNELS not in sys.modules and n - start <= PLAIN_BYTES_MAX:
         return batches.whole_bytes(buffer, n, start=start, upper=upper)
     from logstore.records import kernels

@@ -284,7 +284,7 @@ class LogDir:
             self._may_be_clean = False
 
     def clean_note(self) -> bytes:
-        """What `mark_clean` was given, if the directory is clean and it can be read."""
+        """The note that `mark_clean` stored, if the directory is clean and the note can be read."""
         try:
             return self._env.files.read_all(self.path / CLEAN_MARKER)
         except (FileNotFoundError, StorageError):

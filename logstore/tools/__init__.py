@@ -1,4 +1,4 @@
-"""What the commands of `pylog` return: functions with values in and values out; `logstore.cli` prints.
+"""The work of the `pylog` commands: functions with values in and values out; `logstore.cli` prints.
 
 `dump`, what stands in the files of a segment; `describe`, what there is to say of a topic beside its records; `verify`,
 which reads a whole store and says what is damaged; `console`, lines to records and back.

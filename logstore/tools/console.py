@@ -217,7 +217,7 @@ class LineTarget(Protocol):
         ...
 
     def append(self, topic: str, data: pa.RecordBatch, *, compression: str | None) -> Mapping[int, OffsetRange]:
-        """As `LogStore.append`."""
+        """Append as `LogStore.append` does."""
         ...
 
 

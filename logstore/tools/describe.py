@@ -1,4 +1,4 @@
-"""What there is to say about a topic beside its records: settings, offsets, sizes. For tools."""
+"""Descriptions of a topic beside its records: settings, offsets, sizes. For tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a segment's files, batch by batch and entry by entry: the reading half of `pylog dump-log`.
+"""A listing of a segment's files, batch by batch and entry by entry: the reading half of `pylog dump-log`.
 
 The files are read as they are, one at a time, without a store: a single file that somebody mailed will do. Damage is
 data here: it comes out as a line, and reading goes on behind it where the next batch can be found.

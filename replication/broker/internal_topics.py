@@ -55,7 +55,7 @@ class _Leadership:
 
 @dataclass(slots=True)
 class _Read:
-    """What was read so far: outside of transactions or committed, and by producer id in those without a marker."""
+    """The records read so far: committed ones, and by producer id those whose transaction has no marker yet."""
 
     latest: Latest = field(default_factory=dict)
     open: dict[int, Latest] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> i
 
 
 def _end(read: _Read, producer_id: int, marker: ControlMarker | None) -> None:
-    """Of a committed record and another one of its key, the later one in the log counts."""
+    """End a transaction. If a committed record has the same key, the record that is later in the log counts."""
     ended = read.open.pop(producer_id, {})
     if marker is not None and marker.kind == "COMMIT":
         for key, (offset, value) in ended.items():

@@ -1,4 +1,4 @@
-"""What each metric says, as the HELP line of its family. A family that is not here cannot be served."""
+"""The HELP line of each family of metrics. A family without a line here cannot be served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker uses of its machine, and its clients of it, as families of the page of metrics."""
+"""Metrics of the machine's resources that a broker uses, and of its clients."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Verification:
         transaction: tuple[str, bool],
         timeout_ms: int,
     ) -> None:
-        """As `append_one`, of a transactional batch; `transaction`: its id, and whether the batch adds to it."""
+        """Append a transactional batch as `append_one` does. `transaction`: id, and whether the batch adds to it."""
         producer_id, producer_epoch = _PRODUCER.unpack_from(records)
         asked = Asked(transaction[0], producer_id, producer_epoch, transaction[1])
 

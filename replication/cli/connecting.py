@@ -1,4 +1,4 @@
-"""What the commands on a cluster share: they are connected, and told what is lacking."""
+"""Shared by all commands on a cluster: connecting, and errors for missing options or packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of partitions and brokers: records deleted, leaders elected, replicas moved, what is on disk.
+"""Requests of operators: delete records, elect leaders, move replicas, describe log directories.
 
 Belongs to one event loop.
 """
@@ -223,7 +223,7 @@ class OpenTransaction(NamedTuple):
 async def open_transactions(
     cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, list[OpenTransaction]]:
-    """What is open in the logs of these partitions. Raises: KafkaError, UnknownTopicError, UnreachableError."""
+    """The open transactions in these partitions' logs. Raises: KafkaError, UnknownTopicError, UnreachableError."""
 
     async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, Any]:
         request = {"topics": by_topic({tp: tp.partition for tp in share}, "partition_indexes")}

@@ -1,8 +1,8 @@
-"""Who of a group's members gets which partitions, and the bytes in which members tell: pure.
+"""Assignment of partitions to the members of a group, and its encoding on the wire: pure.
 
 An assignor gives every partition of the topics to one member that subscribes to its topic. `range` gives each member
 neighbouring partitions of every topic, `roundrobin` deals them out one by one, `cooperative-sticky` leaves each member
-what it has, as far as all get equally many; a partition that has to move is given to nobody until its owner gave it up.
+its partitions, as far as all get equally many; it assigns a partition that has to move once the owner has given it up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_GENERATION = -1
 
 
 class Subscription(NamedTuple):
-    """What a member wants, and what it has: `owned` since `generation`."""
+    """The topics of a member, and the partitions that it owns since `generation`."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -86,7 +86,7 @@ def assign_sticky(members: Sequence[Member], partitions: Mapping[str, Iterable[i
 
 
 def assign_cooperative(members: Sequence[Member], partitions: Mapping[str, Iterable[int]]) -> Assignment:
-    """As `assign_sticky`, without the partitions that another member has: their turn comes when it gave them up."""
+    """Assign as `assign_sticky` does, without partitions that another member still owns, until it has given them up."""
     owners = _owners(members)
     return {
         member: [tp for tp in tps if owners.get(tp, member) == member]
@@ -113,7 +113,7 @@ def _topics(
 
 
 def _owners(members: Sequence[Member]) -> dict[TopicPartition, str]:
-    """Who has which partition; of two that say so, the one that heard of it in the later generation."""
+    """The owner of each partition. If two members claim a partition, the one with the later generation owns it."""
     owners: dict[TopicPartition, tuple[int, str]] = {}
     for member in members:
         claim = member.subscription.generation, member.id
@@ -150,7 +150,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """Of any version. Raises: ProtocolError."""
+    """Decode a subscription of any version. Raises: ProtocolError."""
     try:
         (version,) = INT16.unpack_from(data)
         count, at = LEGACY.count(data, INT16.size, INT16.size)
@@ -171,12 +171,12 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
-    """What a member is given."""
+    """Encode the partitions of one member."""
     return INT16.pack(0) + _put_partitions(tps) + INT32.pack(-1)
 
 
 def decode_assignment(data: Buffer) -> frozenset[TopicPartition]:
-    """Of any version; no bytes are no partitions. Raises: ProtocolError."""
+    """Decode an assignment of any version; no bytes are no partitions. Raises: ProtocolError."""
     try:
         return frozenset(_partitions(data, INT16.size)[0]) if len(data) else frozenset()
     except MALFORMED as error:

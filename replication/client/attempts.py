@@ -52,7 +52,7 @@ async def unless_silent(
 
 
 def failure_of(task: asyncio.Task[None], who: str) -> PylogError | None:
-    """What those hear who wait for a task of `who` that has ended: why it failed. None: it did not."""
+    """The error for callers that wait for a task of `who` that has ended; None: the task did not fail."""
     error = None if task.cancelled() else task.exception()
     if error is None or isinstance(error, PylogError):
         return error

@@ -1,7 +1,7 @@
-"""What a connection needs before its first request, as `Security` says: TLS, and SASL.
+"""TLS and SASL of a connection, before its first request, as `Security` says.
 
-Laws: what no repetition mends is an AuthenticationError, of one line, which shows no password. Certificates are always
-checked, host names unless it was said otherwise. The server's SCRAM signature is checked.
+Laws: an error that no repetition mends is an AuthenticationError of one line, without a password. Certificates are
+always checked, host names unless the settings say otherwise. The server's SCRAM signature is checked.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ async def _converse(security: Security, where: str, say: Callable[[bytes], Await
 
 
 async def refusal(host: str, port: int, security: Security, error: Exception) -> Exception | None:
-    """What there is to say of a connection that was not made, or ended before its first answer; None: `error` says it.
+    """Explain why a connection failed before its first answer; None: `error` says enough.
 
-    An AuthenticationError, or something that is worth another attempt. When the other side has closed the connection, a
-    second one shows whether the port speaks TLS.
+    The result is an AuthenticationError, or an error that is worth another attempt. If the other side has closed the
+    connection, a second connection shows whether the port speaks TLS.
     """
     where, cause = f"{host}:{port}", error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -173,7 +173,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _first_answer(
     host: str, port: int, tls: ssl.SSLContext | None, key: ApiKey, version: int, request: Any
 ) -> Any | None:
-    """What a connection of its own answers to one request; None: it does not."""
+    """Send one request over a connection of its own, and return the answer; None without an answer."""
     try:
         connection = await connect(host, port, timeout_s=PROBE_S, tls=tls)
     except OSError:

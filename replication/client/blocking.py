@@ -21,7 +21,7 @@ End = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Closing(ABC):
-    """What a `with` block closes at its end."""
+    """A context manager that closes itself at the end of its `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +47,7 @@ class Producer(Closing):
         self.close()
 
     def send(self, topic: str, data: pa.Table | pa.RecordBatch) -> Future[dict[int, Extent]]:
-        """As `AsyncProducer.send`; what is added to the future by `add_done_callback` runs in the client's thread."""
+        """Forward to `AsyncProducer.send`; callbacks of the future run in the client's thread."""
 
         async def send() -> Future[dict[int, Extent]]:
             future: Future[dict[int, Extent]] = Future()
@@ -57,11 +57,11 @@ class Producer(Closing):
         return self._run(send())  # type: ignore[no-any-return]
 
     def flush(self) -> None:
-        """As `AsyncProducer.flush`."""
+        """Forward to `AsyncProducer.flush`."""
         self._run(self._producer.flush())
 
     def close(self) -> None:
-        """As `AsyncProducer.close`."""
+        """Forward to `AsyncProducer.close`."""
         self._run(self._end())
 
 
@@ -75,7 +75,7 @@ class TransactionalProducer(Closing):
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """As `AsyncTransactionalProducer.partitions`."""
+        """Forward to `AsyncTransactionalProducer.partitions`."""
         return self._producer.partitions
 
     def append(
@@ -86,16 +86,16 @@ class TransactionalProducer(Closing):
         partitioner: str = "murmur3",
         compression: str | None = None,
     ) -> dict[int, Extent]:
-        """As `AsyncTransactionalProducer.append`."""
+        """Forward to `AsyncTransactionalProducer.append`."""
         appended = self._producer.append(topic, data, partitioner=partitioner, compression=compression)
         return self._run(appended)  # type: ignore[no-any-return]
 
     def flush(self) -> None:
-        """As `AsyncTransactionalProducer.flush`."""
+        """Forward to `AsyncTransactionalProducer.flush`."""
         self._run(self._producer.flush())
 
     def close(self) -> None:
-        """As `AsyncTransactionalProducer.close`."""
+        """Forward to `AsyncTransactionalProducer.close`."""
         self._run(self._end())
 
 
@@ -117,36 +117,36 @@ class Consumer(Closing):
                 yield rows
 
     def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
-        """As `AsyncConsumer.poll`."""
+        """Forward to `AsyncConsumer.poll`."""
         return self._run(self._consumer.poll(timeout_ms))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """As `AsyncConsumer.commit`."""
+        """Forward to `AsyncConsumer.commit`."""
         self._run(self._consumer.commit(offsets))
 
     @property
     def assignment(self) -> Tps:
-        """As `AsyncConsumer.assignment`."""
+        """Forward to `AsyncConsumer.assignment`."""
         return self._consumer.assignment
 
     def position(self, tp: TopicPartition) -> int:
-        """As `AsyncConsumer.position`."""
+        """Forward to `AsyncConsumer.position`."""
         return self._consumer.position(tp)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """As `AsyncConsumer.seek`."""
+        """Forward to `AsyncConsumer.seek`."""
         self._run(_done(lambda: self._consumer.seek(tp, offset)))
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """As `AsyncConsumer.pause`."""
+        """Forward to `AsyncConsumer.pause`."""
         self._run(_done(lambda: self._consumer.pause(tps)))
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
-        """As `AsyncConsumer.resume`."""
+        """Forward to `AsyncConsumer.resume`."""
         self._run(_done(lambda: self._consumer.resume(tps)))
 
     def close(self) -> None:
-        """As `AsyncConsumer.close`."""
+        """Forward to `AsyncConsumer.close`."""
         self._run(self._end())
 
 

@@ -140,7 +140,7 @@ class Cluster:
 
     @property
     def _is_informed(self) -> bool:
-        """Whoever answered last knows the cluster: without a controller a broker has not heard of its topics yet."""
+        """True if the last answer had a controller: without one, a broker does not know its topics yet."""
         return self._cluster is not None and self._cluster.controller != NO_LEADER
 
     @property
@@ -150,11 +150,11 @@ class Cluster:
 
     @property
     def metadata(self) -> ClusterMetadata | None:
-        """What was heard last of the cluster itself."""
+        """The latest metadata of the cluster itself."""
         return self._cluster
 
     async def leader(self, tp: TopicPartition, backoff: Backoff | None = None) -> PartitionLeader:
-        """Who leads the partition, as far as is known. Raises: UnknownTopicError, UnknownPartitionError."""
+        """The known leader of the partition. Raises: UnknownTopicError, UnknownPartitionError."""
         topic = await self.topic(tp.topic, backoff=backoff)
         if tp.partition not in topic.leaders:
             topic = await self.topic(tp.topic, is_fresh=True, backoff=backoff)
@@ -203,11 +203,11 @@ class Cluster:
     async def call_leader(
         self, leader: int, topics: Collection[str], key: ApiKey, request: Any, **bounds: Any
     ) -> Answer:
-        """As `call`, but a leader that is silent is given up as soon as the others say that it leads no more.
+        """Call a leader as `call` does, but give up a silent leader as soon as other brokers name a new one.
 
         A broker that hangs answers nothing, and its session ends long before a request does.
 
-        Raises: as `call`; OSError: it was given up, and every other call that waits on it with it.
+        Raises: as `call`; OSError: the call was given up, with every other call that waits on that connection.
         """
         broker = await self.connection(leader)
         led = {name: {p for p, known in self._leaders_of(name).items() if known.broker == leader} for name in topics}
@@ -293,7 +293,7 @@ class Cluster:
         ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
         what: str,
     ) -> dict[TopicPartition, Found]:
-        """What the leaders of these partitions answer: one request a broker, again for partitions that were refused.
+        """Ask the leaders of these partitions: one request per broker, repeated for partitions that were refused.
 
         `ask` sends one broker its share and returns a result, or an error, for each partition.
 

@@ -33,7 +33,7 @@ Address = tuple[str, int]
 
 
 class KeyType(enum.IntEnum):
-    """What a coordinator keeps, by FindCoordinator's numbers."""
+    """The types of coordinator keys, by FindCoordinator's numbers."""
 
     GROUP = 0
     TRANSACTIONAL_ID = 1
@@ -89,12 +89,12 @@ class Coordinators:
     async def call(
         self, key: Key, api: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
     ) -> Answer:
-        """What the broker that keeps this key answers; asked again while that may help, by `code_of` the answer.
+        """Ask the coordinator of this key, again as long as `code_of` the answer allows.
 
-        All of that within the time of a call; a `timeout_ms` bounds one answer instead, for requests that wait for
-        others.
+        The whole call takes at most the client's timeout; a `timeout_ms` bounds one answer instead, for requests that
+        wait for other members.
 
-        Raises: KafkaError: nobody answered for the key until the deadline, or it may not be seen; UnreachableError,
+        Raises: KafkaError: no coordinator answered in time, or the user may not describe the key; UnreachableError,
         UnsupportedVersionError, ProtocolError.
         """
         backoff = Backoff(asyncio.get_running_loop().time() + self._timeout_s, _FIRST_WAIT_S[key.type])

@@ -117,7 +117,7 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> 
 async def ask_epoch_ends(
     cluster: Cluster, broker: BrokerConnection, epochs: Partitions
 ) -> dict[TopicPartition, int | ErrorCode]:
-    """As `epoch_ends`, asked of one leader, once. Raises: as `BrokerConnection.call`."""
+    """Ask one leader, once, for the ends of leader epochs. Raises: as `BrokerConnection.call`."""
     rows: dict[str, list[dict[str, int]]] = {}
     for tp, epoch in epochs.items():
         known = (await cluster.leader(tp)).epoch
@@ -183,7 +183,7 @@ async def fetch(
 async def fetch_of_epoch(
     leader_epoch: int, cluster: Cluster, tp: TopicPartition, offset: int, end: int, **bounds: Any
 ) -> Fetched:
-    """As `fetch`; `leader_epoch` is that of the leader that named `end`, NO_EPOCH if it is not known.
+    """Fetch as `fetch` does; `leader_epoch` is the epoch of the leader that named `end`, NO_EPOCH if unknown.
 
     Raises: as `fetch`; TruncatedError: there are records of a later epoch below `end`.
     """
@@ -201,7 +201,7 @@ async def fetch_of_epoch(
 async def _answer(
     cluster: Cluster, tp: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
 ) -> PartitionFetched | str:
-    """What the leader answers, or why it has to be asked again. Raises: as `fetch`."""
+    """The leader's answer, or the reason to ask again. Raises: as `fetch`."""
     try:
         answer = await _ask(cluster, tp, offset, isolation, max_bytes)
     except LOST as error:
@@ -247,9 +247,9 @@ async def ask_replica(
     isolation: Isolation,
     max_bytes: int,
 ) -> dict[TopicPartition, PartitionFetched]:
-    """What one broker answers to a fetch, whether it leads these partitions or is only near.
+    """Fetch from one broker, the leader of these partitions or a nearest replica.
 
-    When a near one fails, and where it has not the offset, the leaders are asked next.
+    If a nearest replica fails, or does not have the offset, the next fetch goes to the leader.
 
     Raises: as `Cluster.call_leader`; KafkaError: the whole request was refused; UnknownTopicError.
     """

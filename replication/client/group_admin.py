@@ -38,7 +38,7 @@ class ListedGroup(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """Who reads what. `partitions` is empty while the group rebalances."""
+    """A member of a group. `partitions` is empty while the group rebalances."""
 
     id: str
     instance_id: str | None

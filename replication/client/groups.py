@@ -27,7 +27,7 @@ class Committed(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Who commits. The default is nobody: taken from whoever asks, as long as the group has no members."""
+    """The member that commits. The default is no member: accepted from any client while the group has no members."""
 
     generation: int = -1
     id: str = ""
@@ -106,7 +106,7 @@ async def committed(
 
 
 def by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
-    """What requests have of partitions: a row for each topic, with its name and in `field` those of its partitions."""
+    """The rows of a request, one per topic, with the topic's name and the rows of its partitions in `field`."""
     return [{"name": name, field: found} for name, found in rows_by_topic(rows.items()).items()]
 
 
@@ -115,7 +115,7 @@ def _group_of(answer: Any) -> Any:
 
 
 def _code(answer: Any) -> ErrorCode:
-    """What is wrong with the whole answer: brokers say it once, or of every partition."""
+    """The error of the whole answer: brokers give it once, or in every partition."""
     found = _group_of(answer)
     rows = (row for topic in found.topics for row in topic.partitions)
     codes = (each.error_code.value for each in (found, *rows) if hasattr(each, "error_code"))

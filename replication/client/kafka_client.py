@@ -142,11 +142,11 @@ class KafkaClient(Closing):
         return self._cluster.metadata.cluster_id
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """As `topics.add_partitions`."""
+        """Forward to `topics.add_partitions`."""
         self._run(add_partitions(self._cluster, name, partitions))
 
     def overrides(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-        """As `settings.topic_overrides`."""
+        """Forward to `settings.topic_overrides`."""
         return self._run(topic_overrides(self._cluster, topics))
 
     def extents(
@@ -165,11 +165,11 @@ class KafkaClient(Closing):
     def offsets(
         self, wanted: Mapping[TopicPartition, AskedTime], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> dict[TopicPartition, FoundOffset]:
-        """As `fetching.list_offsets`."""
+        """Forward to `fetching.list_offsets`."""
         return self._run(list_offsets(self._cluster, wanted, isolation=isolation))
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As `fetching.epoch_ends`."""
+        """Forward to `fetching.epoch_ends`."""
         return self._run(epoch_ends(self._cluster, epochs))
 
     # ------------------------------------------------------------------ groups
@@ -177,13 +177,13 @@ class KafkaClient(Closing):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:
-        """As `groups.committed`."""
+        """Forward to `groups.committed`."""
         return self._run(committed(self._cluster, group, partitions))
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed], *, timeout_ms: int | None = None) -> None:
-        """As `groups.commit`, for a group that has no members; `timeout_ms` if it is less than the client's.
+        """Forward to `groups.commit`, for a group without members; `timeout_ms` if it is less than the client's.
 
-        Raises: as that; TimeoutError: it was not answered in `timeout_ms`, and may be stored all the same.
+        Raises: as that; TimeoutError: no answer came within `timeout_ms`; the offsets may be stored all the same.
         """
 
         async def bounded() -> None:
@@ -362,28 +362,28 @@ class KafkaClient(Closing):
     def init_producer(
         self, transactional_id: str, *, timeout_ms: int, is_two_phase: bool = False, keeps: bool = False
     ) -> BegunProducer:
-        """As `transactions.init_producer`."""
+        """Forward to `transactions.init_producer`."""
         begun = transactions.init_producer(
             self._cluster, transactional_id, timeout_ms=timeout_ms, is_two_phase=is_two_phase, keeps=keeps
         )
         return self._run(begun)
 
     def end_transaction(self, transactional_id: str, pair: Pair, *, commits: bool) -> None:
-        """As `transactions.end_transaction`."""
+        """Forward to `transactions.end_transaction`."""
         self._run(transactions.end_transaction(self._cluster, transactional_id, pair, commits=commits))
 
     def describe_transactions(self, ids: Collection[str]) -> dict[str, DescribedTransaction] | None:
-        """As `transactions.describe_transactions`."""
+        """Forward to `transactions.describe_transactions`."""
         return self._run(transactions.describe_transactions(self._cluster, ids))
 
     def list_transactions(self, *, states: Iterable[str] = ()) -> list[ListedTransaction] | None:
-        """As `transactions.list_transactions`."""
+        """Forward to `transactions.list_transactions`."""
         return self._run(transactions.list_transactions(self._cluster, states=states))
 
     # ------------------------------------------------------------------ the loop
 
     def run(self, act: Callable[[Cluster], Coroutine[Any, Any, Found]]) -> Found:
-        """What `act` returns: it is run in the client's event loop, with its cluster."""
+        """Run `act` in the client's event loop, with its cluster, and return the result."""
         return self._run(act(self._cluster))
 
     async def _stop(self) -> None:

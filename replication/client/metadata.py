@@ -14,7 +14,7 @@ NO_EPOCH = -1
 
 
 class PartitionLeader(NamedTuple):
-    """Who leads a partition: NO_LEADER if nobody does. `epoch` is NO_EPOCH where the broker is older than Kafka 2.1."""
+    """A partition's leader: NO_LEADER if it has none. `epoch` is NO_EPOCH if the broker is older than Kafka 2.1."""
 
     broker: int
     epoch: int = NO_EPOCH

@@ -34,7 +34,7 @@ class ReadReplicas:
         self._leaders_until: dict[TopicPartition, float] = {}
 
     def rack(self, tps: Iterable[TopicPartition]) -> str:
-        """What a request for these tells of the rack: nothing, if one of them is to come from its leader now."""
+        """The rack to name in a request for these partitions; "" while one of them must be read from its leader."""
         now = asyncio.get_running_loop().time()
         return "" if any(self._leaders_until.get(tp, now) > now for tp in tps) else self._rack
 

@@ -113,7 +113,7 @@ class _Shares:
         self._partition, self._ends, self._promises = partition, ends, promises
 
     def answered(self, first: int, count: int, outcome: int | PylogError) -> None:
-        """As `producing.Answered`."""
+        """Forward to `producing.Answered`."""
         at, end, i = first, first + count, bisect_right(self._ends, first)
         while at < end:
             upper = min(end, self._ends[i])
@@ -125,7 +125,7 @@ class _Shares:
 
 
 class _Kind(NamedTuple):
-    """What rows must have in common to be encoded together."""
+    """The common properties of rows that are encoded together."""
 
     topic: str
     partitions: int
@@ -378,7 +378,7 @@ class AsyncProducer:
     # ------------------------------------------------------------------- ending
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever waits for an answer must hear that none will come."""
+        """Fail all waiting sends when the sender task has failed."""
         if (error := failure_of(task, "the producer")) is not None:
             self._fail(error)
 

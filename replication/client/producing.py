@@ -184,7 +184,7 @@ class Sender:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever waits for an answer must hear that none will come."""
+        """Fail all waiting batches when a task of the sender has failed."""
         self._tasks.discard(task)
         if (error := failure_of(task, "the producer")) is not None:
             logger.error("the producer failed", exc_info=task.exception())
@@ -235,7 +235,7 @@ class Sender:
         return len(state.sent) < (IN_FLIGHT if state.is_known and not is_again else 1)
 
     async def _leader(self, state: _Partition) -> int | None:
-        """Who leads the partition; None if nobody does, or it is not to be had: then all that waits has failed."""
+        """The partition's leader; None if it has none, or cannot be found: then all waiting batches have failed."""
         try:
             leader = (await self._cluster.leader(state.tp)).broker
         except PylogError as error:
@@ -298,7 +298,7 @@ class Sender:
                 self._refused(state, batch, _refusal(found, state.tp, self._transaction))
 
     async def _answers(self, leader: int, taken: dict[_Partition, _Batch]) -> dict[TopicPartition, Any]:
-        """What the leader says of each partition; nothing with acks=0. Raises: as `Cluster.call_leader`."""
+        """The leader's answer for each partition; empty with acks=0. Raises: as `Cluster.call_leader`."""
         topics = rows_by_topic((s.tp, ProducePartition(s.tp.partition, batch.data)) for s, batch in taken.items())
         left_s = min(batch.deadline for batch in taken.values()) - asyncio.get_running_loop().time()
         request = ProduceRequest(

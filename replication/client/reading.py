@@ -305,7 +305,7 @@ class PartitionReader:
         self._changed.set()
 
     def _made_again(self, tp: TopicPartition, topic_id: str) -> None:
-        """What was read is gone with its topic, and another one has its name."""
+        """Note that the topic was deleted and created again under its name, after records of it were read."""
         self._ids[tp] = topic_id
         self._ahead[tp].clear()
         offset = self.positions[tp].offset

@@ -96,9 +96,9 @@ PLAINTEXT = Security()
 
 
 def security_of(given: Mapping[str, str], prefix: str = "") -> Security:
-    """What these settings say; none of them: PLAINTEXT. `prefix` stands before their names in errors.
+    """Parse these settings; no settings are PLAINTEXT. `prefix` precedes their names in errors.
 
-    Raises: InvalidConfigError: one is unknown, not spoken here, or means nothing beside the others.
+    Raises: InvalidConfigError: a setting is unknown, not supported, or has no effect beside the others.
     """
     try:
         return _security_of({name: value.strip() for name, value in given.items()})
@@ -107,7 +107,7 @@ def security_of(given: Mapping[str, str], prefix: str = "") -> Security:
 
 
 def hint_of(name: str) -> str:
-    """What to write for a setting of this name that is not taken; "" if it is none of TLS or SASL."""
+    """The hint for a setting of this name that is not supported; "" if it is no setting of TLS or SASL."""
     if name in _HINTS:
         return _HINTS[name]
     if name.startswith(("ssl.", "sasl.", "security.")):

@@ -63,7 +63,7 @@ async def topic_settings(cluster: Cluster, topic: str) -> TopicSettings:
 
 
 async def topic_overrides(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What each of these topics has set for itself; one whose settings may not be seen is left out.
+    """The topics' own settings; topics whose settings the user may not describe are left out.
 
     Raises: UnreachableError.
     """

@@ -18,7 +18,7 @@ BROKERS_DEFAULT = -1
 
 
 class PartitionReplicas(NamedTuple):
-    """Who has a partition. `leader` is NO_LEADER if nobody leads it; `offline`: the replicas that cannot be reached."""
+    """A partition's replicas. `leader` is NO_LEADER if there is none; `offline`: replicas that cannot be reached."""
 
     leader: int
     leader_epoch: int

@@ -47,7 +47,7 @@ _REMEDIES = {
 
 
 class Pair(NamedTuple):
-    """What each batch of a producer bears: a higher epoch fences the lower ones."""
+    """A producer's id and epoch, in each of its batches: a higher epoch fences the lower ones."""
 
     producer_id: int
     epoch: int
@@ -168,9 +168,9 @@ async def end_transaction(cluster: Cluster, transactional_id: str, pair: Pair, *
 
 
 async def end_transactions(cluster: Cluster, pairs: Mapping[str, Pair], *, commits: bool) -> dict[str, KafkaError]:
-    """As `end_transaction` for each of these ids, all at once; what was refused, by id.
+    """End the transactions of these ids, all at once, as `end_transaction` does; return the errors by id.
 
-    Raises: KafkaError: an id may not be seen; UnreachableError.
+    Raises: KafkaError: the user may not describe an id; UnreachableError.
     """
 
     async def end(name: str, pair: Pair) -> KafkaError | None:
@@ -253,7 +253,7 @@ async def _call(cluster: Cluster, transactional_id: str, api: ApiKey, request: A
 
 
 def _code(answer: Any) -> ErrorCode:
-    """What is wrong with the whole answer. Of partitions that were refused together, one has the reason."""
+    """The error of the whole answer. If partitions were refused together, only one of them has the reason."""
     topics = getattr(answer, "results_by_topic_v3_and_below", ())
     rows = [row.partition_error_code.value for topic in topics for row in topic.results_by_partition]
     codes = rows or [answer.error_code.value]
@@ -265,12 +265,12 @@ def _refusal(code: int, transactional_id: str, api: ApiKey) -> KafkaError:
 
 
 def remedy_of(code: int) -> str:
-    """What to do about this error of a transaction, to be put behind what failed; empty where nobody knows."""
+    """The remedy for this error of a transaction, as the end of a message; "" if there is none."""
     return f": {_REMEDIES[ErrorCode(code)]}" if code in _REMEDIES else ""
 
 
 async def _described(cluster: Cluster, names: list[str]) -> Any:
-    """What the broker that keeps the first of these says of all."""
+    """The descriptions of all of these ids, from the coordinator of the first."""
 
     def code_of(answer: Any) -> ErrorCode:
         codes = {row.transactional_id: row.error_code.value for row in answer.transaction_states}
@@ -295,7 +295,7 @@ def _described_of(row: Any) -> DescribedTransaction:
 
 
 async def _coordinators(cluster: Cluster, backoff: Backoff) -> tuple[Mapping[int, PartitionLeader], Collection[int]]:
-    """Who keeps which share of the ids, as far as that may be seen, and all brokers."""
+    """The leaders of the partitions of `__transaction_state`, as far as the user may see them, and all brokers."""
     leaders: Mapping[int, PartitionLeader] = {}
     with contextlib.suppress(UnknownTopicError, KafkaError):  # nobody has begun one, or it may not be seen
         leaders = (await cluster.topic(TRANSACTIONS_TOPIC, is_fresh=True, backoff=backoff)).leaders

@@ -268,7 +268,7 @@ def decode_controller_epoch(data: bytes) -> int:
 
 
 def encode_cluster_id(cluster_id: str, level: int = 0, former: bytes | None = None) -> bytes:
-    """As Kafka 0.10 writes it; from level 1 on, in another key."""
+    """Encode the node as Kafka 0.10 does; from level 1 on, under another key."""
     if level == 0:
         return _encode({"version": "1", "id": cluster_id})
     return _encode({"version": "1", "id": [_TOO_OLD], "cluster_id": cluster_id}, former)
@@ -385,7 +385,7 @@ def decode_partitions(path: str, data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def encode_election(election: Election) -> bytes:
-    """As Kafka writes it; `unclean` only where it is asked for. Who does not know that elects preferred replicas."""
+    """Encode the node as Kafka does; `unclean` only if requested. Readers that ignore it elect preferred replicas."""
     flag = {"unclean": True} if election.is_unclean else {}
     return _encode({"version": 1, "partitions": _named(election.partitions), **flag})
 

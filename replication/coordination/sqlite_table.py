@@ -56,7 +56,7 @@ PRAGMA user_version = {FORMAT};
 
 
 class Seen(NamedTuple):
-    """What a watch compares: the creation of a node, and its version or the last change of its children."""
+    """The state that a watch compares: a node's creation, and its version or the last change of its children."""
 
     creation: int
     state: int

@@ -28,7 +28,7 @@ def not_heard() -> KafkaError:
 
 
 class PartitionMapping:
-    """Of `topic`; `tree` returns that of the session, None while there is none.
+    """The partition of `topic` for each name; `tree` returns the session's tree, None while there is no session.
 
     Call `look` when the metadata has changed, `end` when the broker stops.
     """

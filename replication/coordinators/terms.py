@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 
 class Loading(Protocol):
-    """What is built of the records of a partition, in their order. Raises: UnknownRecordError: it cannot be."""
+    """The state built from the records of a partition, in order. Raises UnknownRecordError if one cannot be read."""
 
     unknown: Counter[str]  # how many records there are of each type that is not known
 

@@ -181,7 +181,7 @@ class Admission:
             self.loop.call_soon(self._wake_waiting)
 
     def _wake_waiting(self) -> None:
-        """As many as there is room for. Whoever cannot go on remains the first."""
+        """Resume as many connections as there is room for. A connection that cannot go on remains the first."""
         self._is_waking = False
         while self._for_room and self.has_room:
             self._for_room.popitem(last=False)[0].go_on()

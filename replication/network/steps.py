@@ -71,9 +71,9 @@ async def in_steps(items: Iterable[Item], size: int = STEP_ITEMS) -> AsyncIterat
 
 
 async def all_of(act: Callable[[Item], Awaitable[Found]], items: Iterable[Item]) -> list[Found]:
-    """What `act` returns for every item, in their order. Begun in steps; at most AT_ONCE wait at a time.
+    """Await `act` for every item; return the results in order. Begin in steps, with at most AT_ONCE in progress.
 
-    When one raises, nothing more is begun, and that is raised once those that were have ended.
+    If one raises, no further call begins; the error is raised once those in progress have ended.
     """
     found: dict[int, Found] = {}
     failed: list[BaseException] = []

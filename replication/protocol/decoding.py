@@ -113,7 +113,7 @@ OneBatch: TypeAlias = tuple[int, int, str, int, memoryview]
 
 
 def produce_one(version: int, buffer: memoryview, at: int) -> OneBatch | None:
-    """What a request for one partition says, of no transaction; None: it is another one, see `produce_request`."""
+    """Decode a request for one partition without a transaction; None: another request, see `produce_request`."""
     return _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
 
 

@@ -66,7 +66,7 @@ class _FromController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartitionState:
-    """What the state node of a partition says, with its replicas. `zk_version` is the version of that node."""
+    """The state node of a partition, and its replicas. `zk_version` is the version of that node."""
 
     partition_index: int = _of("int32")
     controller_epoch: int = _of("int32")

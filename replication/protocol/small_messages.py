@@ -107,7 +107,7 @@ OneOffset: TypeAlias = tuple[str, int, str, int, str, int, int, int, str]
 
 
 def commit_one(version: int, buffer: Buffer, at: int) -> OneOffset | None:
-    """What a commit for one partition says, by no static member; None: another one, see `offset_commit_request`."""
+    """Decode a commit for one partition without a static member; None: another one, see `offset_commit_request`."""
     return _one_offset_compact(buffer, at) if version >= COMMIT_FLEXIBLE else _one_offset(version, buffer, at)
 
 

@@ -59,7 +59,7 @@ def _partition(row: ib.LeaderAndIsrPartition | ib.UpdateMetadataPartition) -> by
 
 @lru_cache(maxsize=1024)
 def _layout(isr: int, replicas: int) -> struct.Struct:
-    """Of a partition: its index, three epochs and the leader, the ISR, the node's version, the replicas."""
+    """The layout of a partition: its index, three epochs and the leader, the ISR, the node's version, the replicas."""
     return struct.Struct(f">iiiiB{isr}iiB{replicas}i")
 
 

@@ -185,14 +185,14 @@ class ReplicaManager:
         return role if type(role) is Leader else None
 
     def _shown(self, tp: TopicPartition) -> Leader | Bystander:
-        """What an examiner reads: the leader, or any replica that knows of a leader epoch. Raises: KafkaError."""
+        """The replica that an examiner reads: the leader, or any that knows a leader epoch. Raises: KafkaError."""
         found = self.partition(*tp)
         if isinstance(found.role, Leader) or found.known_leader_epoch is None:
             return found.leader
         return Bystander(found.replica, found.known_leader_epoch)
 
     def _nearest(self, tp: TopicPartition) -> Leader | nearest.ShownFollower:
-        """What a consumer of a rack reads: the leader, or the follower here. Raises: KafkaError: as `leader`."""
+        """The replica that a consumer with a rack reads: the leader, or the follower here. Raises: as `leader`."""
         found = self._set.partitions.get(tp)
         role = found.role if found is not None else None
         return nearest.ShownFollower(role) if isinstance(role, Follower) else self.leader(tp)

@@ -54,7 +54,7 @@ def elect(client: KafkaClient, wanted: Collection[tuple[str, int]] | None, *, is
 
 
 async def _leaders(cluster: Cluster, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Who leads these now; whoever answers may hear of an election a moment later than the one who was asked for it."""
+    """The present leaders; brokers that were not asked for the election may learn of it a moment later."""
     backoff = cluster.backoff()
     while True:
         topics = await topic_replicas(cluster) if tps else {}

@@ -164,7 +164,7 @@ def _checked(start: int, first: int, end: int, tp: TopicPartition) -> int:
 
 
 class _Copy:
-    """What was copied of each topic is in `done`."""
+    """The copying of topics; `done` counts the copied records of each."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ _CSV = "a line for each partition is wanted: TOPIC,PARTITION,OFFSET"
 
 
 class Place(enum.Enum):
-    """What a new offset is told by."""
+    """The ways to give a new offset."""
 
     EARLIEST = enum.auto()
     LATEST = enum.auto()

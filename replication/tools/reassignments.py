@@ -108,16 +108,16 @@ def copied(client: KafkaClient, moving: Mapping[TopicPartition, Moving]) -> tupl
 
 
 class Throttle(NamedTuple):
-    """Of a plan: what is written to each topic, and the brokers that copy."""
+    """The throttle of a plan: the settings of each topic, and the brokers that copy."""
 
     topics: Mapping[str, Mapping[str, str]]  # topic -> setting -> the replicas in it
     brokers: tuple[int, ...]
 
 
 def throttle_of(wanted: Plan, before: Plan) -> Throttle:
-    """What holds a plan back, given the replicas that its partitions have, those that come left out.
+    """The throttle of this plan, given the replicas `before` it; replicas that join are throttled as followers.
 
-    All that a partition has may lead it while the others copy.
+    Every present replica is throttled as a leader, because it may lead while the others copy.
     """
     topics: dict[str, dict[str, list[str]]] = {}
     for tp, replicas in sorted(wanted.items()):

@@ -74,7 +74,7 @@ class _Stop(Enum):
 
 
 def _compare_each(offset: int, end: int, chunks: Mapping[int, Buffer], *, is_compacted: bool) -> Compared:
-    """As `compare`, batch by batch: a replica with a finding is compared no further."""
+    """Compare batch by batch; a replica with a finding is compared no further."""
     walks = {broker: _sound(chunk, end) for broker, chunk in chunks.items()}
     heads: dict[int, _Batch | _Stop] = {}
     findings: list[Finding] = []

@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 class Period(NamedTuple):
-    """Who led a partition from `time` on, and who was in sync. `leader` -1: nobody."""
+    """The leader of a partition from `time` on, and its ISR. `leader` -1: none."""
 
     time: str
     leader: int

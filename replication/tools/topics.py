@@ -118,7 +118,7 @@ def create(
     config: Mapping[str, str],
     assignments: Sequence[Assignment] = (),
 ) -> None:
-    """As `client.topics.create_topic`."""
+    """Forward to `client.topics.create_topic`."""
     replicas = BROKERS_DEFAULT if replication_factor is None else replication_factor
     client.run(
         lambda cluster: create_topic(
@@ -147,5 +147,5 @@ def alter(
 
 
 def delete(client: KafkaClient, name: str) -> None:
-    """As `client.topics.delete_topic`."""
+    """Forward to `client.topics.delete_topic`."""
     client.run(lambda cluster: delete_topic(cluster, name))

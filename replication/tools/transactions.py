@@ -93,7 +93,7 @@ def hanging(client: KafkaClient, topics: Iterable[str] | None, *, older_than_ms:
 
 
 def _unended(client: KafkaClient, producers: Collection[int]) -> Mapping[int, DescribedTransaction]:
-    """What coordinators still have to end, by producer id."""
+    """The transactions that coordinators still have to end, by producer id."""
     if not producers:
         return {}
     names = [each.transactional_id for each in _all(client) if each.producer_id in producers]

@@ -1,4 +1,4 @@
-"""What Spark's writers hold of a cluster's transactions: see `BatchTransactions`, without an event loop."""
+"""Transactions of a cluster for Spark's writers, without an event loop: see `BatchTransactions`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ClusterTransactions:
             part.close()
 
     def name_of(self, world: ClusterWorld, batch: Batch) -> protocol.Name:
-        """What is done for the run of this batch."""
+        """The `Name` for the run of this batch."""
         return protocol.Name(world, batch.name, batch.run, self._settings.driver)
 
     def commit(self, prepared: Sequence[PreparedPart], *, origin: str) -> None:
@@ -123,7 +123,7 @@ class ClusterTransactions:
         self.run(release)
 
     def run(self, act: Callable[[ClusterWorld], Coroutine[Any, Any, Found]], *, start: int | None = None) -> Found:
-        """What `act` returns, run in the client's event loop. The topic of decisions is read from `start` on."""
+        """Run `act` in the client's event loop, and return its result. The decision topic is read from `start` on."""
         settings = self._settings
 
         async def done(cluster: Cluster) -> Found:

@@ -75,7 +75,7 @@ class World(Protocol):
         """EndTxn of all of these; return the refused ones: no transaction of this id and pair can end so."""
 
     async def describe(self, ids: Collection[str]) -> Described:
-        """What coordinators know of these ids; None: the brokers are too old to tell."""
+        """The coordinators' descriptions of these ids; None: the brokers are too old."""
 
     async def listed(self, states: Sequence[str]) -> Collection[str]:
         """The ids that are in these states; none where brokers are too old to tell."""
@@ -85,7 +85,7 @@ class World(Protocol):
 
 
 class Name:
-    """What is done under one name by one run. `driver` is the process that drives it, for an abort without messages."""
+    """The work of one run under one name. `driver` is the process that drives it, for an abort without messages."""
 
     def __init__(self, world: World, name: str, run: str, driver: str = "") -> None:
         self._world, self._name, self._run, self._driver = world, name, run, driver

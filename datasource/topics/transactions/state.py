@@ -1,4 +1,4 @@
-"""What is known of the name that batches are written under: its run, and its last decision. Values in, values out.
+"""The state of the name that batches are written under: its run, and its last decision. Values in, values out.
 
 A *name* is that of a query, or `txnId`. A *run* is one life of the program that writes under it. An *attempt* is the
 transaction of one task attempt. The topic of decisions keeps the last state of each name, by its name as key.

@@ -1,7 +1,7 @@
-"""What a crash left of snapshots and transaction indexes is made to agree with the batches again, or compared.
+"""Repair of producer snapshots and transaction indexes after a crash: both must agree with the batches.
 
-Batches are the truth: what was fsynced with them is believed when its checksum is right, what lies above the recovery
-point is compared with what the batches say.
+Batches are the truth. Snapshots and indexes that were fsynced with them are trusted if their checksum is right;
+above the recovery point both are compared with the batches.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class ProducerTracker:
             self._mutex.release()
 
     def check(self, view: DirectoryView, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
-        """As `ProducerStates.check`, at the end of this view."""
+        """Call `ProducerStates.check` at the end of this view."""
 
         def is_stored(offset: int, wanted: Sequence[BatchHeader]) -> bool:
             found = self._walk(view, offset)

@@ -72,7 +72,7 @@ class Table:
 
 
 class ClosedSegments:
-    """What is known of the closed segments of one view, and of those that the holder of the lock makes of it.
+    """The known facts about the closed segments of one view, and about those that a lock holder derives from it.
 
     `bases` and `known` are of the view before, which a listing has replaced.
     """

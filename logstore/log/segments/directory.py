@@ -45,7 +45,7 @@ SEGMENTS_KEPT = 64
 
 
 class DirectoryView(NamedTuple):
-    """What one look showed: segments by base offset, and the end of the last one, the active segment.
+    """The result of one look at the directory: segments by base offset, and the end of the last, the active one.
 
     `directory` and `active` are the stats that this rests on; None: look again before relying on it. `start_mark` is
     the checkpoint of the log start; `aside` are files on their way into the log, or out of it. `snapshots` are the
@@ -304,7 +304,7 @@ class PartitionDirectory:
             return self._look_once(NOTHING)
 
     def _look_once(self, known: DirectoryView) -> DirectoryView:
-        """As `_look`; FileNotFoundError: others changed the log between two looks at it."""
+        """Look once. Raises: FileNotFoundError: another process changed the log between two looks."""
         now = known
         if known.directory is None or self.env.files.stat(self.path) != known.directory:
             _, now = self._list(known)

@@ -222,7 +222,7 @@ def _check_sound(files: PartitionDirectory, view: DirectoryView, closed: Table, 
 
 
 def closed_in(files: PartitionDirectory, view: DirectoryView) -> tuple[Table, int]:
-    """What is known of the segments that are not active, and how many these are.
+    """The known facts about the segments that are not active, and the number of these segments.
 
     Raises: FileNotFoundError: one of them is gone.
     """

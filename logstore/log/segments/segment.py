@@ -379,7 +379,7 @@ class Segment:
                 max_bytes = size_bytes = batch.size_bytes
 
     def read_cached(self, offset: int, upper: int, max_bytes: int, position: int, tail: SegmentEnd) -> Slice | None:
-        """As `read`, where a batch at `position` holds the offset, and memory has it; None: `read` it.
+        """Read from memory, as `read` does, if a batch at `position` has the offset; None: call `read`.
 
         There are whole batches up to `tail`, and this is the last segment of its log.
         """

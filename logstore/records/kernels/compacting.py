@@ -125,9 +125,9 @@ class Rules(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What stays of one batch: records and tombstones among them, their bytes, their largest timestamp.
+    """The kept part of one batch: its numbers of records and tombstones, its bytes, its largest timestamp.
 
-    They are copied only if something goes.
+    The records are copied only if others are removed.
     """
 
     error: int

@@ -1,4 +1,4 @@
-"""What a batch of rows holds, whatever their order: the sum of a hash per row."""
+"""A checksum of rows that ignores their order: the sum of a hash per row."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Columns(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What is in [0, end): `rows` and `bytes` of uncompressed batches are upper bounds for `decode`."""
+    """The content of [0, end): `rows` and `bytes` of uncompressed batches are upper bounds for `decode`."""
 
     error: int
     end: int
@@ -106,7 +106,7 @@ class Scanned(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What was written; or `error`, and the `position` of its batch."""
+    """The numbers of rows and bytes written; or `error`, and the `position` of its batch."""
 
     error: int
     position: int
@@ -185,7 +185,7 @@ def _fields_error(at: int, size: int) -> int:
 
 @kernel(PAIR(I64, I64, I64, I64))
 def walk(address: int, size: int, start: int, upper: int) -> tuple[int, int]:
-    """What `batch.whole_bytes` returns of the `size` bytes at `address`."""
+    """Compute `batch.whole_bytes` of the `size` bytes at `address`."""
     end = position = start
     while end <= size - HEADER_BYTES:
         length = be32(address + end + LENGTH_AT) + LENGTH_END

@@ -1,4 +1,4 @@
-"""What the events in the journal of transactions do: the state after each, and the one event that stands for all.
+"""The effects of the events in the journal of transactions, and the snapshot event that replaces all earlier ones.
 
 `applied` is a pure fold. An event about something forgotten does nothing.
 """

@@ -51,5 +51,5 @@ class Liveness:
 
 
 def task_of(name: str, batch_id: int, run: str) -> str:
-    """What a process announces while it runs a task of this batch."""
+    """The announcement of a process that runs a task of this batch."""
     return json.dumps([name, batch_id, run])

@@ -52,7 +52,7 @@ class Holders:
             self._env.files.write(self._directory / self.name(), 0, f"{what}\n".encode())
 
     def announced(self) -> set[str]:
-        """What the living processes announce."""
+        """The announcements of the processes that are alive."""
         names = [name for name in self._env.files.list(self._directory).names if self.is_held(name)]
         return {_read(self._env, str(self._directory / name)).partition("\n")[0] for name in names}
 

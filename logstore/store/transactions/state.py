@@ -1,4 +1,4 @@
-"""What is known of transactions: who may write what, what was decided. Values in, values out.
+"""The state of transactions: writers and decisions. Values in, values out.
 
 An *attempt* is one writer's part of a batch, with a producer id and epoch of its own; a *batch* is what becomes
 visible as a whole, under (transaction name, batch id); a *run* is one life of the program that writes the batches of

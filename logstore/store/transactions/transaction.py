@@ -20,7 +20,7 @@ Part = tuple[int, Any]  # a partition, and the numbers of its rows
 
 
 class Coordinator(Protocol):
-    """What a transaction asks of `Transactions`, which says what each does."""
+    """The part of `Transactions` that a transaction calls; `Transactions` documents the methods."""
 
     def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt: ...
     def extend(self, attempt: TransactionAttempt, more: tuple[Partition, ...]) -> TransactionAttempt: ...

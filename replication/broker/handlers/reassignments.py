@@ -79,7 +79,7 @@ class ReassignmentHandlers:
     async def _request(
         self, tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
     ) -> frozenset[TopicPartition]:
-        """As `reassignments.request`, if the brokers have room for the new replicas; otherwise nothing is done."""
+        """Request the reassignments if the brokers have room for the new replicas; otherwise do nothing."""
         idle: frozenset[TopicPartition] = frozenset()
 
         async def write(counted: Step) -> None:

@@ -249,7 +249,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class SendStopReplica:
-    """As SendLeaderAndIsr. Answer to a `delete`: ReplicasDeleted."""
+    """A StopReplica, repeated as a SendLeaderAndIsr is. Answer to a `delete`: ReplicasDeleted."""
 
     broker: BrokerId
     broker_epoch: int
@@ -260,7 +260,7 @@ class SendStopReplica:
 
 @dataclass(frozen=True, slots=True)
 class SendUpdateMetadata:
-    """As SendLeaderAndIsr. `brokers` are all live ones."""
+    """An UpdateMetadata, repeated as a SendLeaderAndIsr is. `brokers` are all live ones."""
 
     broker: BrokerId
     broker_epoch: int

@@ -1,4 +1,4 @@
-"""What replicas decide, pure: no log, no socket, no clock.
+"""The decisions of replicas, pure: no log, no socket, no clock.
 
 `isr`: a leader's view of a partition: who is in sync, where the high watermark is. `follower`: where to truncate,
 what to fetch, when to wait. `leadership`: which of a controller's requests counts, and which role it gives. `repair`:

@@ -1,17 +1,18 @@
-"""What becomes of a replica that is damaged: it leaves the ISR, is cut, and copied from the leader; or it is filled.
+"""The repair of a damaged replica: it leaves the ISR, is cut, and copied from the leader; or it is filled.
 
-`step(damaged, event) -> (damaged, effects)`; None stands for a replica that is well. Laws:
+`step(damaged, event) -> (damaged, effects)`; None stands for an intact replica. Laws:
 
-- What was found is noted durably before anything else is done, and until the cut is durable: the next life of the
-  broker begins where this one ended.
+- The damage is noted durably before anything else is done, and until the cut is durable: the broker's next incarnation
+  begins where this one ended.
 - Nothing is cut unless a controller has said, in a leader epoch in which this replica has not fetched, that it follows
-  and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut.
-- Nothing is cut that the leader has not shown before, in that same leader epoch: every batch from where the cut would
-  be, whole. What the leader cannot show may be sound nowhere but in what would be cut here.
-- What the leader cannot show is filled in place, range by range, from whichever replica has it soundly. That changes
-  nothing that is sound, so a leader may do it, too, once nobody has taken over from it in time.
-- A damaged replica follows nobody. It is offline until it was cut, or all of it is filled; then it is told that it is
-  well, and only after that it fetches.
+  and is not in the ISR: leaving is committed then, and the members have the records that are cut. A leader is never
+  cut.
+- Nothing is cut that the leader has not sent before, in that same leader epoch: every whole batch from the place of the
+  cut on. Batches that the leader cannot send may be intact only in the part that would be cut here.
+- Batches that the leader cannot send are filled in place, range by range, from any replica that has them intact. That
+  changes no intact batch, so a leader may do it, too, once no other replica has taken over from it in time.
+- A damaged replica follows no leader. It is offline until it was cut, or all of it is filled; then it is told that it
+  is intact, and only after that it fetches.
 
 ::
 
@@ -91,7 +92,7 @@ class NotCut:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What could be had was filled, by who had it in this leader epoch; `is_sound`: nothing is damaged any more."""
+    """Ranges were filled from other replicas in this leader epoch; `is_sound`: nothing is damaged any more."""
 
     leader_epoch: int
     is_sound: bool
@@ -228,7 +229,7 @@ def _found(state: Damaged | None, event: Found) -> Step:
 
 
 def _next(state: Damaged, *before: Effect, is_late: bool = False) -> Step:
-    """What to try now. Who leads, or is a member, first waits for another to take over."""
+    """The next effect. A leader, or a member of the ISR, first waits for another replica to take over."""
     if not state.is_noted or state.told_in is None or state.is_busy:
         return state, before
     if state.out_in is not None:

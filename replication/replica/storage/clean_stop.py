@@ -1,7 +1,7 @@
-"""What a clean stop notes of each log, in the clean marker: the next start reads no file of a log that is as it was.
+"""The state of each log at a clean stop, in the clean marker: the next start reads no file of an unchanged log.
 
 A start opened each log by a listing and a dozen small reads: most of the time of a broker with thousands of partitions.
-What is noted holds while the stats of the directory and of the active file are the same, as any view of a log does.
+The stored state counts while the stats of the directory and of the active file are the same, as any view of a log does.
 
 ::
 
@@ -39,7 +39,7 @@ class NotedLog(NamedTuple):
 
 
 def note_of(log: Log, now_ms: int) -> NotedLog | None:
-    """What to note of a log that was just flushed; None: it is odd, or too new for its times to tell."""
+    """The state of a log that was just flushed; None: the log is inconsistent, or its times are too new to tell."""
     view, before_ns = log.files.view, now_ms * 1_000_000 - SETTLED_NS
     if view.directory is None or view.aside or view.tail.damage or log.epochs.is_damaged:
         return None
@@ -62,7 +62,7 @@ def _names_of(view: DirectoryView) -> tuple[Any, ...]:
 
 
 def decode(data: bytes) -> dict[TopicPartition, NotedLog]:
-    """What was noted; nothing if it is damaged, or of another version: logs are then looked at."""
+    """Decode the states; empty if they are damaged, or of another version: the logs are then read."""
     version, _, rest = data.partition(b"\n")
     if version != VERSION.encode():
         return {}

@@ -80,7 +80,7 @@ class _Call(Generic[Found]):
 
 
 class JobQueue:
-    """What is to be done for one partition, in order. Belongs to the event loop, but for `running`."""
+    """The jobs of one partition, in order. Belongs to the event loop, except for `running`."""
 
     __slots__ = ("running", "waiting")
 

@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 class IsrUpdates(Protocol):
-    """Who writes ISRs down, and reads what stands. Answers come as events, once each, in the event loop."""
+    """Writes and reads of ISRs in the tree. Answers come as events, once each, in the event loop."""
 
     def write(self, tp: TopicPartition, leader_epoch: int, change: WriteIsr, answered: Callable[[Event], None]) -> None:
         """Write it; answer with IsrWritten or IsrRefused, or never if the outcome cannot be known any more."""

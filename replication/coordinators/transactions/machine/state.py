@@ -18,7 +18,7 @@ NO_TIMEOUT_MS = 2**31 - 1  # as in Kafka: the transactions of a two-phase commit
 
 
 class Phase(enum.StrEnum):
-    """As Kafka names them."""
+    """The states of a transaction, by Kafka's names."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
