@@ -199,7 +199,7 @@ class Cleaner:
             self._out = np.empty(needed, dtype=np.uint8)
 
     def _special(self, data: Buffer, at: int, header: BatchHeader, where: Where) -> tuple[memoryview, int, int]:
-        """The kept bytes of a compressed or transactional batch, or a marker; its number of records before and after."""
+        """The kept bytes of a compressed or transactional batch, or a marker; its records before and after."""
         whole = memoryview(data)[at : at + header.size_bytes]
         if header.is_control:
             _check(data, at, header, where)
