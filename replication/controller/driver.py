@@ -175,7 +175,7 @@ class ControllerLoop:
             self._brokers_answered,
             self._spawn,
         )
-        watches = Watches(tree, unclean_default=self._unclean_default)
+        watches = Watches(tree, lambda: self.state, unclean_default=self._unclean_default)
         self._term = _Term(term, channels, watches)
         self.post(events.Elected(term.controller_epoch))
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from replication.controller.machine import events
+from replication.controller.machine.state import Controller
 from replication.coordination import cluster, features, nodes
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import NoNodeError, Tree, Watch
@@ -24,10 +25,11 @@ Look: TypeAlias = Callable[[Watch], Awaitable[tuple[events.Event, ...]]]
 
 
 class Watches:
-    """The watches of one term. `unclean_default` as in `cluster.read_topics`."""
+    """The watches of one term. `unclean_default` as in `cluster.read_topics`; `known` returns the machine's state."""
 
-    def __init__(self, tree: Tree, *, unclean_default: Callable[[], bool]) -> None:
+    def __init__(self, tree: Tree, known: Callable[[], Controller], *, unclean_default: Callable[[], bool]) -> None:
         self._tree = tree
+        self._known = known
         self._unclean_default = unclean_default
         self._watched_topics: set[str] = set()
         self._reading: list[set[str]] = []  # per read of topics that goes on: the ids that were deleted meanwhile
@@ -51,12 +53,17 @@ class Watches:
         self._watched_topics.clear()
 
     async def brokers(self, watch: Watch) -> tuple[events.Event, ...]:
-        """The registered brokers, and then their offline replicas, so that those of a new broker are known with it."""
+        """The registered brokers; then their offline replicas, and the ISRs of those that lost writes.
+
+        So both are known with a new broker.
+        """
         await self._tree.children(nodes.BROKER_IDS, watch)
         async with self._reading_offline:
             found = self._supporting(*await features.read_registered(self._tree))
             offline = await read_offline(self._tree)
-            return (events.BrokersChanged(tuple(found[broker] for broker in sorted(found)), offline),)
+            live = tuple(found[broker] for broker in sorted(found))
+            states = await self._isrs_of(tuple(self._known().partitions_in_doubt(live)))
+            return (events.BrokersChanged(live, offline, states.partitions),)
 
     def _supporting(self, registered: features.Registered, finalized: Finalized) -> dict[BrokerId, BrokerInfo]:
         """Return the brokers that support the level; each of the others is named once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from replication.controller.machine.events import StateWrite
@@ -90,3 +90,14 @@ class Controller:
     delayed_deletions: frozenset[str] = frozenset()  # they cannot begin yet: see `deletion`
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
     next_rebalance_ms: int | None = None
+
+    def partitions_in_doubt(self, live: Iterable[BrokerInfo]) -> list[TopicPartition]:
+        """Return the partitions of which a new life lost writes: an unheard ISR may count on the former life."""
+        doubtful = {info.id for info in live if info.lost_writes and self.brokers.get(info.id) != info}
+        rows = self.topics.items() if doubtful else ()
+        return [
+            TopicPartition(name, number)
+            for name, topic in rows
+            for number, replicas in topic.partitions.items()
+            if not doubtful.isdisjoint(replicas)
+        ]

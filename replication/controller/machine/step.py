@@ -161,6 +161,7 @@ def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
     dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
     started = sorted(b for b, i in now.items() if b not in draft.brokers or draft.brokers[b].epoch != i.epoch)
     draft.brokers = now
+    newer = _note_states(draft, event.states)
     changed = {} if event.offline is None else _note_offline(draft, event.offline)
     if dead:
         _failed(draft, dead)
@@ -172,6 +173,8 @@ def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
         for tp, move in list(draft.moves.items()):
             if move.is_leaving:
                 drive(draft, tp)  # brokers that are no replicas any more must delete theirs
+    for tp in newer:
+        drive(draft, tp)
     _drive_and_tell_back(draft, changed)
 
 
@@ -355,10 +358,9 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
         accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
         draft.fenced |= {Replica(tp, broker) for broker in draft.offline_of(tp)}
     else:
-        gone = pending.removing | _unsure(draft, tp, result.stored)
         draft.leadership[tp] = result.stored
-        if gone:
-            draft.removals[tp] = draft.removals.get(tp, frozenset()) | gone
+        if pending.removing:
+            draft.removals[tp] = draft.removals.get(tp, frozenset()) | pending.removing
     if tp.topic in draft.deletions:
         deletion.drive(draft, tp)
     elif pending.reason == "offline" and not can_change(draft, tp):
@@ -366,13 +368,6 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
     else:
         drive(draft, tp)
     _tell_written(draft, result, noted, is_new=is_new)
-
-
-def _unsure(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr) -> frozenset[BrokerId]:
-    """Return the members of which this is the first news, and that may have joined before they lost writes."""
-    known = draft.leadership.get(tp)
-    joined = set(stored.isr) - set(known.isr if known is not None else ())
-    return frozenset(b for b in joined if b in draft.brokers and draft.brokers[b].lost_writes)
 
 
 def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:
@@ -393,15 +388,18 @@ def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[Bro
 
 
 def _isr_changed(draft: WorkingState, event: events.IsrChanged) -> None:
-    newer = [
-        (tp, stored)
-        for tp, stored in event.partitions
-        if tp in draft.leadership and stored.version > draft.leadership[tp].version
-    ]
-    draft.leadership.update(newer)
-    draft.tell_metadata([tp for tp, _ in newer])
-    for tp, _ in newer:
+    for tp in _note_states(draft, event.partitions):
         drive(draft, tp)
+
+
+def _note_states(draft: WorkingState, states: Iterable[tuple[TopicPartition, LeaderAndIsr]]) -> list[TopicPartition]:
+    """Take the states that are newer than the known ones, and tell all brokers; return their partitions."""
+    newer = {
+        tp: stored for tp, stored in states if tp in draft.leadership and stored.version > draft.leadership[tp].version
+    }
+    draft.leadership.update(newer)
+    draft.tell_metadata(newer)
+    return list(newer)
 
 
 def _ticked(draft: WorkingState, now_ms: int) -> None:

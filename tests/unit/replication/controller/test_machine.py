@@ -49,6 +49,8 @@ class World:
         self.election = Election()  # one that is unclean
         self.told: dict[tuple[TopicPartition, int], Assignment] = {}  # what a leader knows of its replicas, per epoch
         self.to_delete: list[events.SendStopReplica] = []
+        # Lives that have lost writes while an ISR counted on a former one of the broker, and since.
+        self.tainted: dict[tuple[TopicPartition, int], int] = {}
         self.now_ms = 0
 
     def post(self, event) -> None:
@@ -58,6 +60,7 @@ class World:
         self.state = state
         assert not state.deletions & state.delayed_deletions
         self.check_moves(before)
+        self.check_losses()
         for effect in effects:
             self.check(effect)
             match effect:
@@ -156,6 +159,29 @@ class World:
             is_sound = info is not None and not info.lost_writes and before.leader not in offline
             assert not is_sound, "a sound leader stays in the ISR"
 
+    def check_losses(self) -> None:
+        """(R10) Who is known to have lost writes is about to leave each ISR that counts on a former life of it."""
+        for (tp, broker), epoch in self.tainted.items():
+            info, pending = self.state.brokers.get(broker), self.state.pending.get(tp)
+            is_known = info is not None and info.epoch == epoch and tp in self.state.leadership
+            if is_known and tp.topic not in self.state.deletions:
+                leaving = self.state.removals.get(tp, frozenset()) | (pending.removing if pending else frozenset())
+                assert broker in leaving, f"{tp}: {broker} stays in {self.stored[tp]}"
+
+    def note_brokers(self) -> None:
+        """Tell the controller, as its driver does, of the brokers and of the ISRs of those that lost writes."""
+        live = tuple(self.live.values())
+        doubtful = self.state.partitions_in_doubt(live)
+        states = tuple((tp, self.stored[tp]) for tp in doubtful if tp in self.stored)
+        self.post(events.BrokersChanged(live, dict(self.offline), states))
+
+    def store(self, tp: TopicPartition, state: LeaderAndIsr, *, is_elected: bool) -> None:
+        self.stored[tp] = state
+        is_over = is_elected and (tp, state.leader) in self.tainted  # what it has is the truth from now on
+        for broker in ALL:
+            if is_over or broker not in state.isr:
+                self.tainted.pop((tp, broker), None)
+
     def write(self, order: events.WriteStates | events.WriteReassignment) -> None:
         if order.controller_epoch != self.epoch:
             self.post(events.Fenced())
@@ -174,13 +200,16 @@ class World:
             now = self.stored.get(write.tp)
             accepted = write.state.version == (now.version if now else -1) and write.tp.topic in self.topics
             if accepted:
-                self.stored[write.tp] = replace(write.state, version=write.state.version + 1)
+                self.store(write.tp, replace(write.state, version=write.state.version + 1), is_elected=True)
             results.append(events.WriteResult(write.tp, accepted, self.stored.get(write.tp)))
         self.post(events.StatesWritten(tuple(results)))
 
 
 def register(world: World, broker: int, *, lost_writes: bool) -> None:
+    counted = [(tp, broker) for tp, state in world.stored.items() if broker in state.isr]
+    lost_writes |= any(key in world.tainted for key in counted)  # it says so until that is decided
     world.live[broker] = BrokerInfo(broker, world.next_epoch, lost_writes=lost_writes)
+    world.tainted.update((key, world.next_epoch) for key in counted if lost_writes)
     world.next_epoch += 1
 
 
@@ -199,9 +228,10 @@ def elect(world: World) -> None:
 def leader_writes(world: World, isr: tuple[int, ...], heard: bool) -> None:
     for tp, stored in list(world.stored.items()):
         known = world.told.get((tp, stored.leader_epoch), ())
-        if stored.leader in known:
-            members = (stored.leader, *(b for b in isr if b != stored.leader and b in known))
-            world.stored[tp] = replace(stored, isr=members, version=stored.version + 1)
+        if stored.leader in known and (tp, stored.leader) not in world.tainted:
+            may_join = {*stored.isr, *world.live}  # it admits lives that are registered
+            members = (stored.leader, *(b for b in isr if b != stored.leader and b in known and b in may_join))
+            world.store(tp, replace(stored, isr=members, version=stored.version + 1), is_elected=False)
             if heard:
                 world.post(events.IsrChanged(((tp, world.stored[tp]),)))
 
@@ -211,11 +241,11 @@ def act(world: World, action) -> None:
         case ("dies", broker):
             world.live.pop(broker, None)
             world.offline.pop(broker, None)
-            world.post(events.BrokersChanged(tuple(world.live.values()), dict(world.offline)))
+            world.note_brokers()
         case ("starts", broker, lost, offline):
             register(world, broker, lost_writes=lost)
             write_offline(world, broker, offline)
-            world.post(events.BrokersChanged(tuple(world.live.values()), dict(world.offline)))
+            world.note_brokers()
         case ("offline", broker, offline) if broker in world.live:
             write_offline(world, broker, offline)
             world.post(events.OfflineReplicasChanged(dict(world.offline)))
@@ -225,6 +255,10 @@ def act(world: World, action) -> None:
             world.write(world.orders.pop(number % len(world.orders)))
         case ("isr", isr, heard):
             leader_writes(world, isr, heard)
+        case ("loses", broker):
+            leader_writes(world, ALL, heard=False)
+            register(world, broker, lost_writes=True)
+            world.note_brokers()
         case _:
             ask(world, action)
 
@@ -286,6 +320,7 @@ ACTIONS = st.one_of(
     *[st.tuples(st.just("writes"), st.integers(0, 3))] * 4,
     *[st.tuples(st.just("isr"), st.permutations(ALL).map(tuple), st.booleans())] * 2,
     st.tuples(st.just("isr"), ROW, st.booleans()),
+    st.tuples(st.just("loses"), BROKER),
     st.tuples(st.just("create"), st.permutations([1, 2, 3]).map(tuple)),
     *[st.tuples(st.just("reassign"), TP, ROW, st.booleans())] * 2,
     st.tuples(st.just("cancel"), TP),
@@ -308,7 +343,7 @@ def become_well(world: World, *, anew: bool) -> None:
     if anew or not world.state.is_active or world.state.epoch != world.epoch:
         elect(world)
         return
-    world.post(events.BrokersChanged(tuple(world.live.values()), {}))
+    world.note_brokers()
     world.post(events.TopicsChanged(dict(world.topics)))
     world.post(events.IsrChanged(tuple(world.stored.items())))
     world.post(events.ReassignmentsRequested(dict(world.plans)))
@@ -444,18 +479,42 @@ def test_a_leader_without_its_data_leads_no_more_once_it_shows_that_another_memb
     assert not told_of(effects)
 
 
-def test_who_lost_its_writes_does_not_lead_for_it_was_in_an_isr_that_nobody_told_of():
-    """(R10) The leader admitted broker 3 before that lost power, and died before it told the controller."""
-    one, three = BrokerInfo(1, 1), BrokerInfo(3, 13, lost_writes=True)
+def admitted_before_it_lost_writes():
+    """The leader has admitted broker 3 before that lost power; the controller learns both now."""
+    brokers = {b: BrokerInfo(b, b) for b in (1, 2)}
     topics = {"t": TopicInfo({0: (2, 3, 1)}, "t@1", False)}
     known, stored = LeaderAndIsr(2, 4, (2, 1), 1, 8), LeaderAndIsr(2, 4, (2, 1, 3), 1, 9)
     state, _ = step(Controller(broker=1), events.Elected(2), LIMITS)
-    cluster = events.ClusterState({1: one, 2: BrokerInfo(2, 2), 3: BrokerInfo(3, 3)}, topics, {T0: known})
+    cluster = events.ClusterState({**brokers, 3: BrokerInfo(3, 3)}, topics, {T0: known})
     state, _ = step(state, events.ContextLoaded(cluster, 0), LIMITS)
-    state, _ = step(state, events.BrokersChanged((one, BrokerInfo(2, 2), three)), LIMITS)
-    state, _ = step(state, events.BrokersChanged((one, three)), LIMITS)
-    _, effects = step(state, events.StatesWritten((events.WriteResult(T0, False, stored),)), LIMITS)
+    live = (*brokers.values(), BrokerInfo(3, 13, lost_writes=True))
+    assert state.partitions_in_doubt(live) == [T0]
+    state, effects = step(state, events.BrokersChanged(live, states=((T0, stored),)), LIMITS)
+    assert not state.partitions_in_doubt(live)
+    return state, effects
+
+
+def test_who_lost_its_writes_does_not_lead_for_it_was_in_an_isr_that_nobody_told_of():
+    """(R10) It leaves the ISR at once; the leader dies meanwhile, and broker 1 leads."""
+    state, effects = admitted_before_it_lost_writes()
+    assert not told_of(effects)
+    write = next_write(effects)
+    assert (write.state.leader, write.state.isr, write.state.version) == (2, (2, 1), 9)
+    live = BrokerInfo(1, 1), BrokerInfo(3, 13, lost_writes=True)
+    state, _ = step(state, events.BrokersChanged(live), LIMITS)
+    refused = events.WriteResult(T0, False, replace(write.state, leader_epoch=4, isr=(2, 3, 1), version=10))
+    _, effects = step(state, events.StatesWritten((refused,)), LIMITS)
     assert (next_write(effects).state.leader, next_write(effects).state.isr) == (1, (1,))
+
+
+def test_who_lost_its_writes_joins_again_once_and_stays():
+    """(R10) The leader admits only the life that is registered: what it says from now on is of this one."""
+    state, effects = admitted_before_it_lost_writes()
+    state, _ = step(state, written(next_write(effects)), LIMITS)
+    joined = replace(state.leadership[T0], isr=(2, 1, 3), version=11)
+    state, effects = step(state, events.IsrChanged(((T0, joined),)), LIMITS)
+    assert not state.pending
+    assert state.leadership[T0] == joined
 
 
 def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_says():
