@@ -10,7 +10,7 @@ from logstore.records.batch import Record, build
 from replication.coordination import nodes, topics
 from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.coordinators import terms
-from replication.coordinators.groups import coordinator
+from replication.coordinators.groups import deleted_topics
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import offset_key, offset_value
 from replication.coordinators.groups.machine.state import Committed, Phase
@@ -375,8 +375,8 @@ async def test_offsets_of_a_topic_that_went_while_nobody_kept_the_group_go(tmp_p
         count = len(asked)
         await until(lambda: len(asked) > count + 1)
 
-    monkeypatch.setattr(coordinator, "LOOK_AGAIN_S", 0.05)
-    monkeypatch.setattr(coordinator, "find_missing", find_missing)
+    monkeypatch.setattr(deleted_topics, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(deleted_topics, "find_missing", find_missing)
     async with coordinators(tmp_path, 1) as all_:
         await all_.create([1])
         await all_.loaded(1)
@@ -403,7 +403,7 @@ async def test_offsets_of_a_topic_that_went_while_nobody_kept_the_group_go(tmp_p
 @on_loop
 async def test_an_offset_that_is_stored_though_its_commit_was_refused_goes_with_its_topic(tmp_path, monkeypatch):
     """The coordinator does not have it to delete it; the next one reads it."""
-    monkeypatch.setattr(coordinator, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(deleted_topics, "LOOK_AGAIN_S", 0.05)
     async with coordinators(tmp_path, 1, 2, **PATIENT, offsets_commit_timeout_ms=1000) as all_:
         await all_.create([1, 2])
         await all_.loaded(1)

@@ -8,7 +8,7 @@ import pytest
 from logstore.records.batch import batches, records
 from logstore.records.keyed import build_keyed
 from replication.broker.handlers.small_commits import SmallCommitHandler
-from replication.coordinators.groups.coordinator import Commit
+from replication.coordinators.groups.batches import Commit
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, NewOffset, Phase
