@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -51,19 +52,23 @@ class _Write:
         self.then = then
         self.error: Exception | None = None
         self.offsets = (0, 0)
-        self.epochs: EpochStarts = ()
+        self.epochs: EpochStarts = role.state.epochs
 
     def seal(self) -> None:
         """Nothing can join it."""
 
     def run(self) -> None:
-        log = self.role.replica.log
-        try:
-            self.act()
-        except Exception as error:  # noqa: BLE001  the event loop is told
-            self.error = error
+        self.act()
+        self._look()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        with suppress(Exception):  # the disk does not even show the epochs: they are taken to be what they were
+            self._look()
+
+    def _look(self) -> None:
         self.offsets = self.role.replica.offsets()
-        self.epochs = log.epochs.starts
+        self.epochs = self.role.replica.log.epochs.starts
 
     def done(self) -> None:
         self.role.written(self)

@@ -82,13 +82,14 @@ class _AppendGroup:
 
     def run(self) -> None:
         replica = self.leader.replica
-        try:
-            replica.host.keep_reserve()
-            checked = [_checked(replica, append) for append, _ in self.appends]
-            self.outcomes = _append(replica, checked, self.leader.state.leader_epoch)
-        except Exception as error:  # noqa: BLE001  every one of them gets it
-            self.outcomes = [error] * len(self.appends)
+        replica.host.keep_reserve()
+        checked = [_checked(replica, append) for append, _ in self.appends]
+        self.outcomes = _append(replica, checked, self.leader.state.leader_epoch)
         self.offsets = replica.offsets()
+
+    def fail(self, error: Exception) -> None:
+        self.outcomes = [error] * len(self.appends)
+        self.offsets = self.leader.replica.offsets()
 
     def done(self) -> None:
         self.leader.appended(self)

@@ -47,10 +47,17 @@ class Job(Protocol):
         """It goes to the thread now: nothing joins it any more. Called in the event loop."""
 
     def run(self) -> None:
-        """Do it, and keep what came of it, errors included. Called in the thread."""
+        """Do it, and keep what came of it. Called in the thread."""
+
+    def fail(self, error: Exception) -> None:
+        """Keep what `run` has raised. Called in the thread."""
 
     def done(self) -> None:
-        """It was run. Called in the event loop."""
+        """Tell what came of it, by either of the two. Called in the event loop."""
+
+
+class JobError(RuntimeError):
+    """A job raised what no caller could take for an error: the end of a process, a task, or an iterator."""
 
 
 class _Call(Generic[Found]):
@@ -59,24 +66,25 @@ class _Call(Generic[Found]):
         self._answer = answer
         self._then = then
         self._found: Found | None = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def seal(self) -> None: ...
 
     def run(self) -> None:
-        try:
-            self._found = self._act()
-        except Exception as error:  # noqa: BLE001  it is the caller's, on the other side
-            self._error = error
+        self._found = self._act()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
 
     def done(self) -> None:
-        self._then()
-        if self._answer.done():
-            return
-        if self._error is not None:
-            self._answer.set_exception(self._error)
-        else:
-            self._answer.set_result(self._found)  # type: ignore[arg-type]
+        try:
+            self._then()
+        finally:  # the caller waits, whatever else fails
+            if not self._answer.done():
+                if self._error is not None:
+                    self._answer.set_exception(self._error)
+                else:
+                    self._answer.set_result(self._found)  # type: ignore[arg-type]
 
 
 class JobQueue:
@@ -195,12 +203,15 @@ class DiskExecutor:
         self.settle()
 
     def work(self, finished: Callable[[], None]) -> None:
-        """A round, in a writer's thread: take queue after queue until none is left."""
+        """A round, in a writer's thread: take queue after queue until none is left, whatever a job raises."""
         while (queue := self._next_queue()) is not None:
             ended_ms = self._clock.monotonic_ms()
             for job in queue.running:
                 begun_ms = ended_ms
-                job.run()
+                try:
+                    job.run()
+                except BaseException as error:  # noqa: BLE001  it is the caller's, on the other side
+                    job.fail(_told(error))
                 ended_ms = self._clock.monotonic_ms()
                 if ended_ms - begun_ms > SLOW_MS:
                     self._slow_until_ms = ended_ms + RESPITE * (ended_ms - begun_ms)
@@ -237,6 +248,15 @@ class DiskExecutor:
     def _settle_on(self) -> None:
         self._is_settling = False
         self.settle()
+
+
+def _told(error: BaseException) -> Exception:
+    """Return the error for a caller in the event loop: as it is, unless it would end more there than the caller."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    told = JobError(f"a job ended with {error!r}")
+    told.__cause__ = error
+    return told
 
 
 class _Writer:

@@ -16,7 +16,7 @@ from replication.errors import ErrorCode
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
 from replication.replica.leader.results import AppendResult
 from replication.replica.storage.blocked_time import BlockedTime
-from replication.replica.storage.executor import PATIENCE_MS, PATIENCE_S, DiskExecutor
+from replication.replica.storage.executor import PATIENCE_MS, PATIENCE_S, DiskExecutor, JobError
 from tests.support.site import until
 from tests.support.waits import stays
 
@@ -42,6 +42,9 @@ class Counting:
 
     def run(self):
         self.log.append(tuple(self.members))
+
+    def fail(self, error):
+        raise error
 
     def done(self):
         pass
@@ -96,6 +99,45 @@ def test_errors_come_to_who_asked_and_the_lane_goes_on():
         cancelled = disk.call(queue, lambda: 4)
         cancelled.cancel()
         assert await disk.call(queue, lambda: 5) == 5
+
+    with_disk(run)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (MemoryError(), MemoryError),
+        (SystemExit(1), JobError),
+        (KeyboardInterrupt(), JobError),
+        (asyncio.CancelledError(), JobError),
+        (StopIteration(), JobError),
+        (GeneratorExit(), JobError),
+    ],
+)
+def test_whatever_a_job_raises_its_caller_is_told_and_the_writer_goes_on(raised, told):
+    """What would end the task, the loop or the process of the caller comes as an error that names it."""
+
+    async def run(disk):
+        def fail():
+            raise raised
+
+        queue, other = disk.queue(), disk.queue()
+        failing, behind, beside = disk.call(queue, fail), disk.call(queue, lambda: 1), disk.call(other, lambda: 2)
+        with pytest.raises(told) as found:
+            await failing
+        assert raised in (found.value, found.value.__cause__)
+        assert [await behind, await beside] == [1, 2]
+        assert await disk.call(queue, lambda: 3) == 3
+
+    with_disk(run)
+
+
+def test_a_caller_is_told_also_where_what_comes_before_fails():
+    async def run(disk):
+        def fail():
+            raise ValueError("no")
+
+        assert await disk.call(disk.queue(), lambda: 1, then=fail) == 1
 
     with_disk(run)
 
