@@ -87,6 +87,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         f"replication/coordinators/groups/machine/{name}.py": GROUPS
         for name in ("commits", "draft", "joining", "permission", "records", "step")
     },
+    "replication/coordinators/groups/offsets/step.py": GROUPS,
     **{
         f"replication/coordinators/transactions/machine/{name}.py": (
             f"tests/unit/replication/coordinators/test_transaction_{tests}.py",

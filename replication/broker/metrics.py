@@ -277,10 +277,10 @@ class Metrics:
         offsets = 0
         groups: list[Group] = []
         for group in all_groups:
-            offsets += len(group.offsets)
+            offsets += len(group.offsets.committed)
             if len(groups) < GROUPS_MAX and offsets <= GROUP_OFFSETS_MAX:
                 groups.append(group)
-        committed = [(group.id, tp, found.offset) for group in groups for tp, found in group.offsets.items()]
+        committed = [(group.id, tp, found.offset) for group in groups for tp, found in group.offsets.committed.items()]
         ends = await self._high_watermarks({tp for _, tp, _ in committed})
         rows = [({"consumergroup": name, **_of(tp)}, offset, ends.get(tp)) for name, tp, offset in committed]
         lags = [(labels, max(end - offset, 0)) for labels, offset, end in rows if end is not None]

@@ -25,16 +25,18 @@ from dataclasses import replace
 
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import (
-    NO_GENERATION,
-    NO_TIME,
-    Committed,
-    Group,
-    GroupSettings,
-    Now,
-    Phase,
-)
+from replication.coordinators.groups.machine.state import NO_GENERATION, Group, Phase
 from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Done, Now
+from replication.coordinators.groups.offsets.events import (
+    Commit,
+    DeleteOffsets,
+    ExpireOffsets,
+    ForgetTopics,
+    OffsetsDone,
+)
+from replication.coordinators.groups.offsets.state import NO_TIME, Committed
+from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
@@ -55,7 +57,7 @@ class Coordinator:
         self.lives: dict[str, int] = {}
         self.records: list[tuple[bytes, bytes | None]] = []
         self.holds = False
-        self.held: list[events.Append] = []
+        self.held: list[Append] = []
         self.failure = ErrorCode.NONE
         self.out: list[str] = []
 
@@ -142,7 +144,7 @@ class Coordinator:
             for word, offset in options.items()
         }
         self._post(
-            events.Commit(
+            Commit(
                 request=self._ask("commit" if name == "-" else name),
                 offsets=offsets,
                 member_id=self.ids.get(name, ""),
@@ -152,16 +154,16 @@ class Coordinator:
         )
 
     def do_remove(self, words: list[str], options: dict[str, str]) -> None:
-        self._post(events.DeleteOffsets(self._ask("remove"), tuple(map(partition, words))))
+        self._post(DeleteOffsets(self._ask("remove"), tuple(map(partition, words))))
 
     def do_delete(self, words: list[str], options: dict[str, str]) -> None:
         self._post(events.DeleteGroup(self._ask("delete")))
 
     def do_forget(self, words: list[str], options: dict[str, str]) -> None:
-        self._post(events.ForgetTopics(frozenset(words)))
+        self._post(ForgetTopics(frozenset(words)))
 
     def do_expire(self, words: list[str], options: dict[str, str]) -> None:
-        self._post(events.ExpireOffsets())
+        self._post(ExpireOffsets())
 
     def do_tick(self, words: list[str], options: dict[str, str]) -> None:
         self.now_ms += int(words[0])
@@ -196,7 +198,7 @@ class Coordinator:
             assigned = f" reads {member.assignment.decode()}" if member.assignment else ""
             client = f" of {member.client_id}" if member.client_id else ""
             self.out.append(f"  {member.id}{client}{assigned}")
-        for tp, stored in group.offsets.items():
+        for tp, stored in group.offsets.committed.items():
             self.out.append(f"  {tp} at {stored.offset}{' ' + stored.metadata if stored.metadata else ''}")
 
     # ---------------------------------------------------------------- effects
@@ -219,23 +221,23 @@ class Coordinator:
             self.out.append(f"[{before} -> {self.group.phase}]")
         for effect in effects:
             match effect:
-                case events.Append():
+                case Append():
                     self.held.append(effect) if self.holds else self._store(effect)
-                case events.Answer():
+                case Answer():
                     self._tell(self.asking.pop(effect.request), effect.body)
 
-    def _store(self, append: events.Append) -> None:
+    def _store(self, append: Append) -> None:
         failure, self.failure = self.failure, ErrorCode.NONE
         if failure is ErrorCode.NONE:
             position = len(self.records)
             self.records += records_of("g", append)
             self.out.append(f"stored: {type(append.write).__name__}")
-            self._post(events.Appended(append.write, position=position))
+            self._post(Appended(append.write, position=position))
         else:
             self.out.append(f"not stored: {type(append.write).__name__}")
-            self._post(events.Appended(append.write, failure))
+            self._post(Appended(append.write, failure))
 
-    def _tell(self, name: str, body: events.Body) -> None:
+    def _tell(self, name: str, body: Body) -> None:
         match body:
             case events.Joined():
                 self._joined(name, body)
@@ -244,11 +246,11 @@ class Coordinator:
                 self.out.append(f"{name}: {text}")
             case events.Left():
                 self.out.append(f"{name}: {' '.join(error.name for error in body.errors)}")
-            case events.OffsetsDone():
+            case OffsetsDone():
                 assert name != "delete", "that is asked of a group"
                 refused = "".join(f" {tp} {error.name}" for tp, error in body.refused.items())
                 self.out.append(f"{name}: {body.error.name}{refused}")
-            case events.Done():
+            case Done():
                 self.out.append(f"{name}: {body.error.name}")
 
     def _joined(self, name: str, body: events.Joined) -> None:

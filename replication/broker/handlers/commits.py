@@ -9,8 +9,9 @@ from typing import Any
 from logstore.env import Clock
 from replication.broker.verification import Asked, Verification
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group
+from replication.coordinators.groups.machine.state import Group
+from replication.coordinators.groups.offsets import events
+from replication.coordinators.groups.offsets.state import NO_TIME, Committed
 from replication.coordinators.partitioning import not_heard
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
@@ -135,7 +136,7 @@ class CommitHandlers:
         self,
         group_id: str,
         wanted: Iterable[TopicPartition],
-        event: Callable[[int, tuple[TopicPartition, ...]], events.Event],
+        event: Callable[[int, tuple[TopicPartition, ...]], events.Commit | events.DeleteOffsets],
         *,
         raises: bool = False,
     ) -> Mapping[TopicPartition, ErrorCode]:
@@ -162,7 +163,7 @@ class CommitHandlers:
         self,
         group_id: str,
         known: tuple[TopicPartition, ...],
-        event: Callable[[int, tuple[TopicPartition, ...]], events.Event],
+        event: Callable[[int, tuple[TopicPartition, ...]], events.Commit | events.DeleteOffsets],
         *,
         raises: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
@@ -225,8 +226,8 @@ async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows
 
     `is_stable`: not of those that an open transaction may still change.
     """
-    offsets = group.offsets if group is not None else {}
-    unstable = group.unstable if group is not None and is_stable else frozenset()
+    offsets = group.offsets.committed if group is not None else {}
+    unstable = group.offsets.unstable if group is not None and is_stable else frozenset()
     names: dict[str, dict[int, None]] = {}
     if topics is None:
         async for chunk in in_steps((*offsets, *unstable)):

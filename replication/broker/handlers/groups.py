@@ -10,6 +10,7 @@ from replication.broker.handlers.operations import NOT_ASKED, OF_GROUP
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import Group, Phase
+from replication.coordinators.groups.messages import Body, Done
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps
 from replication.network.work import Encoded, Handler, Work
@@ -24,7 +25,7 @@ LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 TYPE = "classic"  # all groups here: members assign partitions themselves
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
-Answer = TypeVar("Answer", bound=events.Body)
+Answer = TypeVar("Answer", bound=Body)
 Response = Mapping[str, Any]
 
 
@@ -131,7 +132,7 @@ class GroupHandlers:
         try:
             answer = await self._ask(
                 body.group_id,
-                events.Done,
+                Done,
                 lambda request: events.Heartbeat(
                     request=request,
                     member_id=body.member_id,
@@ -215,7 +216,7 @@ class GroupHandlers:
         try:
             # Administrators may have committed for a group without a name.
             answer = await self._groups.ask(group_id, events.DeleteGroup)
-            assert isinstance(answer, events.Done), "every event has its kind of answer"
+            assert isinstance(answer, Done), "every event has its kind of answer"
             return answer.error
         except KafkaError as error:
             return error.code

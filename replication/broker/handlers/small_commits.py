@@ -14,7 +14,7 @@ from logstore.env import Clock
 from replication.broker.handlers.commits import CHANGED_AT_ONCE, expire_ms
 from replication.coordinators.groups.batches import Commit
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.machine.state import NewOffset
+from replication.coordinators.groups.offsets.state import NewOffset
 from replication.errors import ErrorCode, ProtocolError
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata

@@ -21,8 +21,17 @@ from replication.coordinators.groups.deleted_topics import DeletedTopics
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.permission import may_commit, may_stay
 from replication.coordinators.groups.machine.records import Loaded
-from replication.coordinators.groups.machine.state import Group, GroupSettings, Now, deadline_ms
+from replication.coordinators.groups.machine.state import Group, deadline_ms
 from replication.coordinators.groups.machine.step import code_told, resume, step
+from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Now
+from replication.coordinators.groups.offsets.events import (
+    ExpireOffsets,
+    ForgetAgain,
+    ForgetLater,
+    NewOffsets,
+    TransactionEnded,
+)
+from replication.coordinators.groups.settings import GroupSettings
 from replication.coordinators.groups.slot import Slot
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.terms import LOADED_AT_ONCE, InternalTopic, Term, Terms, Written
@@ -51,7 +60,7 @@ class GroupCoordinator:
         pause_ms = config.zookeeper_session_timeout_ms // 3
         self.terms: Terms[Slot] = Terms(mapping, topic, self, pause_ms, env)
         self._requests = itertools.count(1)
-        self._asking: dict[int, asyncio.Future[events.Body]] = {}
+        self._asking: dict[int, asyncio.Future[Body]] = {}
         self._deleted_topics = DeletedTopics(mapping, self.terms, self._tell)
 
     # -------------------------------------------------------------------- life
@@ -75,7 +84,7 @@ class GroupCoordinator:
         """Return all groups of this broker. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
         return [slot.group for slot in self.terms.slots()]
 
-    async def ask(self, group_id: str, event: Callable[[int], events.Event]) -> events.Body:
+    async def ask(self, group_id: str, event: Callable[[int], events.Event]) -> Body:
         """Post the event that `event` makes of a request number to the group; return the answer to that request.
 
         Raises: KafkaError: as `Terms.term_of`.
@@ -87,7 +96,7 @@ class GroupCoordinator:
         request = next(self._requests)
         answer = self._asking[request] = asyncio.get_running_loop().create_future()
         self._post(term, slot, event(request))
-        body: events.Body = await answer
+        body: Body = await answer
         return body
 
     def hear(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> bool:
@@ -159,7 +168,7 @@ class GroupCoordinator:
 
     def _settled(self, batch: CommitBatch, told: Told, written: Written) -> None:
         """Note what became of commits that were in flight."""
-        term, position, error = batch.term, written.base_offset, code_told(written.error, events.NewOffsets)
+        term, position, error = batch.term, written.base_offset, code_told(written.error, NewOffsets)
         if error:
             logger.warning("%d commits are not stored: %s", len(batch.commits), written.error.name)
         for (place, commit), (number, slot) in zip(batch.commits, batch.in_flight, strict=True):
@@ -183,8 +192,8 @@ class GroupCoordinator:
             term.missed.append(again)
             return
         for slot in tuple(term.slots.values()):
-            if slot.group.uncommitted or slot.group.in_transactions:
-                self._post(term, slot, events.TransactionEnded(producer_id, commits))
+            if slot.group.offsets.uncommitted or slot.group.offsets.in_transactions:
+                self._post(term, slot, TransactionEnded(producer_id, commits))
 
     def member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.UUID(int=self._env.random.getrandbits(128), version=4)}"
@@ -229,23 +238,23 @@ class GroupCoordinator:
 
     def _perform(self, term: Term[Slot], slot: Slot, effects: tuple[events.Effect, ...]) -> None:
         group = slot.group
-        appended: list[tuple[events.Append, Written]] = []
+        appended: list[tuple[Append, Written]] = []
         for effect in effects:
             match effect:
-                case events.Answer(request, body):
+                case Answer(request, body):
                     answer = self._asking.pop(request)
                     if not answer.done():
                         answer.set_result(body)
-                case events.ForgetLater(positions):
+                case ForgetLater(positions):
                     again = partial(self._forget_again, term, slot, positions)
                     asyncio.get_running_loop().call_later(FORGET_AGAIN_S, again)
-                case events.Append():
+                case Append():
                     written = self._append(term, slot, effect)
                     if isinstance(written, Written):
                         appended.append((effect, written))
         if appended:
-            for effect, written in appended:
-                self._appended(term, slot, effect, written)
+            for append, written in appended:
+                self._appended(term, slot, append, written)
             return
         if group.is_blank and term.slots.get(group.id) is slot:
             del term.slots[group.id]
@@ -269,7 +278,7 @@ class GroupCoordinator:
         if term.slots.get(slot.group.id) is slot:
             self._post(term, slot, events.Ticked())
 
-    def _append(self, term: Term[Slot], slot: Slot, append: events.Append) -> Written | None:
+    def _append(self, term: Term[Slot], slot: Slot, append: Append) -> Written | None:
         """What became of it, if that is known at once."""
         if term.leadership.is_over:
             written = Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -284,15 +293,15 @@ class GroupCoordinator:
         answer.add_done_callback(lambda done: self._appended(term, slot, append, done.result()))
         return None
 
-    def _appended(self, term: Term[Slot], slot: Slot, append: events.Append, written: Written) -> None:
+    def _appended(self, term: Term[Slot], slot: Slot, append: Append, written: Written) -> None:
         if written.error:
             what = type(append.write).__name__
             logger.warning("group=%s %s is not stored: %s", slot.group.id, what, written.error.name)
-        self._post(term, slot, events.Appended(append.write, written.error, written.base_offset))
+        self._post(term, slot, Appended(append.write, written.error, written.base_offset))
 
     def _forget_again(self, term: Term[Slot], slot: Slot, positions: Mapping[TopicPartition, int]) -> None:
         if term.slots.get(slot.group.id) is slot:
-            self._post(term, slot, events.ForgetAgain(positions))
+            self._post(term, slot, ForgetAgain(positions))
 
     # ------------------------------------------------------------------ offsets
 
@@ -302,4 +311,4 @@ class GroupCoordinator:
 
     def _expire(self) -> None:
         for term in self.terms.all():
-            self._tell(term, events.ExpireOffsets())
+            self._tell(term, ExpireOffsets())

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from replication.coordination.topics import find_missing
 from replication.coordination.tree import CoordinationError
-from replication.coordinators.groups.machine.events import ForgetTopics
+from replication.coordinators.groups.offsets.events import ForgetTopics
 from replication.coordinators.groups.slot import Slot
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.terms import Term, Terms

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping
 
 from replication.coordinators.groups.machine.standing import caught_up
-from replication.coordinators.groups.machine.state import Committed, Group, NewOffset
+from replication.coordinators.groups.machine.state import Group
+from replication.coordinators.groups.offsets.state import Committed, NewOffset
 from replication.model.cluster import TopicPartition
 
 
@@ -49,7 +50,7 @@ class Slot:
         if begun is not None:
             return begun
         self.ended.add(number)
-        return self.standing.commits[number]
+        return self.standing.offsets.in_flight[number]
 
     def disarm(self) -> None:
         if self.timer is not None:

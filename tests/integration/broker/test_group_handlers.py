@@ -210,7 +210,7 @@ async def test_commits_that_are_handled_together_are_answered_and_kept_as_single
                             "topics": [{"name": topic, "partitions": [row] * count}]}  # fmt: skip
                     peer.send(ApiKey.OFFSET_COMMIT, version, body)
                     answers.append((await peer.frame())[4:])
-            found = client.groups.group(group).offsets[T0]
+            found = client.groups.group(group).offsets.committed[T0]
             kept.append((answers, found.offset, found.leader_epoch, found.metadata))
         assert kept[0] == kept[1]
 

@@ -13,7 +13,9 @@ from replication.coordinators import terms
 from replication.coordinators.groups import deleted_topics
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import offset_key, offset_value
-from replication.coordinators.groups.machine.state import Committed, Phase
+from replication.coordinators.groups.machine.state import Phase
+from replication.coordinators.groups.offsets.events import Commit
+from replication.coordinators.groups.offsets.state import Committed
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
@@ -68,7 +70,7 @@ class Coordinators:
     async def commit(self, number, offset, group="g", tp=T0, **options):
         return await self.groups[number].ask(
             group,
-            lambda request: events.Commit(request=request, offsets={tp: Committed(offset, -1, "", 1)}, **options),
+            lambda request: Commit(request=request, offsets={tp: Committed(offset, -1, "", 1)}, **options),
         )
 
     async def join(self, number, name, *, member_id=None, group="g", **options):
@@ -145,7 +147,7 @@ async def test_nobody_is_answered_before_everything_is_read(tmp_path):
             refusals += 1
             await asyncio.sleep(0.001)
         assert refusals > 1
-        assert (await answered(lambda: groups.group("group-7"))).offsets[T0].offset == 7
+        assert (await answered(lambda: groups.group("group-7"))).offsets.committed[T0].offset == 7
         assert len(groups.groups()) == 20_000
 
 
@@ -160,7 +162,7 @@ async def test_a_commit_is_answered_when_it_is_stored_and_found_by_the_next_coor
         again.begin()
         await asyncio.sleep(0)
         await until(lambda: not again.terms.term(0).loading)
-        assert (await answered(lambda: again.group("g"))).offsets[T0].offset == 42
+        assert (await answered(lambda: again.group("g"))).offsets.committed[T0].offset == 42
         again.end()
 
 
@@ -197,7 +199,7 @@ async def test_members_and_offsets_are_there_in_the_next_term(tmp_path):
         assert (await parked).error is ErrorCode.NOT_COORDINATOR
         assert (group.phase, group.generation) == (Phase.STABLE, joined.generation)
         assert group.members[joined.member_id].assignment == b"all of it"
-        assert group.offsets[T0].offset == 5
+        assert group.offsets.committed[T0].offset == 5
         done = await all_.commit(1, 6, member_id=joined.member_id, generation=joined.generation)
         assert done.error is ErrorCode.NONE
 
@@ -220,10 +222,10 @@ async def test_members_and_offsets_move_to_another_broker_and_back(tmp_path):
         group = await all_.loaded(2)
         assert (group.phase, group.generation) == (Phase.STABLE, joined.generation)
         assert group.members[joined.member_id].assignment == b"all of it"
-        assert group.offsets[T0].offset == 5
+        assert group.offsets.committed[T0].offset == 5
         assert (await all_.commit(2, 6, **member)).error is ErrorCode.NONE
         await all_.elect(1)
-        assert (await all_.loaded(1)).offsets[T0].offset == 6
+        assert (await all_.loaded(1)).offsets.committed[T0].offset == 6
 
 
 @on_loop
@@ -261,7 +263,7 @@ async def test_the_next_coordinator_waits_until_it_knows_what_is_committed(tmp_p
         # As if the answer that told it the last high watermark had been lost.
         replica.leader.state = replica.leader.state._replace(high_watermark=0)
         await stays(lambda: code_of(lambda: all_.groups[2].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0.4)
-        assert (await all_.loaded(2)).offsets[T0].offset == 5, "once the other is not in sync any more"
+        assert (await all_.loaded(2)).offsets.committed[T0].offset == 5, "once the other is not in sync any more"
 
 
 @on_loop
@@ -306,7 +308,7 @@ async def test_a_broker_that_stood_still_tells_nothing_before_it_can_know_whethe
         await all_.commit(1, 5)
         time.sleep(0.3)  # noqa: ASYNC251  that is what it is about
         assert code_of(lambda: all_.groups[1].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await all_.loaded(1)).offsets[T0].offset == 5
+        assert (await all_.loaded(1)).offsets.committed[T0].offset == 5
 
 
 @on_loop
@@ -335,8 +337,8 @@ async def test_offsets_of_a_topic_that_is_gone_or_recreated_go(tmp_path):
         await all_.commit(1, 5)
         await all_.commit(1, 6, tp=TopicPartition("other", 0))
         tell("id-2")
-        await until(lambda: T0 not in all_.groups[1].group("g").offsets)
-        assert [tp.topic for tp in all_.groups[1].group("g").offsets] == ["other"]
+        await until(lambda: T0 not in all_.groups[1].group("g").offsets.committed)
+        assert [tp.topic for tp in all_.groups[1].group("g").offsets.committed] == ["other"]
 
 
 @on_loop
@@ -356,8 +358,8 @@ async def test_a_topic_that_is_recreated_while_offsets_are_read_leaves_none(tmp_
         metadata.update(1, [], [topic._replace(topic_id="id-2")])
         assert all_.groups[1].terms.term(0).loading is not None
         await all_.loaded(1)
-        await until(lambda: T0 not in all_.groups[1].group("g").offsets)
-        assert len(all_.groups[1].group("g").offsets) == len(tps)
+        await until(lambda: T0 not in all_.groups[1].group("g").offsets.committed)
+        assert len(all_.groups[1].group("g").offsets.committed) == len(tps)
 
 
 @on_loop
@@ -391,13 +393,13 @@ async def test_offsets_of_a_topic_that_went_while_nobody_kept_the_group_go(tmp_p
         await until(lambda: term.loading is None)
         metadata.is_told = True
         group = await all_.loaded(1)
-        assert {tp.topic for tp in group.offsets} == {"orders", "other"}
-        await until(lambda: T0 not in all_.groups[1].group("g").offsets)
+        assert {tp.topic for tp in group.offsets.committed} == {"orders", "other"}
+        await until(lambda: T0 not in all_.groups[1].group("g").offsets.committed)
         assert asked[:2] == [(True, {"orders", "other"})] * 2
         await all_.commit(1, 3)  # of a later topic of that name
         await ask_again()
         assert asked[-1] == (True, {"other"})
-        assert {tp.topic for tp in all_.groups[1].group("g").offsets} == {"orders", "other"}
+        assert {tp.topic for tp in all_.groups[1].group("g").offsets.committed} == {"orders", "other"}
 
 
 @on_loop
@@ -412,7 +414,7 @@ async def test_an_offset_that_is_stored_though_its_commit_was_refused_goes_with_
         assert all_.groups[1].group("g") is None
         await all_.elect(-1)
         await all_.elect(1, isr=(1,))
-        assert T0 in (await all_.loaded(1)).offsets
+        assert T0 in (await all_.loaded(1)).offsets.committed
         await all_.site.tree.delete(nodes.topic_path("orders"))
         await until(lambda: all_.groups[1].group("g") is None)
 

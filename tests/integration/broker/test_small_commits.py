@@ -9,9 +9,10 @@ from logstore.records.batch import batches, records
 from logstore.records.keyed import build_keyed
 from replication.broker.handlers.small_commits import SmallCommitHandler
 from replication.coordinators.groups.batches import Commit
-from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
-from replication.coordinators.groups.machine.state import NO_TIME, Committed, NewOffset, Phase
+from replication.coordinators.groups.machine.state import Phase
+from replication.coordinators.groups.offsets import events
+from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset
 from replication.coordinators.terms import Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
@@ -32,7 +33,7 @@ def commit(group, offsets, member_id="", generation=-1, text=""):
 
 
 def offsets_of(groups, name):
-    return {tp: stored.offset for tp, stored in groups.group(name).offsets.items()}
+    return {tp: stored.offset for tp, stored in groups.group(name).offsets.committed.items()}
 
 
 async def ready(all_, *replicas):
@@ -82,8 +83,8 @@ async def test_commits_that_come_together_are_one_batch_and_found_by_the_next_co
             (offset_key(name, tp), offset_value(Committed(offset, -1, "", 1)))
             for name, tp, offset in (("g", T0, 1), ("g", T1, 2), ("h", T0, 3), ("g", T0, 4))
         ]
-        assert groups.group("g").offsets[T0].position == 4
-        assert groups.group("h").offsets[T0].position == 3
+        assert groups.group("g").offsets.committed[T0].position == 4
+        assert groups.group("h").offsets.committed[T0].position == 3
         again = coordinators_of(all_.site.brokers[1]).groups
         again.begin()
         await asyncio.sleep(0)
@@ -99,16 +100,16 @@ async def test_commits_of_several_replicas_are_one_batch_and_seen_once_they_are_
         groups = await ready(all_, 1, 2)
         found = Outcomes(groups, [commit("g", {T0: 1, T1: 2}), commit("h", {T0: 3}), commit("g", {T0: 4})])
         assert found.codes == [None] * 3
-        assert groups.group("g").offsets == {}
-        assert set(groups.group("g").commits.values()) == {(T0, T1), (T0,)}
+        assert groups.group("g").offsets.committed == {}
+        assert set(groups.group("g").offsets.in_flight.values()) == {(T0, T1), (T0,)}
         assert set(await found.all()) == {ErrorCode.NONE}
         assert (offsets_of(groups, "g"), offsets_of(groups, "h")) == ({T0: 4, T1: 2}, {T0: 3})
-        assert not groups.group("g").commits
-        assert groups.group("g").offsets[T0].position == 4
+        assert not groups.group("g").offsets.in_flight
+        assert groups.group("g").offsets.committed[T0].position == 4
         assert len(log_of(all_)) == 2
         await until(lambda: log_of(all_, 2) == log_of(all_, 1))
         await all_.elect(2)
-        assert {tp: each.offset for tp, each in (await all_.loaded(2)).offsets.items()} == {T0: 4, T1: 2}
+        assert {tp: each.offset for tp, each in (await all_.loaded(2)).offsets.committed.items()} == {T0: 4, T1: 2}
 
 
 @on_loop
@@ -167,8 +168,8 @@ async def test_of_one_turn_each_gets_its_own_answer(tmp_path, is_slow):
             ((request, kept, data),) = requests[number].asker.answers
             assert (request, kept) == (requests[number], number if is_slow else None)
             assert int.from_bytes(data[4:8], "big") == number
-        assert groups.group("g").offsets[OFFSETS].offset == 3
-        assert groups.group("i").offsets[OFFSETS].offset == 2
+        assert groups.group("g").offsets.committed[OFFSETS].offset == 3
+        assert groups.group("i").offsets.committed[OFFSETS].offset == 2
 
 
 @on_loop
@@ -181,7 +182,7 @@ async def test_an_offset_that_is_being_committed_does_not_expire(tmp_path):
         found, expire = Outcomes(groups, [commit("g", {T0: 2})]), groups._expire
         expire()
         assert set(await found.all()) == {ErrorCode.NONE}
-        await until(lambda: T1 not in groups.group("g").offsets)
+        await until(lambda: T1 not in groups.group("g").offsets.committed)
         assert offsets_of(groups, "g") == {T0: 2}
         rows = [row for _, rows in log_of(all_) for row in rows]
         assert [row.value is None for row in rows if row.key == offset_key("g", T0)] == [False, False]
@@ -245,7 +246,9 @@ def seen_of(all_):
         known = [all_.groups[1].group(name) for name in "ghi"]
     except KafkaError as error:
         return error.code
-    return [group and (group.phase, group.offsets, sorted(group.commits.values())) for group in known]
+    return [
+        group and (group.phase, group.offsets.committed, sorted(group.offsets.in_flight.values())) for group in known
+    ]
 
 
 def tried(all_, way, asked):

@@ -8,9 +8,10 @@ import pytest
 from logstore.records import compaction  # noqa: F401  its kernels: to load or compile them takes longer than any test
 from logstore.records.batch import Record, batches, build, records
 from replication.broker import internal_topics
-from replication.coordinators.groups.machine.events import Commit, DeleteGroup
+from replication.coordinators.groups.machine.events import DeleteGroup
 from replication.coordinators.groups.machine.records import offset_key, offset_value
-from replication.coordinators.groups.machine.state import Committed
+from replication.coordinators.groups.offsets.events import Commit
+from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.transactions.machine.events import Initialize
 from replication.coordinators.transactions.machine.records import key_of, value_of
 from replication.coordinators.transactions.machine.state import Phase, Transaction
@@ -149,7 +150,7 @@ async def test_an_offset_of_a_later_version_is_neither_absent_nor_overwritten(tm
         await one.append([(key, offset_value(Committed(9)))])
         await one.lead_again()
         assert (await one.asked(lambda: commit(one.coordinator, 10, "other"))).error is ErrorCode.NONE
-        assert one.coordinator.group("g").offsets[T0].offset == 9
+        assert one.coordinator.group("g").offsets.committed[T0].offset == 9
 
 
 @on_loop

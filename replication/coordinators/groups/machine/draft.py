@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from replication.coordinators.groups.machine.events import (
-    Answer,
-    Append,
-    Body,
-    Effect,
-    EmptyGroup,
-    Joined,
-    Synced,
-)
-from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
+from replication.coordinators.groups.machine.events import AppendGroup, Effect, EmptyGroup, Joined, Synced
+from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.messages import Answer, Body, Now
+from replication.coordinators.groups.offsets.state import Offsets
+from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
-from replication.model.cluster import TopicPartition
 from replication.model.edit import freeze, thaw
 
 
@@ -38,13 +32,10 @@ class WorkingState:
     has_newcomer: bool
     sync_until_ms: int | None
     unsynced: frozenset[str]
-    offsets: Mapping[TopicPartition, Committed]
-    commits: Mapping[int, tuple[TopicPartition, ...]]
-    uncommitted: Mapping[int, Mapping[TopicPartition, Committed]]
-    in_transactions: Mapping[int, tuple[int, bool | None]]
+    offsets: Offsets
 
     def __init__(self, group: Group, now: Now, limits: GroupSettings) -> None:
-        thaw(group, self, shared=("unsynced", "offsets", "commits", "uncommitted", "in_transactions"))
+        thaw(group, self, shared=("unsynced",))
         self.now = now
         self.limits = limits
         self.effects: list[Effect] = []
@@ -190,7 +181,7 @@ class WorkingState:
         if not self.members:
             self.protocol = self.leader = None
             self.enter(Phase.EMPTY)
-            self.effects.append(Append(EmptyGroup(), self.stored({})))
+            self.effects.append(AppendGroup(EmptyGroup(), self.stored({})))
             return
         self.protocol = self.choose_protocol()
         self.enter(Phase.COMPLETING)

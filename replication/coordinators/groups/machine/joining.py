@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replication.coordinators.groups.machine.draft import WorkingState
-from replication.coordinators.groups.machine.events import Append, Appended, Join, Joined, NewStaticId
+from replication.coordinators.groups.machine.events import AppendGroup, Join, Joined, NewStaticId
 from replication.coordinators.groups.machine.permission import holder_of, who_is
 from replication.coordinators.groups.machine.state import Member, Phase, subscribed_topics
+from replication.coordinators.groups.messages import Appended
 from replication.errors import ErrorCode
 
 
@@ -142,7 +143,7 @@ def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
     else:
         assignments = {m.id: m.assignment for m in draft.members.values()}
         write = NewStaticId(event.request, draft.generation, before, event.fresh_id, leader)
-        draft.effects.append(Append(write, draft.stored(assignments)))
+        draft.effects.append(AppendGroup(write, draft.stored(assignments)))
 
 
 def _rename(draft: WorkingState, old: Member, new: Member) -> None:

@@ -28,8 +28,11 @@ from replication.coordinators.binary import (
     nullable,
     string,
 )
-from replication.coordinators.groups.machine.events import Append
-from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, NewOffset, Phase
+from replication.coordinators.groups.machine.events import AppendGroup
+from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.messages import Append
+from replication.coordinators.groups.offsets.events import AppendOffsets
+from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
@@ -52,13 +55,14 @@ Key: TypeAlias = OffsetKey | GroupKey
 
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
+    if isinstance(append, AppendGroup):
+        return [(group_key(group), group_value(append.group))]
+    assert isinstance(append, AppendOffsets), "nothing else is stored"
     rows: list[tuple[bytes, bytes | None]] = [
         (offset_key(group, tp), None if stored is None else offset_value(stored))
         for tp, stored in append.offsets.items()
     ]
-    if append.group is not None:
-        rows.append((group_key(group), group_value(append.group)))
-    elif append.deletes_group:
+    if append.deletes_group:
         rows.append((group_key(group), None))
     return rows
 

@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from replication.coordinators.groups.machine.state import Committed, Group
+from replication.coordinators.groups.machine.state import Group
+from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.offsets.step import take_in
 from replication.model.cluster import TopicPartition
 
 
@@ -30,18 +32,8 @@ def caught_up(
     for member_id, at_ms in heard.items():
         member = members[member_id]
         members[member_id] = replace(member, deadline_ms=at_ms + member.session_timeout_ms)
-    commits = {number: tps for number, tps in group.commits.items() if number not in ended}
-    commits.update(begun)
-    return replace(group, members=members, offsets=take_in(group.offsets, stored), commits=commits)
-
-
-def take_in(
-    offsets: Mapping[TopicPartition, Committed], stored: Mapping[TopicPartition, Committed]
-) -> Mapping[TopicPartition, Committed]:
-    """Return the offsets with those that are new; of two for a partition, the later one in the log wins."""
-    taken = dict(offsets)
-    for tp, new in stored.items():
-        old = taken.get(tp)
-        if old is None or old.position <= new.position:
-            taken[tp] = new
-    return taken
+    before = group.offsets
+    in_flight = {number: tps for number, tps in before.in_flight.items() if number not in ended}
+    in_flight.update(begun)
+    offsets = replace(before, committed=take_in(before.committed, stored), in_flight=in_flight)
+    return replace(group, members=members, offsets=offsets)

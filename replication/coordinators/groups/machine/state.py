@@ -11,34 +11,11 @@ import enum
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from replication.model.cluster import TopicPartition
+from replication.coordinators.groups.offsets.state import NO_TIME, Offsets
 
 NO_GENERATION = -1
-NO_TIME = -1
 CONSUMER_PROTOCOL_TYPE = "consumer"  # the metadata of its members names the subscribed topics
-
-
-class Now(NamedTuple):
-    """The time of an event: `ms` is monotonic and measures waits; `wall_ms` is stored."""
-
-    ms: int
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
-    """Limits for members. Names and defaults as in BrokerConfig."""
-
-    group_initial_rebalance_delay_ms: int = 3000
-    group_min_session_timeout_ms: int = 6000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = 2**31 - 1
-    offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
-    # The join of a new member, which cannot send heartbeats, may wait for this long. As in Kafka.
-    new_member_join_timeout_ms: int = 300_000
 
 
 class Phase(enum.StrEnum):
@@ -79,28 +56,6 @@ class Member:
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
-class NewOffset(NamedTuple):
-    """An offset that is to be committed: what `Committed` has, but for its place in the log."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_ms: int
-    expire_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed offset. `expire_ms`: given by old clients. `position`: the offset of its record in the log."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_ms: int = NO_TIME
-    expire_ms: int = NO_TIME
-    position: int = -1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """One group.
@@ -124,25 +79,12 @@ class Group:
     has_newcomer: bool = False  # a member joined since the last delay
     sync_until_ms: int | None = None  # members that have not synced by then are expelled
     unsynced: frozenset[str] = frozenset()
-    offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    commits: Mapping[int, tuple[TopicPartition, ...]] = field(default_factory=dict)  # in flight, by request
-    # Offsets in transactions that have no marker yet, by producer id; and of the commits in flight, those in one:
-    # the producer id, and whether it was committed meanwhile (None: it is open).
-    uncommitted: Mapping[int, Mapping[TopicPartition, Committed]] = field(default_factory=dict)
-    in_transactions: Mapping[int, tuple[int, bool | None]] = field(default_factory=dict)
+    offsets: Offsets = field(default_factory=Offsets)
 
     @property
     def is_blank(self) -> bool:
-        return not (
-            self.members or self.pending or self.offsets or self.commits or self.uncommitted or self.generation
-        ) and self.phase in (Phase.EMPTY, Phase.DEAD)
-
-    @property
-    def unstable(self) -> frozenset[TopicPartition]:
-        """The partitions with an offset in a transaction that may still be aborted."""
-        stored = (tp for offsets in self.uncommitted.values() for tp in offsets)
-        coming = (tp for request in self.in_transactions for tp in self.commits.get(request, ()))
-        return frozenset((*stored, *coming))
+        has_members = self.members or self.pending or self.generation or self.phase not in (Phase.EMPTY, Phase.DEAD)
+        return self.offsets.is_empty and not has_members
 
     @property
     def topics(self) -> frozenset[str] | None:

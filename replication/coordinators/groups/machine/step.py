@@ -26,7 +26,21 @@ from replication.coordinators.groups.machine import commits, events
 from replication.coordinators.groups.machine.draft import WorkingState
 from replication.coordinators.groups.machine.joining import join, static_id_stored
 from replication.coordinators.groups.machine.permission import check_member, holder_of, may_stay, who_is
-from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
+from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.messages import Appended, Done, Now, Write
+from replication.coordinators.groups.offsets.events import (
+    Commit,
+    DeleteOffsets,
+    ExpireOffsets,
+    ForgetAgain,
+    ForgetTopics,
+    GoneOffsets,
+    NewOffsets,
+    OffsetsDone,
+    TransactionEnded,
+)
+from replication.coordinators.groups.offsets.state import Committed, Offsets
+from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
@@ -47,8 +61,7 @@ def resume(
         protocol=stored.protocol if members else None,
         leader=stored.leader if stored.leader in members else next(iter(members), None),
         members=members,
-        offsets=offsets,
-        uncommitted=uncommitted,
+        offsets=Offsets(committed=offsets, uncommitted=uncommitted),
     )
     if len(members) <= limits.group_max_size:
         return group, ()
@@ -59,7 +72,7 @@ def resume(
 
 def step(group: Group, event: events.Event, now: Now, limits: GroupSettings) -> Step:
     draft = WorkingState(group, now, limits)
-    is_refused = group.phase is Phase.DEAD and not isinstance(event, events.Appended)
+    is_refused = group.phase is Phase.DEAD and not isinstance(event, Appended)
     act = _refuse if is_refused else _ACTS[type(event)]
     act(draft, event)
     return draft.done()
@@ -75,9 +88,9 @@ def _refuse(draft: WorkingState, event: events.Event) -> None:
         case events.Leave():
             draft.answer(event.request, events.Left(tuple(error for _ in event.leaving)))
         case events.Heartbeat() | events.DeleteGroup():
-            draft.answer(event.request, events.Done(error))
-        case events.Commit() | events.DeleteOffsets():
-            draft.answer(event.request, events.OffsetsDone(error))
+            draft.answer(event.request, Done(error))
+        case Commit() | DeleteOffsets():
+            draft.answer(event.request, OffsetsDone(error))
 
 
 # ------------------------------------------------------------------------ sync
@@ -103,7 +116,7 @@ def _sync(draft: WorkingState, event: events.Sync) -> None:
     if member.id == draft.leader:
         assignments = {name: event.assignments.get(name, b"") for name in draft.members}
         write = events.NewAssignment(draft.generation, assignments)
-        draft.effects.append(events.Append(write, draft.stored(assignments)))
+        draft.effects.append(events.AppendGroup(write, draft.stored(assignments)))
 
 
 def _sync_refusal(draft: WorkingState, event: events.Sync) -> ErrorCode:
@@ -119,7 +132,7 @@ def _assignment(draft: WorkingState, member: Member) -> events.Synced:
     return events.Synced(ErrorCode.NONE, draft.protocol_type, draft.protocol, member.assignment)
 
 
-def _assignment_stored(draft: WorkingState, write: events.NewAssignment, outcome: events.Appended) -> None:
+def _assignment_stored(draft: WorkingState, write: events.NewAssignment, outcome: Appended) -> None:
     """Answer all members with their assignment, unless a newer rebalance has begun."""
     if draft.phase is not Phase.COMPLETING or draft.generation != write.generation:
         return
@@ -146,7 +159,7 @@ def _heartbeat(draft: WorkingState, event: events.Heartbeat) -> None:
     error = may_stay(draft, event.member_id, event.generation, event.instance_id)
     if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
         draft.hear(event.member_id)
-    draft.answer(event.request, events.Done(error))
+    draft.answer(event.request, Done(error))
 
 
 def _leave(draft: WorkingState, event: events.Leave) -> None:
@@ -206,22 +219,22 @@ def _unload(draft: WorkingState, event: events.Unloaded) -> None:
 # -------------------------------------------------------------------- outcomes
 
 
-def _appended(draft: WorkingState, outcome: events.Appended) -> None:
+def _appended(draft: WorkingState, outcome: Appended) -> None:
     outcome = replace(outcome, error=code_told(outcome.error, type(outcome.write)))
     match outcome.write:
         case events.NewAssignment():
             _assignment_stored(draft, outcome.write, outcome)
         case events.NewStaticId():
             static_id_stored(draft, outcome.write, outcome)
-        case events.NewOffsets():
-            commits.offsets_stored(draft, outcome.write, outcome)
-        case events.GoneOffsets():
-            commits.offsets_gone(draft, outcome.write, outcome)
+        case NewOffsets():
+            commits.post(draft, outcome)
+        case GoneOffsets():
+            commits.deleted(draft, outcome.write, outcome)
         case events.EmptyGroup():
             pass
 
 
-def code_told(error: ErrorCode, write: type[events.Write]) -> ErrorCode:
+def code_told(error: ErrorCode, write: type[Write]) -> ErrorCode:
     """Return the error that makes members try again, here or elsewhere."""
     match error:
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
@@ -235,7 +248,7 @@ def code_told(error: ErrorCode, write: type[events.Write]) -> ErrorCode:
             | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         ):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.MESSAGE_TOO_LARGE if write is events.NewOffsets:
+        case ErrorCode.MESSAGE_TOO_LARGE if write is NewOffsets:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case ErrorCode.MESSAGE_TOO_LARGE:
             return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -247,14 +260,14 @@ _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
     events.Sync: _sync,
     events.Heartbeat: _heartbeat,
     events.Leave: _leave,
-    events.Commit: commits.commit,
-    events.TransactionEnded: commits.transaction_ended,
-    events.DeleteOffsets: commits.delete_offsets,
+    Commit: commits.commit,
+    TransactionEnded: commits.post,
+    DeleteOffsets: commits.delete_offsets,
     events.DeleteGroup: commits.delete_group,
-    events.ForgetTopics: commits.clean,
-    events.ForgetAgain: commits.forget_again,
-    events.ExpireOffsets: commits.clean,
+    ForgetTopics: commits.post,
+    ForgetAgain: commits.post,
+    ExpireOffsets: commits.expire,
     events.Ticked: _tick,
     events.Unloaded: _unload,
-    events.Appended: _appended,
+    Appended: _appended,
 }

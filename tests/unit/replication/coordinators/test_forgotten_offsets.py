@@ -4,17 +4,26 @@ import itertools
 
 import pytest
 
-from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Now
+from replication.coordinators.groups.machine.state import Group
 from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.messages import Append, Appended, Now
+from replication.coordinators.groups.offsets.events import (
+    Commit,
+    ForgetAgain,
+    ForgetLater,
+    ForgetTopics,
+    TransactionEnded,
+)
+from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 PRODUCER = (7, 0)
 LIMITS, NOW = GroupSettings(), Now(0, 1_000)
-FORGET = events.ForgetTopics(frozenset("t"))
+FORGET = ForgetTopics(frozenset("t"))
 
 
 class World:
@@ -26,12 +35,12 @@ class World:
 
     def post(self, event):
         self.group, effects = step(self.group, event, NOW, LIMITS)
-        self.wants += [effect for effect in effects if isinstance(effect, events.Append)]
-        self.later += [effect.positions for effect in effects if isinstance(effect, events.ForgetLater)]
+        self.wants += [effect for effect in effects if isinstance(effect, Append)]
+        self.later += [effect.positions for effect in effects if isinstance(effect, ForgetLater)]
 
     def commit(self, producer, **offsets):
         tps = {TopicPartition(name, 0): Committed(offset) for name, offset in offsets.items()}
-        self.post(events.Commit(request=next(self.requests), offsets=tps, producer=producer))
+        self.post(Commit(request=next(self.requests), offsets=tps, producer=producer))
 
     def append(self, index=0):
         """Put an append into the log; its outcome is not told yet."""
@@ -42,17 +51,17 @@ class World:
 
     def tell(self, index=0):
         append, position = self.stored.pop(index)
-        self.post(events.Appended(append.write, position=position))
+        self.post(Appended(append.write, position=position))
 
     def fail(self):
         """The append that came last is not stored."""
         append = self.wants.pop()
-        self.post(events.Appended(append.write, ErrorCode.NOT_ENOUGH_REPLICAS))
+        self.post(Appended(append.write, ErrorCode.NOT_ENOUGH_REPLICAS))
 
     def forget_again(self):
         later, self.later = self.later, []
         for positions in later:
-            self.post(events.ForgetAgain(positions))
+            self.post(ForgetAgain(positions))
 
     def settle(self):
         while self.wants or self.stored:
@@ -74,8 +83,8 @@ class World:
 
 
 def end(group, *, commits=True):
-    found, _ = step(group, events.TransactionEnded(PRODUCER[0], commits), NOW, LIMITS)
-    return {tp: stored.offset for tp, stored in found.offsets.items()}
+    found, _ = step(group, TransactionEnded(PRODUCER[0], commits), NOW, LIMITS)
+    return {tp: stored.offset for tp, stored in found.offsets.committed.items()}
 
 
 def test_offsets_in_a_transaction_do_not_outlive_their_topic():
@@ -84,7 +93,7 @@ def test_offsets_in_a_transaction_do_not_outlive_their_topic():
     world.settle()
     world.post(FORGET)
     world.settle()
-    assert world.group.unstable == {U0}
+    assert world.group.offsets.unstable == {U0}
     assert end(world.group) == end(world.loaded()) == {U0: 5}
 
 
@@ -114,7 +123,7 @@ def test_what_is_committed_for_the_later_topic_stays(ends_first):
     if ends_first:
         world.append()
         world.tell(1)
-        assert world.group.unstable == {T0}
+        assert world.group.offsets.unstable == {T0}
     world.settle()
     assert end(world.group) == end(world.loaded()) == {T0: 3}
     assert end(world.group, commits=False) == {}
@@ -125,9 +134,9 @@ def test_a_transaction_that_ends_before_the_deletion_is_stored_commits_nothing_f
     world.commit(PRODUCER, t=50)
     world.settle()
     world.post(FORGET)
-    world.post(events.TransactionEnded(PRODUCER[0], True))
+    world.post(TransactionEnded(PRODUCER[0], True))
     world.settle()
-    assert world.group.offsets == {}
+    assert world.group.offsets.committed == {}
     assert world.group.is_blank
 
 
@@ -210,7 +219,7 @@ def test_only_what_was_loaded_is_forgotten_with_a_topic_that_was_gone_then(produ
     world.commit(producer, t=50, u=5)
     world.settle()
     world.group = world.loaded()
-    missing = events.ForgetTopics(frozenset("t"), len(world.log))
+    missing = ForgetTopics(frozenset("t"), len(world.log))
     world.commit(producer, t=3)
     world.post(missing)
     world.settle()

@@ -7,17 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.events import NewOffsets
 from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import (
-    Committed,
-    Group,
-    GroupSettings,
-    Now,
-    Phase,
-    deadline_ms,
-)
+from replication.coordinators.groups.machine.state import Group, Phase, deadline_ms
 from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.messages import Append, Appended, Body, Now
+from replication.coordinators.groups.offsets.events import Commit, DeleteOffsets, ExpireOffsets, NewOffsets
+from replication.coordinators.groups.offsets.state import Committed, Offsets
+from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from tests.support.repeats import times
@@ -42,13 +38,13 @@ class GroupMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.requests = 0
         self.open: dict[int, events.Event] = {}
-        self.answers: dict[int, events.Body] = {}
+        self.answers: dict[int, Body] = {}
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
         self.told: dict[int, tuple[str | None, str | None]] = {}  # generation -> protocol, protocol type
         self.assigned: dict[int, dict[str, bytes]] = {}  # generation -> what the leader said, once stored
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.writes: list[events.Append] = []
+        self.writes: list[Append] = []
         self.highest = 0
 
     # ---------------------------------------------------------------- the world
@@ -63,7 +59,7 @@ class GroupMachine(RuleBasedStateMachine):
         if self.group.generation == 0:
             self.forget_after(0)  # the group was wiped
         for effect in effects:
-            if isinstance(effect, events.Append):
+            if isinstance(effect, Append):
                 self.writes.append(effect)
                 continue
             assert effect.request in self.open, "answered twice, or nobody asked"
@@ -169,7 +165,7 @@ class GroupMachine(RuleBasedStateMachine):
         before, request = self.group, self.request()
         offsets = {tp: Committed(offset, -1, "x" * (offset % 2), WALL_MS + self.now_ms) for tp in sorted(tps)}
         self.post(
-            events.Commit(
+            Commit(
                 request=request,
                 offsets=offsets,
                 member_id=self.ids.get(name, ""),
@@ -184,7 +180,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(tps=st.sets(st.sampled_from(PARTITIONS), min_size=1))
     def delete_offsets(self, tps):
-        self.post(events.DeleteOffsets(self.request(), tuple(sorted(tps))))
+        self.post(DeleteOffsets(self.request(), tuple(sorted(tps))))
 
     @rule()
     def delete_group(self):
@@ -194,7 +190,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self):
-        self.post(events.ExpireOffsets())
+        self.post(ExpireOffsets())
 
     @rule(ms=st.integers(0, 12_000))
     def tick(self, ms):
@@ -215,7 +211,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.log += records_of("g", append)
             if isinstance(append.write, events.NewAssignment):
                 self.assigned[append.write.generation] = append.write.assignments
-        self.post(events.Appended(append.write, error, position))
+        self.post(Appended(append.write, error, position))
 
     def loaded(self):
         loaded = Loaded()
@@ -272,7 +268,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         stored, offsets = self.loaded()
         assert {tp: replace(c, position=0) for tp, c in offsets.items()} == {
-            tp: replace(c, position=0) for tp, c in self.group.offsets.items()
+            tp: replace(c, position=0) for tp, c in self.group.offsets.committed.items()
         }
         if self.group.phase is Phase.STABLE:
             assert stored.generation == self.group.generation
@@ -293,7 +289,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert not self.open
         assert self.group.phase is Phase.EMPTY
         self.now_ms += self.limits.offsets_retention_ms
-        self.post(events.ExpireOffsets())
+        self.post(ExpireOffsets())
         while self.writes:
             self.store()
         assert self.group.is_blank
@@ -313,21 +309,21 @@ def test_a_commit_that_stands_earlier_in_the_log_does_not_undo_a_later_one():
     group = Group(id="g")
     writes = []
     for request, offset in ((1, 10), (2, 20)):
-        group, (append,) = step(group, events.Commit(request=request, offsets={tp: Committed(offset)}), now, limits)
+        group, (append,) = step(group, Commit(request=request, offsets={tp: Committed(offset)}), now, limits)
         writes.append(append.write)
     assert [type(write) for write in writes] == [NewOffsets, NewOffsets]
     for write, position in reversed(list(zip(writes, (100, 101), strict=True))):
-        group, _ = step(group, events.Appended(write, position=position), now, limits)
-    assert group.offsets[tp].offset == 20
-    assert not group.commits
+        group, _ = step(group, Appended(write, position=position), now, limits)
+    assert group.offsets.committed[tp].offset == 20
+    assert not group.offsets.in_flight
 
 
 def test_a_deletion_that_comes_out_late_leaves_what_was_committed_behind_it():
     now, limits = Now(0, 0), GroupSettings()
     tp = PARTITIONS[0]
-    group = Group(id="g", offsets={tp: Committed(1, position=5)})
-    group, (deletion,) = step(group, events.DeleteOffsets(1, (tp,)), now, limits)
-    group, (commit,) = step(group, events.Commit(request=2, offsets={tp: Committed(2)}), now, limits)
-    group, _ = step(group, events.Appended(commit.write, position=11), now, limits)
-    group, _ = step(group, events.Appended(deletion.write, position=10), now, limits)
-    assert group.offsets[tp].offset == 2
+    group = Group(id="g", offsets=Offsets(committed={tp: Committed(1, position=5)}))
+    group, (deletion,) = step(group, DeleteOffsets(1, (tp,)), now, limits)
+    group, (commit,) = step(group, Commit(request=2, offsets={tp: Committed(2)}), now, limits)
+    group, _ = step(group, Appended(commit.write, position=11), now, limits)
+    group, _ = step(group, Appended(deletion.write, position=10), now, limits)
+    assert group.offsets.committed[tp].offset == 2

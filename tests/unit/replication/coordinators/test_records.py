@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.coordinators.binary import UnknownRecordError, partition_of
-from replication.coordinators.groups.machine.events import Append, EmptyGroup
+from replication.coordinators.groups.machine.events import AppendGroup, EmptyGroup
 from replication.coordinators.groups.machine.records import (
     GroupKey,
     Loaded,
@@ -21,7 +21,9 @@ from replication.coordinators.groups.machine.records import (
     read_offset,
     records_of,
 )
-from replication.coordinators.groups.machine.state import Committed, Group, Member, Phase
+from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.offsets.events import AppendOffsets
+from replication.coordinators.groups.offsets.state import Committed
 from replication.model.cluster import TopicPartition
 
 TP = TopicPartition("orders", 7)
@@ -144,10 +146,11 @@ def test_bytes_that_are_no_record_are_an_error_and_nothing_else(key, value):
 def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
     loaded = Loaded()
     group = Group(id="g", generation=3)
-    rows = records_of("g", Append(EmptyGroup(), group, {TP: Committed(1)}))
-    rows += records_of("g", Append(EmptyGroup(), None, {TP: Committed(2), TopicPartition("u", 0): Committed(5)}))
-    rows += records_of("h", Append(EmptyGroup(), None, {TP: Committed(9)}))
-    rows += records_of("h", Append(EmptyGroup(), None, {TP: None}))
+    rows = records_of("g", AppendOffsets(EmptyGroup(), {TP: Committed(1)}))
+    rows += records_of("g", AppendGroup(EmptyGroup(), group))
+    rows += records_of("g", AppendOffsets(EmptyGroup(), {TP: Committed(2), TopicPartition("u", 0): Committed(5)}))
+    rows += records_of("h", AppendOffsets(EmptyGroup(), {TP: Committed(9)}))
+    rows += records_of("h", AppendOffsets(EmptyGroup(), {TP: None}))
     for position, (key, value) in enumerate(rows):
         loaded.apply(position, key, value)
     assert loaded.groups == {"g": group}
@@ -156,7 +159,7 @@ def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
         TopicPartition("u", 0): 5,
     }
     assert list(loaded.names()) == ["g"]
-    for key, value in records_of("g", Append(EmptyGroup(), deletes_group=True)):
+    for key, value in records_of("g", AppendOffsets(EmptyGroup(), {}, deletes_group=True)):
         loaded.apply(99, key, value)
     assert loaded.groups == {}
 

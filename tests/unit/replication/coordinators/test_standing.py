@@ -8,8 +8,12 @@ import pytest
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.permission import may_commit, may_stay
 from replication.coordinators.groups.machine.standing import caught_up
-from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
+from replication.coordinators.groups.machine.state import Group, Member, Phase
 from replication.coordinators.groups.machine.step import step
+from replication.coordinators.groups.messages import Append, Appended, Done, Now
+from replication.coordinators.groups.offsets.events import Commit, OffsetsDone
+from replication.coordinators.groups.offsets.state import Committed, Offsets
+from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
@@ -31,44 +35,56 @@ def member(member_id, instance_id=None, session_ms=10_000):
 
 MEMBERS = {one.id: one for one in (member("a"), member("c", "x", 20_000), member("d", "y"))}
 STORED = {T0: Committed(7, -1, "", 1, -1, 100)}
+KEPT = Offsets(committed=STORED)
 JOINED = {"generation": ROLLED, "protocol_type": "consumer", "protocol": "range", "leader": "a", "members": MEMBERS}
 GROUPS = [
     Group(id="g"),
-    Group(id="g", offsets=STORED),
-    Group(id="g", generation=ROLLED, protocol_type="consumer", offsets=STORED),
-    Group(id="g", phase=Phase.PREPARING, join_until_ms=60_000, offsets=STORED, **JOINED),
-    Group(id="g", phase=Phase.COMPLETING, sync_until_ms=60_000, unsynced=frozenset("ac"), offsets=STORED, **JOINED),
-    Group(id="g", phase=Phase.STABLE, offsets=STORED, **JOINED),
-    Group(id="g", phase=Phase.DEAD, offsets=STORED),
+    Group(id="g", offsets=KEPT),
+    Group(id="g", generation=ROLLED, protocol_type="consumer", offsets=KEPT),
+    Group(id="g", phase=Phase.PREPARING, join_until_ms=60_000, offsets=KEPT, **JOINED),
+    Group(
+        id="g",
+        phase=Phase.COMPLETING,
+        sync_until_ms=60_000,
+        unsynced=frozenset("ac"),
+        offsets=KEPT,
+        **JOINED,
+    ),
+    Group(id="g", phase=Phase.STABLE, offsets=KEPT, **JOINED),
+    Group(id="g", phase=Phase.DEAD, offsets=KEPT),
 ]
+
+
+def name_of(group):
+    return f"{group.phase}-{group.generation}-{len(group.offsets.committed)}"
+
+
 SAID = list(itertools.product(["", "a", "c", "d", "z"], [-1, 0, ROLLED - 1, ROLLED], [None, "x", "y", "z"]))
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.phase}-{group.generation}-{len(group.offsets)}")
+@pytest.mark.parametrize("group", GROUPS, ids=name_of)
 @pytest.mark.parametrize(("member_id", "generation", "instance_id"), SAID)
 def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group, member_id, generation, instance_id):
     event = events.Heartbeat(request=1, member_id=member_id, generation=generation, instance_id=instance_id)
     after, (answer,) = step(group, event, NOW, LIMITS)
     error = may_stay(group, member_id, generation, instance_id)
-    assert answer.body == events.Done(error)
+    assert answer.body == Done(error)
     if not error:
         assert after == caught_up(group, {member_id: NOW.ms}, {})
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.phase}-{group.generation}-{len(group.offsets)}")
+@pytest.mark.parametrize("group", GROUPS, ids=name_of)
 @pytest.mark.parametrize(("member_id", "generation", "instance_id"), SAID)
 def test_a_commit_is_noted_only_if_the_group_takes_it(group, member_id, generation, instance_id):
     offsets = {tp: Committed(9, 4, "m", 1_000_000) for tp in (T0, T1)}
-    event = events.Commit(
-        request=1, offsets=offsets, member_id=member_id, generation=generation, instance_id=instance_id
-    )
+    event = Commit(request=1, offsets=offsets, member_id=member_id, generation=generation, instance_id=instance_id)
     between, (effect,) = step(group, event, NOW, LIMITS)
     error = may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True)
-    assert bool(error) == (not isinstance(effect, events.Append))
+    assert bool(error) == (not isinstance(effect, Append))
     if not error:
-        outcome = events.Appended(effect.write, ErrorCode.NONE, 200)
+        outcome = Appended(effect.write, ErrorCode.NONE, 200)
         after, (answer,) = step(between, outcome, NOW, LIMITS)
-        assert answer.body == events.OffsetsDone()
+        assert answer.body == OffsetsDone()
         heard = {member_id: NOW.ms} if member_id in group.members else {}
         assert after == caught_up(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
 
@@ -78,15 +94,15 @@ def test_many_that_were_noted_are_as_many_steps():
     heard, stored = {}, {}
     for now, name, tp, position in ((NOW, "a", T0, 200), (NOW, "c", T1, 201), (LATER, "a", T0, 202)):
         new = Committed(position, -1, "", now.wall_ms)
-        commit = events.Commit(request=position, offsets={tp: new}, member_id=name, generation=ROLLED)
+        commit = Commit(request=position, offsets={tp: new}, member_id=name, generation=ROLLED)
         after, (effect,) = step(after, commit, now, LIMITS)
-        after, _ = step(after, events.Appended(effect.write, ErrorCode.NONE, position), now, LIMITS)
+        after, _ = step(after, Appended(effect.write, ErrorCode.NONE, position), now, LIMITS)
         heard[name], stored[tp] = now.ms, replace(new, position=position)
     assert after == caught_up(group, heard, stored)
     assert after.members["a"].deadline_ms == LATER.ms + 10_000
 
 
 def test_of_two_offsets_the_later_one_in_the_log_is_taken():
-    assert caught_up(GROUPS[1], {}, {T0: Committed(1, position=99)}).offsets == STORED
+    assert caught_up(GROUPS[1], {}, {T0: Committed(1, position=99)}).offsets.committed == STORED
     newer = {T0: Committed(1, position=100)}
-    assert caught_up(GROUPS[1], {}, newer).offsets == newer
+    assert caught_up(GROUPS[1], {}, newer).offsets.committed == newer

@@ -1,0 +1,19 @@
+"""GroupSettings: the limits for members of groups and for committed offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Limits. Names and defaults as in BrokerConfig."""
+
+    group_initial_rebalance_delay_ms: int = 3000
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    # The join of a new member, which cannot send heartbeats, may wait for this long. As in Kafka.
+    new_member_join_timeout_ms: int = 300_000
