@@ -35,7 +35,7 @@ from replication.protocol.messages import (
     next_session_epoch,
 )
 from replication.replica.follower.follower import Follower
-from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
+from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange, is_no_news
 
 logger = logging.getLogger(__name__)
 
@@ -394,7 +394,10 @@ class _Connection:
     def _answered(self, key: _Key, standing: _Standing, row: PartitionFetched) -> None:
         role, asked, start = standing
         role.heard(row.high_watermark, len(row.records))
-        is_news = len(row.records) or not role.is_no_news(asked, row.high_watermark, row.log_start_offset)
+        is_idle = role.is_over or role.is_offline
+        is_news = (
+            len(row.records) or is_idle or not is_no_news(role.state, asked, row.high_watermark, row.log_start_offset)
+        )
         if not is_news and not self._is_spare and start == role.replica.start:
             return  # it stands
         del self._standing[key]

@@ -142,19 +142,6 @@ class Follower:
             return False
         return names_replica(listed, self.replica.tp.partition, self.replica.host.broker)
 
-    def is_no_news(self, question: follower.Fetch, high_watermark: int, log_start: int) -> bool:
-        """Return whether an answer without records changes nothing, so that the request can be repeated as it is."""
-        state = self.state
-        return (
-            not self.is_over
-            and not self.is_offline
-            and state.is_asking
-            and state.phase is follower.Phase.FETCHING
-            and (question.leader_epoch, question.offset) == (state.leader_epoch, state.log_end_offset)
-            and min(high_watermark, state.log_end_offset) <= state.high_watermark
-            and log_start <= state.log_start_offset
-        )
-
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """Take the leader's answer to a fetch in this epoch, from this offset."""
         # An answer with records resets it only after the append: a full disk refuses them again and again.

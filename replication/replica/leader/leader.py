@@ -183,13 +183,16 @@ class Leader:
     def tick(self, now_ms: int) -> None:
         if self._waits:
             self._waits.sweep()
-        in_sync, lag_ms_max = self.state.isr, self._limits.replica_lag_time_max_ms
-        if not self.standing.are_all(in_sync, now_ms - lag_ms_max // 2):  # else nobody is too slow
+        since_ms = now_ms - self._limits.replica_lag_time_max_ms // 2
+        if not isr.are_all_asking(self.state, self.standing, since_ms):  # else nobody is too slow
             self._note_standing()
             self.step(isr.Ticked(now_ms))
 
     def _note_standing(self) -> None:
-        for event in self.standing.events(self.state.isr):
+        events, outside = isr.asked_on(self.state, self.standing)
+        for follower in outside:
+            self.standing[follower].renew()
+        for event in events:
             self.step(event)
 
     def _perform(self, effects: tuple[isr.Effect, ...]) -> None:

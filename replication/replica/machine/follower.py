@@ -248,6 +248,20 @@ def step(state: FollowerState, event: Event) -> Step:
             assert_never(event)
 
 
+def is_no_news(state: FollowerState, question: Fetch, leader_high_watermark: int, leader_log_start_offset: int) -> bool:
+    """Return whether `step` asks the same again, and changes nothing, after an answer without records.
+
+    Most answers are such ones: a driver lets the question stand at the leader, and makes no event.
+    """
+    return (
+        state.is_asking
+        and state.phase is Phase.FETCHING
+        and (question.leader_epoch, question.offset) == (state.leader_epoch, state.log_end_offset)
+        and min(leader_high_watermark, state.log_end_offset) <= state.high_watermark
+        and leader_log_start_offset <= state.log_start_offset
+    )
+
+
 # -------------------------------------------------------------------- parts
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, Protocol, TypeAlias, assert_never
 
 from replication.errors import ErrorCode
 from replication.model.cluster import NO_EPOCH, Assignment, BrokerId, LeaderAndIsr
@@ -238,6 +238,47 @@ def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
             return state._replace(is_suspended=is_suspended), ()
         case _:
             assert_never(event)
+
+
+class Asking(Protocol):
+    """A follower's request for what comes behind the log's end, repeated without a word about this partition.
+
+    It was admitted since the last append, so the follower has the whole log.
+    """
+
+    @property
+    def asked_ms(self) -> int:
+        """When it was repeated last."""
+
+    @property
+    def event(self) -> Fetched:
+        """That as an event: it was repeated then."""
+
+
+def are_all_asking(state: Leading, asking: Mapping[BrokerId, Asking], since_ms: int) -> bool:
+    """Return whether these are all other members of the ISR, and nobody else, and each has asked since then.
+
+    If that is no longer ago than `replica_lag_time_max_ms`, `Ticked` changes nothing, and needs not be said.
+    """
+    isr = state.isr
+    for follower, asked in asking.items():
+        if follower not in isr or asked.asked_ms < since_ms:
+            return False
+    return len(asking) == len(isr) - 1
+
+
+def asked_on(state: Leading, asking: Mapping[BrokerId, Asking]) -> tuple[list[Fetched], list[BrokerId]]:
+    """Return the events of those in sync, which must be known before an append or a tick; and who is out of sync.
+
+    The latter joins by a request that is admitted: it may have died after the last one.
+    """
+    events, outside = [], []
+    for follower, asked in asking.items():
+        if follower in state.isr:
+            events.append(asked.event)
+        else:
+            outside.append(follower)
+    return events, outside
 
 
 def append_alone(state: Leading, log_end_offset: int) -> Leading:

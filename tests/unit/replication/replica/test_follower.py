@@ -1,5 +1,7 @@
 """A follower ends up with the leader's log, keeps what they have in common, and believes only fitting answers."""
 
+import random
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from replication.replica.machine.follower import (
     AskEpochEnd,
     EpochEndAnswered,
     Fetch,
+    FollowerState,
     LogStartMoved,
     MoveLogStart,
     OutOfRange,
@@ -24,8 +27,40 @@ from replication.replica.machine.follower import (
     TruncateTo,
     WriteFailed,
     follow,
+    is_no_news,
     step,
 )
+from tests.support.repeats import times
+
+STATES = times(5_000, 200_000)
+
+
+def test_an_answer_without_records_is_no_news_where_the_machine_asks_the_same_again_and_changes_nothing():
+    dice, outcomes = random.Random(1), set()
+
+    def offset():
+        return dice.randrange(4)
+
+    for _ in range(STATES):
+        state = FollowerState(
+            leader=1,
+            leader_epoch=dice.randrange(2),
+            log_start_offset=offset(),
+            log_end_offset=offset(),
+            epochs=(),
+            high_watermark=offset(),
+            phase=dice.choice(list(Phase)),
+            asked=-1,
+            is_asking=dice.random() < 0.8,
+            is_paused=dice.random() < 0.2,
+        )
+        state = state._replace(is_paused=state.is_paused and not state.is_asking)  # as the machine has it
+        question, hw, start = Fetch(1, dice.randrange(2), offset()), offset(), offset()
+        answer = RecordsFetched(question.leader_epoch, question.offset, b"", hw, start)
+        is_same = step(state, answer) == (state, (question,))
+        assert is_no_news(state, question, hw, start) == is_same, f"{state} {answer}"
+        outcomes.add(is_same)
+    assert outcomes == {True, False}
 
 
 def starts(log):

@@ -1,5 +1,7 @@
 """A leader counts on the maximal ISR, changes it only by accepted writes, and lets followers in and out by rule."""
 
+import random
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
@@ -15,11 +17,14 @@ from replication.replica.machine.isr import (
     IsrSettings,
     IsrWritten,
     LeadershipRefreshed,
+    Leading,
     RefreshLeadership,
     Suspended,
     Ticked,
     WriteIsr,
     append_alone,
+    are_all_asking,
+    asked_on,
     has_enough_replicas,
     judge_epoch,
     judge_fetch,
@@ -27,6 +32,7 @@ from replication.replica.machine.isr import (
     lead_on,
     step,
 )
+from tests.support.repeats import times
 
 LIMITS = IsrSettings(replica_lag_time_max_ms=100)
 
@@ -343,6 +349,80 @@ def test_what_a_leader_appends_alone_is_the_step_that_the_machine_takes(log_end,
     after, effects = step(leader.state, Appended(end), LIMITS)
     assert append_alone(leader.state, end) == after
     assert effects in ((), (HighWatermarkMoved(end),))
+
+
+def test_the_two_ends_are_where_the_state_of_a_leader_alone_is_copied_by_position():
+    assert Leading._fields[7:9] == ("log_end_offset", "high_watermark")
+
+
+class Asked:
+    """The request of a follower that had the whole log at its last fetch; it is repeated at times."""
+
+    def __init__(self, fetched):
+        self.event = fetched
+
+    @property
+    def asked_ms(self):
+        return self.event.now_ms
+
+
+def random_turns(dice, leader, turns):
+    """Let anything happen, in the order of time; yield the time, and who asks on since it had the whole log."""
+    asking, now_ms, version = {}, 0, 21
+    for _ in range(turns):
+        now_ms += dice.choice((0, 5, 30, 60))
+        match dice.randrange(7):
+            case 0 | 1 | 2:
+                follower = dice.choice((2, 3))
+                behind = dice.choice((0, 0, 0, 3))
+                fetched = Fetched(follower, max(0, leader.state.log_end_offset - behind), now_ms, 1)
+                leader.on(fetched)
+                if behind:
+                    asking.pop(follower, None)
+                else:
+                    asking[follower] = Asked(fetched)
+            case 3 if asking:
+                asked = asking[dice.choice(sorted(asking))]
+                asked.event = asked.event._replace(now_ms=now_ms)
+            case 4:
+                leader.on(*asked_on(leader.state, asking)[0], Appended(leader.state.log_end_offset + 1))
+                asking.clear()
+            case 5:
+                version += 1
+                leader.on(
+                    dice.choice((IsrWritten(5, version), IsrRefused(5), Suspended(), Suspended(is_suspended=False)))
+                )
+            case _ if leader.state.is_stale:
+                version += 1
+                stored = LeaderAndIsr(1, 5, dice.choice(((1,), (1, 2), (1, 2, 3))), 1, version)
+                leader.on(LeadershipRefreshed(stored))
+        yield now_ms, asking
+
+
+def test_while_all_members_ask_on_a_tick_changes_nothing_and_nobody_else_joins():
+    found = set()
+    for seed in range(times(300, 10_000)):
+        dice = random.Random(seed)
+        limits = IsrSettings(100, dice.choice((-1, 0, 2)))
+        leader = Leader(*dice.choice(((1, 2), (1, 2, 3))), limits=limits)
+        for now_ms, asking in random_turns(dice, leader, 30):
+            events, outside = asked_on(leader.state, asking)
+            assert {event.replica for event in events} == asking.keys() & set(leader.state.isr)
+            assert {*outside} == asking.keys() - set(leader.state.isr)
+            are_all = are_all_asking(leader.state, asking, now_ms - 50)
+            found.add(are_all)
+            told = Leader(1, limits=limits)
+            told.state = leader.state
+            for event in (*events, Ticked(now_ms)) if are_all else ():
+                for effect in told.on(event):  # the HW may wait for the stored state, which is being read
+                    assert leader.state.is_stale
+                    assert isinstance(effect, HighWatermarkMoved)
+            if are_all and not leader.state.is_stale:
+                followers = {**leader.state.followers, **{b: told.state.followers[b] for b in asking}}
+                assert told.state == leader.state._replace(followers=followers)
+            else:
+                leader.on(*events, Ticked(now_ms))  # as a driver does
+    assert found == {True, False}
 
 
 def test_a_leader_is_not_alone_while_another_one_joins_or_leaves():
