@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -69,9 +70,34 @@ def properties_in(file: Path | None) -> dict[str, str]:
         raise InvalidConfigError(f"{file}: byte {error.start} is not UTF-8 text") from error
 
 
+class _SignalledEvent(threading.Event):
+    """An event that a signal handler may set wherever it interrupts, also in `wait`.
+
+    `threading.Event.set` takes the lock that `wait` holds at its begin and end: a handler that runs in the same thread
+    just then would wait for itself. To put into a SimpleQueue takes no such lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_set, self._wakes = False, SimpleQueue[None]()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._wakes.put(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with suppress(Empty):
+            self._wakes.get(timeout=timeout)
+            self._wakes.put(None)  # for whoever waits too, or later
+        return self._is_set
+
+
 def end_of_signals() -> threading.Event:
     """Return the event that SIGTERM and Ctrl-C set from now on; a second one interrupts."""
-    is_over = threading.Event()
+    is_over = _SignalledEvent()
 
     def end(_number: int, _frame: FrameType | None) -> None:
         if is_over.is_set():

@@ -153,6 +153,7 @@ def test_with_an_interval_it_compares_what_is_new_again_and_again_until_it_is_st
     every = ("--report-interval", 100)
     with pylog("verify-replicas", "--topics-include", topic, *every, *where) as (process, line):
         assert line == "["
+        threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would hold the command up
         compared = (int(said.split()[1]) for said in process.stderr if said.startswith("compared "))
         first = next(compared)
         assert first == 2 * log_of(cluster, 1, topic).stat().st_size
