@@ -37,6 +37,8 @@ FIRST = [
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
+# Kafka's defaults are 50: to make them is half a second's work for each cluster.
+INTERNAL_TOPICS = dict.fromkeys(("offsets.topic.num.partitions", "transaction.state.log.num.partitions"), "5")
 # A test whose time is over fails. One that does not end then takes its worker with it, and all stacks are printed.
 ENDS_WITHIN_S = 120
 # Some tests start many interpreters: each would compile all modules.
@@ -59,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     fork_server.begin()
     # Our brokers forgive nothing in tests that a Kafka would not.
     local_cluster.DEFAULTS["produce.base.offset.strict"] = "true"
+    local_cluster.DEFAULTS |= INTERNAL_TOPICS
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

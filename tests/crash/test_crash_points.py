@@ -18,7 +18,7 @@ from tests.support.repeats import times
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"
 SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")  # tears per crash point
-EVERY = times(4, 1, "PYLOG_CRASH_EVERY")  # crash point of each kind; all of them by kinds together
+EVERY = times(8, 1, "PYLOG_CRASH_EVERY")  # crash point of each kind; half of them by kinds together
 SETTINGS = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_bytes": 400}
 
 

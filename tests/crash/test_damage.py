@@ -33,7 +33,7 @@ from tests.support.partition import appended
 from tests.support.repeats import times
 
 ROOT = Path("/store")
-CASES = times(15, 70, "PYLOG_DAMAGE_CASES")
+CASES = times(6, 70, "PYLOG_DAMAGE_CASES")
 SEED = int(os.environ.get("PYLOG_DAMAGE_SEED", "0"))
 FILES = tuple(os.environ.get("PYLOG_DAMAGE_FILES", "").split(","))
 

@@ -25,7 +25,7 @@ from tests.support.disk import Crash, Disk
 from tests.support.partition import appended, batch, contents, make, reopen
 from tests.support.repeats import times
 
-EVERY = times(21, 7, "PYLOG_CRASH_EVERY")
+EVERY = times(43, 7, "PYLOG_CRASH_EVERY")
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
 
 

@@ -35,7 +35,7 @@ from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.repeats import times
 
 ROOT = Path("/disk/deep/store")  # none of them is there before
-EVERY = times(41, 19, "PYLOG_CRASH_EVERY")
+EVERY = times(83, 19, "PYLOG_CRASH_EVERY")
 SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
 

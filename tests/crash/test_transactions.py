@@ -22,7 +22,7 @@ from tests.support.partition import TOPIC_ID, appended, batch, contents, ended, 
 from tests.support.repeats import times
 
 SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")  # tears per crash point
-EVERY = times(4, 1, "PYLOG_CRASH_EVERY")  # crash point of each kind; all of them by kinds together
+EVERY = times(8, 1, "PYLOG_CRASH_EVERY")  # crash point of each kind; half of them by kinds together
 
 SETTINGS = {"segment_bytes": 500, "index_interval_bytes": 100, "max_message_bytes": 400}
 

@@ -31,7 +31,7 @@ from tests.support.repeats import times
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"
 SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")
-EVERY = times(4, 1, "PYLOG_CRASH_EVERY")
+EVERY = times(8, 1, "PYLOG_CRASH_EVERY")
 SETTINGS = {
     "segment_bytes": 500,
     "index_interval_bytes": 100,

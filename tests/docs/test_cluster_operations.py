@@ -56,6 +56,7 @@ def test_a_section_is_run_in_one_of_the_tests():
 
 
 @pytest.mark.slow
+@only_long("a cluster of its own")
 def test_what_an_operator_plans_runs_and_shows_what_the_page_says(tmp_path, variables, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check(CHEAP, tmp_path, variables)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repeats import only_long
+
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 
 
 @pytest.mark.slow
+@only_long("a cluster of its own")
 def test_the_cluster_of_the_page_loses_a_broker_and_goes_on(tmp_path, variables):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (example,) = (block for block in blocks if "LocalCluster" in block)

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from logstore.cli import cli
+from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -86,6 +87,7 @@ def test_the_cluster_of_the_readme_starts_and_serves(environment):
     assert [p.name for p in (work / "cluster").glob("broker-*/greetings-0")] == ["greetings-0"] * 3
 
 
+@only_long("every command")
 def test_the_examples_of_the_help_pages_run(environment, monkeypatch):
     """In this process, but for those with a pipe."""
     monkeypatch.chdir(environment[0])

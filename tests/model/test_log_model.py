@@ -221,14 +221,14 @@ class OnCoarseTimes(LogMachine):
 
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(
-    max_examples=times(80, 240),
+    max_examples=times(40, 240),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = settings(
-    max_examples=times(25, 60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(12, 60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestOnCoarseTimes = OnCoarseTimes.TestCase
 TestOnCoarseTimes.settings = TestOnDisk.settings

@@ -375,10 +375,10 @@ def _settings(examples: int) -> settings:
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = _settings(times(80, 240))
+TestInMemory.settings = _settings(times(40, 240))
 TestOnDisk = OnDisk.TestCase
-TestOnDisk.settings = _settings(times(15, 40))
+TestOnDisk.settings = _settings(times(8, 40))
 TestOftenSnapshots = OftenSnapshots.TestCase
-TestOftenSnapshots.settings = _settings(times(40, 80))
+TestOftenSnapshots.settings = _settings(times(20, 80))
 TestOnCoarseTimes = OnCoarseTimes.TestCase
-TestOnCoarseTimes.settings = _settings(times(15, 40))
+TestOnCoarseTimes.settings = _settings(times(8, 40))

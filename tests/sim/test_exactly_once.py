@@ -5,7 +5,7 @@ import pytest
 from tests.sim.exactly_once import FLAWS, Flaw, simulate
 from tests.support.repeats import times
 
-COUNT = times(60, 700, "SIM_SEEDS")
+COUNT = times(20, 700, "SIM_SEEDS")
 FOUND_AT = {Flaw.NO_RUN_SLOT: 108, Flaw.EARLY_LEFTOVERS: 1600, Flaw.NOT_SEEN: 138}  # seeds: these are rare
 
 

@@ -21,15 +21,15 @@ COUNT = times(3, 60, "SIM_SEEDS")
 CHUNK = 10
 # Those that found a bug when they were last searched: they are tried first.
 FOUND_BY = {
-    Mutant.COMMITTED_ISR_ONLY: (12,),
+    Mutant.COMMITTED_ISR_ONLY: (8,),
     Mutant.CUT_IN_THE_DARK: (108,),
-    Mutant.CUT_UNASKED: (12, 70),
-    Mutant.NOT_FILLED: (10, 11),
-    Mutant.NO_RECOVERY: (55, 45),
-    Mutant.WAITS_OUTLIVE_ROLES: (144, 161),
-    Mutant.POWER_CUT_UNNOTICED: (57,),
+    Mutant.CUT_UNASKED: (70,),
+    Mutant.NOT_FILLED: (11,),
+    Mutant.NO_RECOVERY: (45,),
+    Mutant.WAITS_OUTLIVE_ROLES: (161,),
+    Mutant.POWER_CUT_UNNOTICED: (17,),
     Mutant.APPENDED_TWICE: (2,),
-    Mutant.SESSION_FORGETS: (13,),
+    Mutant.SESSION_FORGETS: (29,),
 }
 
 

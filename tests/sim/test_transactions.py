@@ -5,7 +5,7 @@ import pytest
 from tests.sim.transactions import Flaw, simulate
 from tests.support.repeats import times
 
-COUNT = times(40, 400, "SIM_SEEDS")
+COUNT = times(15, 400, "SIM_SEEDS")
 
 
 def test_no_seed_breaks_the_law_of_transactions():

@@ -10,6 +10,7 @@ from pyspark.sql import Row
 from pyspark.sql.functions import lit, unix_millis
 
 import logstore
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
 
@@ -216,6 +217,7 @@ def test_a_temporary_view_is_the_table_of_sql(spark, orders):
     spark.catalog.dropTempView("o")
 
 
+@only_long("a catalog of Spark")
 def test_a_created_table_says_that_spark_drops_its_options(spark, orders):
     ((name, place),) = orders.options.items()
     spark.sql(f"CREATE TABLE lost USING pylog OPTIONS ({name} '{place}', subscribe 'orders')")

@@ -29,7 +29,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
 from tests.integration.cluster.test_damage import flip, log_of, until_flushed
 from tests.spark.test_tiering import places
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 from tests.support.secured import PASSWORD, USER, secured_broker
 
 TIMEOUT_S = 60
@@ -58,6 +58,7 @@ def test_a_frame_written_to_a_cluster_is_read_back(spark, client, over, topic):
     }
 
 
+@only_long("brokers of its own")
 def test_a_secured_cluster_is_written_and_read_and_nothing_shows_a_password(spark, tmp_path):
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     with secured_broker(tmp_path / "secured") as (listener, certificates):
@@ -197,6 +198,7 @@ def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, clu
     assert sorted(found, key=lambda v: int(v[1:])) == [f"v{n}".encode() for n in sent]
 
 
+@only_long("queries of its own")
 def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(spark, client, over, cluster, topic, tmp_path):
     """What tools of Kafka see of the group is where the query is; with a new checkpoint nothing comes twice."""
     group = f"of-{topic}"
@@ -230,6 +232,7 @@ def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(spark, clie
 # ------------------------------------------------------------------------------------------------- the jobs
 
 
+@only_long("runs of tiering")
 def test_what_brokers_deleted_is_read_from_the_table_though_a_run_died_behind_its_commit(
     spark, client, over, cluster, tmp_path
 ):
@@ -280,6 +283,7 @@ def test_what_brokers_deleted_is_read_from_the_table_though_a_run_died_behind_it
     assert places(directory) == [(p, n) for p, e in client.extents(topic).items() for n in range(e.end)]
 
 
+@only_long("jobs of Spark")
 def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, cluster, topic, monkeypatch):
     bootstrap = over["kafka.bootstrap.servers"]
     alone = cluster.create((3,), flush_messages=1)

@@ -24,7 +24,7 @@ from replication.client.transactions import Pair
 from replication.errors import ErrorCode, KafkaError
 from tests.spark.conftest import TopicsOfCluster
 from tests.spark.test_exactly_once import Copy, in_the_middle, refusal
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 
 EVERY = times(11, 1)  # message behind which a driver dies
 pytestmark = pytest.mark.spark
@@ -181,6 +181,7 @@ def test_a_slow_attempt_that_is_not_among_the_winners_is_fenced(client, topic, n
     assert opened(client, name) == []
 
 
+@only_long("queries of its own")
 def test_what_others_have_open_among_the_decisions_keeps_nobody_waiting(client, topic, name):
     life = Life(client, topic, name, "run")
     life.write(0)
@@ -244,6 +245,7 @@ def test_what_a_driver_that_is_gone_left_is_released(client, topic):
     assert opened(client, life.name) == []
 
 
+@only_long("queries of its own")
 def test_a_write_without_rows_gives_its_name_back(client, topic):
     life = Life(client, topic, "", "run")
     life.name = life.transactions.claim(None, "run")
@@ -304,6 +306,7 @@ def topics(cluster, tmp_path):
     made.close()
 
 
+@only_long("queries of its own")
 def test_the_next_run_ends_what_an_interrupted_abort_left_open(spark, topics, tmp_path):
     """Spark's `stop` cancels the job and interrupts the query: in its abort, if the job has ended by then."""
     copy = Copy(spark, topics, tmp_path / "checkpoint")
@@ -317,6 +320,7 @@ def test_the_next_run_ends_what_an_interrupted_abort_left_open(spark, topics, tm
     assert (values(topics.client, "out"), topics.open_transactions()) == (["a", "b"], [])
 
 
+@only_long("queries of its own")
 def test_a_batch_whose_commit_spark_forgot_is_there_once(spark, topics, tmp_path):
     """(T7, T8)"""
     topics.append("in", [f"{n}" for n in range(10)])

@@ -263,6 +263,7 @@ def test_a_batch_whose_commit_spark_forgot_is_there_once(copy, topics):
     assert topics.open_transactions() == []
 
 
+@only_long("queries of its own")
 def test_a_replay_with_other_rows_of_the_same_input_keeps_the_first_ones(copy, topics):
     """A query that is not deterministic: its offset log says that the input is the same."""
     topics.append("in", ["a", "b"])
@@ -273,6 +274,7 @@ def test_a_replay_with_other_rows_of_the_same_input_keeps_the_first_ones(copy, t
     assert seen(topics) == first
 
 
+@only_long("queries of its own")
 def test_a_checkpoint_restored_from_an_older_copy_is_refused_and_loses_nothing_silently(copy, topics, tmp_path):
     """(T9) Old batch numbers come with new content."""
     topics.append("in", ["a", "b", "c", "d"])
@@ -290,7 +292,7 @@ def test_a_checkpoint_restored_from_an_older_copy_is_refused_and_loses_nothing_s
         assert seen(topics) == list("abcdefgh")
 
 
-@only_long("three queries")
+@only_long("queries of its own")
 def test_the_same_content_again_from_an_older_copy_is_there_once(copy, topics):
     """(T9) The same records under the same number: nothing to write, and the query goes on."""
     topics.append("in", ["a", "b", "c", "d"])
@@ -302,6 +304,7 @@ def test_the_same_content_again_from_an_older_copy_is_there_once(copy, topics):
     assert seen(topics) == list("abcde")
 
 
+@only_long("queries of its own")
 def test_an_older_batch_than_the_last_is_refused(copy, topics):
     """(T9)"""
     topics.append("in", [f"{n}" for n in range(8)])
@@ -345,6 +348,7 @@ def test_foreach_batch_names_its_writes(copy, topics, spark):
 
 
 @pytest.mark.directory
+@only_long("a task that waits")
 def test_a_micro_batch_lives_while_one_of_its_tasks_runs(copy, topics, tmp_path):
     """However long ago the others were done: here a moment is long."""
     topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
@@ -382,6 +386,7 @@ def in_the_middle(copy, topics, tmp_path):
 
 
 @pytest.mark.directory
+@only_long("queries of its own")
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(copy, topics, tmp_path):
     query, let_go = in_the_middle(copy, topics, tmp_path)
     query.stop()
@@ -396,6 +401,7 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(c
 
 
 @pytest.mark.directory
+@only_long("queries of its own")
 def test_a_stream_whose_sink_refuses_fails_and_goes_on_later(copy, topics):
     topics.append("in", ["a", "b"])
     with logstore.open(topics.path) as store:

@@ -73,6 +73,7 @@ def test_retention_says_what_went_from_where_to_where_and_why(spark, segments):
     assert {row["status"] for row in retention.run(spark, path=segments.path).collect()} == {"nothing to do"}
 
 
+@only_long("runs of jobs")
 def test_two_jobs_at_once_do_no_harm(spark, segments):
     frames = []
     threads = [
@@ -168,6 +169,7 @@ def test_an_unknown_topic_is_refused_before_anything_is_done(spark, segments):
             job(spark, path=segments.path, topics=["t", "tt"])
 
 
+@only_long("every job")
 def test_a_damaged_topic_is_in_its_rows_and_the_others_are_done(spark, segments):
     segments.create("compacted", cleanup_policy="compact")
     (Path(segments.path) / "topics" / "kept.json").write_text("{")

@@ -126,6 +126,7 @@ def modules(place: Path) -> set[Path]:
     }
 
 
+@only_long("an install")
 def test_spark_finds_the_format_after_an_install_from_a_wheel(clean_venv, tmp_path):
     python = install(clean_venv, str(REPOSITORY))
     found = run_script(python, tmp_path / "empty", LOOKUP)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from datasource import lag
+from tests.support.repeats import only_long
 from tests.support.waits import remains
 
 pytestmark = pytest.mark.spark
@@ -86,6 +87,7 @@ def test_available_now_reads_in_portions_and_goes_on_after_a_restart(topics, que
     }
 
 
+@only_long("queries of its own")
 def test_a_batch_that_was_not_noted_is_read_again_as_it_was(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 10))
@@ -98,6 +100,7 @@ def test_a_batch_that_was_not_noted_is_read_again_as_it_was(topics, query):
     assert query.values() == numbers(0, 20)
 
 
+@only_long("queries of its own")
 def test_a_start_at_the_end_is_the_same_when_batch_0_is_read_again(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 5))
@@ -118,6 +121,7 @@ def test_a_start_at_the_end_is_the_same_when_batch_0_is_read_again(topics, query
     assert query.values() == numbers(5, 12)
 
 
+@only_long("queries of its own")
 def test_once_takes_all_in_one_batch(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 10))
@@ -151,6 +155,7 @@ def test_limits_in_bytes_and_rows_act(topics, query):
     assert [len(batch) for batch in query.batches.values()] == [2, 2, 2]
 
 
+@only_long("a query that waits")
 def test_few_rows_wait_for_more(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 3))
@@ -176,6 +181,7 @@ def test_lost_records_end_the_query_and_are_named(topics, query):
     assert query.values() == numbers(0, 5)
 
 
+@only_long("queries of its own")
 def test_offsets_in_the_checkpoint_read_like_those_of_kafka(topics, query):
     topics.create("t", partitions=2)
     topics.append("t", numbers(0, 4), partition=pa.array([0, 0, 0, 1], pa.int32()))
@@ -188,6 +194,7 @@ def test_offsets_in_the_checkpoint_read_like_those_of_kafka(topics, query):
     )
 
 
+@only_long("a query of its own")
 def test_the_lag_is_in_the_progress(topics, query):
     topics.create("t", partitions=2)
     topics.append("t", numbers(0, 10), partition=pa.array([0] * 8 + [1] * 2, pa.int32()))
@@ -260,6 +267,7 @@ def test_a_stream_from_topic_to_topic(topics, query, tmp_path):
         topics.append("t", numbers(20, 25), key=numbers(20, 25))
 
 
+@only_long("queries that fail")
 def test_a_wrong_stream_write_says_what_to_do(topics, query, tmp_path):
     topics.create("t")
     topics.append("t", ["x"])

@@ -395,6 +395,7 @@ def test_the_table_of_an_earlier_topic_of_the_same_name_is_not_written_to(topics
 
 
 @pytest.mark.directory  # its files
+@only_long("runs of tiering")
 def test_a_log_that_was_restored_from_before_its_table_is_reported(topics, tier, tmp_path):
     topics.create("t")
     topics.append("t", VALUES[:100])
@@ -502,6 +503,7 @@ def test_retention_waits_for_the_table(topics, tier, read, spark):
     assert read(subscribe="t", includeTiered=True).count() == 1000
 
 
+@only_long("jobs of Delta")
 def test_an_optimized_table_is_read_the_same(half_gone, topics, tier, read):
     topics.append("t", VALUES[:100])
     tier()
@@ -522,6 +524,7 @@ def through_delta(spark, monkeypatch):
     monkeypatch.setattr(delta_spark, "has_delta", lambda session: True)  # a static setting: it cannot be set here
 
 
+@only_long("Delta's own writer")
 def test_delta_s_writer_gets_boundaries_and_rows(through_delta, topics, tier, read):
     topics.create("t", partitions=2)
     for timestamp in (0, 1_700_000_000_000_000):  # the year 55840
@@ -534,6 +537,7 @@ def test_delta_s_writer_gets_boundaries_and_rows(through_delta, topics, tier, re
     assert read(subscribe="t", includeTiered=True).count() == 600
 
 
+@only_long("Delta's own writer")
 def test_delta_s_writer_gets_bad_rows_once(through_delta, topics, tier):
     topics.create("t")
     topics.append("t", ["bad", VALUES[0], None])

@@ -189,6 +189,7 @@ def rewritten(spark, topics, directory: Path) -> None:
     there.create_write_transaction(actions, "overwrite", there.schema(), partition_by=["date"])
 
 
+@only_long("Delta's own writer")
 def test_our_sessions_and_jobs_write_times_as_microseconds(spark, topics, through_delta, tier, tmp_path, monkeypatch):
     name, partitions = "spark.sql.parquet.outputTimestampType", "spark.databricks.delta.snapshotPartitions"
     with delta_spark.settings(spark, delta_settings("local[2]")):

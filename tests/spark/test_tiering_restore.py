@@ -45,6 +45,7 @@ def told(store: Path) -> int:
         return opened.log("t", 0).tiered_offset
 
 
+@only_long("runs of tiering")
 def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
     assert told(restored) == 40
     expected = r"was taken back to version 1 by RESTORE \(its version 3\).*RESTORE it to version 2, which has them; or"
@@ -85,6 +86,7 @@ def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
         target.offsets("t")
 
 
+@only_long("runs of tiering")
 def test_a_table_that_cannot_be_mended_is_followed_by_a_new_one(spark, restored, tmp_path):
     retention.run(spark, path=str(restored))  # the first to notice
     assert told(restored) == 0
@@ -96,6 +98,7 @@ def test_a_table_that_cannot_be_mended_is_followed_by_a_new_one(spark, restored,
     assert values(union(spark, restored)) == ALL
 
 
+@only_long("runs of tiering")
 def test_a_restore_of_the_table_of_bad_rows_is_noticed(spark, tmp_path):
     path = tmp_path / "a"
     with logstore.open(path) as opened:

@@ -19,6 +19,7 @@ from datasource.jobs import retention, schedule, tiering
 from datasource.topics.locations import Location
 from logstore import StoreError
 from tests.spark.test_tiering import places
+from tests.support.repeats import only_long
 
 TIERED = {
     "remote.storage.enable": "true",
@@ -66,6 +67,7 @@ def named(text: str, count: int) -> list[str]:
 # ------------------------------------------------------------------------------------------ copies and moves
 
 
+@only_long("runs of tiering")
 def test_a_copy_of_a_store_fills_its_own_copy_of_the_table(spark, store, tmp_path):
     """Else the original would let go of records on the word of a table that has those of the copy."""
     other = tmp_path / "b"
@@ -79,6 +81,7 @@ def test_a_copy_of_a_store_fills_its_own_copy_of_the_table(spark, store, tmp_pat
     assert values(union(spark, other)) == sorted([*named("a", 20), *named("b", 20)])
 
 
+@only_long("runs of tiering")
 def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to_keep_it(spark, store, tmp_path):
     table, early, late, moved = str(tmp_path / "lake" / "{topic}"), *(tmp_path / name for name in "bcd")
     shutil.copytree(store, early)
@@ -155,6 +158,7 @@ def tiering_range(partition: int, start: int, end: int):
 # --------------------------------------------------------------------------------------- one beside the other
 
 
+@only_long("runs of tiering")
 def test_what_is_wrong_with_one_topic_or_partition_keeps_no_other_from_being_tiered(spark, store):
     with logstore.open(store) as opened:
         for name in ("anew", "gone", "kept", "typed", "typed__dlq", "unforeseen"):

@@ -43,6 +43,8 @@ def brokers_in_process(directory, numbers=(1, 2, 3), env=SYSTEM, **properties):
                     "produce.base.offset.strict": "true",
                     "auto.leader.rebalance.enable": "false",
                     "controlled.shutdown.enable": "false",  # all of them stop
+                    "offsets.topic.num.partitions": 5,
+                    "transaction.state.log.num.partitions": 5,
                     **{key.replace("_", "."): value for key, value in properties.items()},
                 }
             )

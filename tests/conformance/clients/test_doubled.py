@@ -26,7 +26,7 @@ from replication.coordination.cluster import read_controller_epoch
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from tests.conformance.clients.members import until
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 from tests.support.tried_cluster import TriedCluster
 
 with warnings.catch_warnings():
@@ -267,6 +267,7 @@ def stored(bootstrap, topic):
         consumer.close()
 
 
+@only_long("five clients for seconds")
 def test_who_waits_while_the_leader_stays_is_never_told_to_send_again(cluster):
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     topics = [NewTopic(name, 1, replica_assignment=[[LEADER, *FOLLOWERS]]) for name in SENDERS]

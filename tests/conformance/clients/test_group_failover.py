@@ -15,6 +15,7 @@ from replication.coordinators.binary import partition_of
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until
+from tests.support.repeats import only_long
 from tests.support.tried_cluster import TriedCluster
 
 PARTITIONS = 6
@@ -120,6 +121,7 @@ class Asker(threading.Thread):
         self.consumer.close()
 
 
+@only_long("brokers that are killed")
 def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
     """(R28) Nobody is told an older offset, or none, while coordinators are killed, stopped, paused, and load."""
     group = "committer"
@@ -146,6 +148,7 @@ def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
     assert all(asker.answers > 20 for asker in askers)
 
 
+@only_long("brokers that restart")
 def test_a_member_whose_coordinator_moves_just_when_it_asks_for_its_offsets_reads_on(cluster, topic):
     """librdkafka asks once: told that the coordinator is another one, it would read nothing more of its partitions."""
     until(lambda: whole(cluster), "all replicas in sync", within_s=60)

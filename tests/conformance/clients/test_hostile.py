@@ -8,6 +8,9 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -20,10 +23,12 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 from tests.support.fork_server import quick
 from tests.support.fuzz import frame_of, mutated
 from tests.support.inside import brokers_of
+from tests.support.repeats import only_long
 
 from .tools import Confluent
 
 SEED = int(os.environ.get("PYLOG_FUZZ", "1").split(":")[0])
+AT_ONCE = 16
 IDLE = 2_000  # 5,000 are tested beside the server itself
 # A broker that gets 700 file descriptors, and has to ask for most of them.
 FEW_DESCRIPTORS = quick("""
@@ -99,13 +104,14 @@ def outcome(port, data, host="127.0.0.1"):
 
 def test_requests_of_every_api_and_version_with_any_content(unhurt, port):
     rng = random.Random(SEED)
-    outcomes = {"answered": 0, "closed": 0}
+    asked = []
     for key, versions in SERVED.items():
         for version in range(versions.first, versions.last + 1):
             valid = frame_of(key, version, rng)
-            for frame in (valid, mutated(valid, rng)):
-                outcomes[outcome(port, struct.pack(">i", len(frame)) + frame)] += 1
-    assert min(outcomes.values()) > 50
+            asked += [struct.pack(">i", len(frame)) + frame for frame in (valid, mutated(valid, rng))]
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # some are answered after seconds
+        outcomes = Counter(threads.map(partial(outcome, port), asked))
+    assert min(outcomes["answered"], outcomes["closed"]) > 50
 
 
 def test_bytes_that_are_no_requests(unhurt, port, alone):
@@ -154,6 +160,7 @@ def test_half_requests_slow_readers_and_thousands_of_idle_connections(unhurt, po
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@only_long("thousands of connections")
 def test_more_connections_than_there_are_descriptors_do_not_keep_logs_from_their_files(tmp_path):
     running = subprocess.Popen(
         [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path)],

@@ -24,10 +24,10 @@ from replication.coordinators.binary import partition_of
 from replication.model.cluster import TRANSACTIONS_TOPIC
 from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import until
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 from tests.support.tried_cluster import TriedCluster
 
-RECORDS = times(600, 2400)
+RECORDS = times(300, 2400)
 STANDING_S = 60  # a transaction takes less, on any machine, with its timeout of 20 s
 PAUSE_S = 0.1  # between transactions, so that there are some at every kill
 KILLS = times(2, 12)
@@ -234,6 +234,7 @@ def test_a_transaction_that_is_open_holds_committed_reads_until_its_timeout(clus
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat")
+@only_long("clients that are killed")
 def test_kcat_commits_at_the_end_of_its_input_and_a_killed_one_is_aborted_by_the_next(cluster):
     create(cluster, "kcat", partitions=1)
     command = ["kcat", "-b", cluster.bootstrap, "-P", "-t", "kcat", "-X", "transactional.id=kcat", "-X", "linger.ms=1"]

@@ -19,6 +19,7 @@ from replication.coordinators.groups.offsets.state import Committed
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
+from tests.support.repeats import only_long
 from tests.support.site import PATIENT, Site, coordinators_of, on_loop, until
 from tests.support.waits import stays
 
@@ -126,6 +127,7 @@ async def answered(call):
 
 
 @on_loop
+@only_long("many groups")
 async def test_nobody_is_answered_before_everything_is_read(tmp_path):
     """(R28) Not with "no offset", which would send consumers back to the start."""
     async with coordinators(tmp_path, 1) as all_:

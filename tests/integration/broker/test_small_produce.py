@@ -27,7 +27,7 @@ from tests.support.peer import Peer, hang_up, serving
 from tests.support.repeats import times
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, write_at_once
 
-RUNS = times(40, 300)
+RUNS = times(12, 300)
 VERSIONS = st.integers(SERVED[ApiKey.PRODUCE].first, SERVED[ApiKey.PRODUCE].last)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 

@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -87,14 +87,20 @@ class Tested:
         return errors
 
     def values(self, topic, count, partition=0):
-        """What a consumer gets from the beginning: so many records, and what else comes within a second."""
-        consumer = Consumer({"bootstrap.servers": self.running.bootstrap, "group.id": "-", "log_level": 0})
+        """What a consumer gets from the beginning: so many records, and what else there is then."""
+        settings = {"group.id": "-", "enable.partition.eof": True, "fetch.wait.max.ms": 50, "log_level": 0}
+        consumer = Consumer({"bootstrap.servers": self.running.bootstrap, **settings})
         try:
             consumer.assign([Position(topic, partition, 0)])
-            found = []
-            while message := consumer.poll(15 if len(found) < count else 1):
-                assert message.error() is None, message.error()
-                found.append(message.value().decode())
+            found, is_at_end = [], False
+            while len(found) < count or not is_at_end:
+                message = consumer.poll(15)
+                if message is None:
+                    break
+                is_at_end = message.error() == KafkaError._PARTITION_EOF
+                if not is_at_end:
+                    assert message.error() is None, message.error()
+                    found.append(message.value().decode())
             return found
         finally:
             consumer.close()

@@ -17,7 +17,7 @@ from tests.support.repeats import times
 
 pytestmark = pytest.mark.slow
 
-SECONDS = times(6, 18, "CHAOS_S")
+SECONDS = times(3, 18, "CHAOS_S")
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 PARTITIONS = 6
 KEYS = 20

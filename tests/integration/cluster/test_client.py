@@ -34,6 +34,7 @@ from replication.tools.groups import planned
 from replication.tools.offset_resets import Place, Reset
 from tests.integration.cluster.conftest import running
 from tests.support.inside import cluster_of
+from tests.support.repeats import only_long, times
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def read(client, topic, partition=0):
     return [v.decode() for b in client.read(topic, partition, extent.start, extent.end) for v in b["value"].to_pylist()]
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.parametrize("fault", ["kill", "pause"][: times(1, 2)])
 def test_appends_through_a_failover_are_there_once_and_in_order(cluster, client, fault):
     topic = cluster.create((1, 2, 3), (2, 3, 1))
     stop, sent = threading.Event(), []
@@ -267,6 +268,7 @@ def test_a_leader_on_this_machine_is_read_by_its_files(cluster, client, monkeypa
         list(client.read(topic, 0, 7, 2990))
 
 
+@only_long("brokers that restart")
 def test_files_that_fail_are_left_for_the_network_at_the_next_record(cluster, client):
     topic = cluster.create((1, 2, 3))
     for begin in range(0, 40, 10):
@@ -320,6 +322,7 @@ def taken(consumer, count):
     return values
 
 
+@only_long("brokers that restart")
 def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path, monkeypatch):
     """Records 10 to 19 were committed at broker 1 alone; broker 2 leads without them, and gives their offsets away."""
     with running(2, tmp_path) as cluster, KafkaClient(cluster.running.bootstrap) as client:

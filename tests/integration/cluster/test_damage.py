@@ -5,6 +5,7 @@ import pytest
 from logstore.errors import PylogError
 from replication.client.kafka_client import KafkaClient
 from tests.integration.cluster.conftest import running
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +91,7 @@ def test_a_replica_that_lost_its_flushed_end_is_cut_there_and_copied(cluster, ho
     assert len(kept(cluster, 2, topic)) == 1
 
 
+@only_long("brokers that restart")
 def test_a_replica_that_was_not_recovered_is_not_trusted_after_a_clean_stop(cluster):
     """R20: nobody else has it, so nothing of it is cut; what is damaged is refused, whatever ends cleanly."""
     topic = cluster.create((3,))
@@ -195,6 +197,7 @@ def test_two_of_three_are_damaged_and_each_is_copied_from_who_is_sound(cluster):
     assert [read_at(cluster, topic, offset) for offset in range(3)] == ["first", "second", "third"]
 
 
+@only_long("brokers that restart")
 def test_a_leader_that_is_damaged_behind_its_only_follower_and_that_one_are_both_mended(cluster):
     """S3: each has what the other lacks, whoever is found first."""
     topic = cluster.create((1, 2))
@@ -216,6 +219,7 @@ def test_a_leader_that_is_damaged_behind_its_only_follower_and_that_one_are_both
     assert read_at(cluster, topic, 3) == "fourth"
 
 
+@only_long("brokers that restart")
 def test_nothing_is_cut_while_the_leader_does_not_answer(cluster):
     """It was killed, and its session is not over. It may come back with less than is said of it."""
     _, leader, damaged = cluster.roles()
@@ -237,6 +241,7 @@ def test_nothing_is_cut_while_the_leader_does_not_answer(cluster):
     until_same(cluster, topic, leader, damaged)
 
 
+@only_long("brokers that restart")
 def test_a_broker_that_is_killed_while_it_mends_goes_on_with_that(cluster):
     leader = cluster.until(cluster.running.controller)[1]
     mending = next(broker for broker in (1, 2, 3) if broker != leader)

@@ -9,6 +9,7 @@ from confluent_kafka import ElectionType, TopicPartition
 
 from replication.coordination import nodes, open_tree
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -159,6 +160,7 @@ def test_leadership_goes_back_to_preferred_replicas_by_itself(tmp_path):
         cluster.until_states(topic, {0: (1, [2, 1], 2), 1: (2, [2, 1], 1)})
 
 
+@only_long("brokers that restart")
 def test_a_broker_that_stops_while_there_is_no_controller_waits_for_the_next_one(cluster):
     """Its only try is not spent on a controller that is dead, and for a session timeout nobody knows it."""
     controller, one, two = cluster.roles()

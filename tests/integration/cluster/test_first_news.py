@@ -19,6 +19,7 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 from tests.support.asker import CLOSED, SILENT, Asker
 from tests.support.commands import run_pylog
+from tests.support.repeats import only_long
 from tests.support.site import batch, on_loop, until
 from tests.support.waits import stays
 
@@ -150,6 +151,7 @@ async def test_leaders_and_coordinators_have_who_asks_come_again(tmp_path):
 
 
 @pytest.mark.slow
+@only_long("brokers that restart")
 def test_nobody_finds_topics_missing_while_a_cluster_comes_back(tmp_path):
     """All are killed; the one that was not the controller starts first, while the dead controller's session lasts."""
     with running(2, tmp_path) as tested:

@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as Position
 
 from logstore.cli import cli as pylog
 from replication.local_cluster import LocalClusterError
+from tests.support.repeats import only_long
 
 from .conftest import running
 
@@ -125,6 +126,7 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
         cluster.until(lambda: sorted(cluster.state(topic).isr) == [1, 2])
 
 
+@only_long("brokers that restart")
 def test_an_older_copy_is_refused_by_brokers_and_leads_by_what_directories_know(tmp_path):
     """Put in place by hand it would have records cut; and a topic made since is not in it."""
     with running(2, tmp_path, **QUICK) as cluster:
@@ -166,6 +168,7 @@ def copied_state(copy, topic):
         return db.execute("SELECT 1 FROM node WHERE path = ?", (path,)).fetchone()
 
 
+@only_long("brokers that restart")
 def test_logs_that_diverged_and_topics_of_one_name_are_told_apart(tmp_path):
     """One broker has records of an older leader that nobody else has; then another topic of the name lies beside."""
     with running(2, tmp_path, **QUICK) as cluster:

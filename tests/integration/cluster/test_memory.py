@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.integration.cluster.conftest import running
+from tests.support.repeats import only_long
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,6 +34,7 @@ def read(cluster, topic):
             found += len(messages)
 
 
+@only_long("36 MB, read twice")
 def test_a_consumer_costs_no_new_memory_for_what_it_reads(tmp_path):
     with running([1], tmp_path) as cluster:
         topic = cluster.create(*[(1,)] * PARTITIONS)

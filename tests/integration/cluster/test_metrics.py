@@ -27,6 +27,7 @@ from tests.integration.cluster.conftest import running
 from tests.integration.cluster.test_giants import Client
 from tests.support import dashboards
 from tests.support.in_process import brokers_in_process
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 OFFSETS = "kafka_consumergroup_current_offset"
@@ -158,6 +159,7 @@ def errors(found):
 GROUPS, LONG = 30, 30_000
 
 
+@only_long("names of 30,000 bytes")
 def test_groups_do_not_make_the_page_large(ports, tmp_path, monkeypatch):
     """Clients choose their names and how many there are; what is left out is told."""
     with brokers_in_process(

@@ -27,7 +27,7 @@ from replication.model.cluster import TopicPartition as Tp
 from replication.tools.mirror import MirrorError, mirror
 from replication.tools.mirror_targets import COPIED_COLUMNS, ClusterTarget, DirectoryTarget, SourceTopic, Unit
 from tests.support.fork_server import quick
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 
 from .conftest import running
 
@@ -237,6 +237,7 @@ def kill_again_and_again(source, target, topic, ends):
     return json.loads(said)[0]["records"]
 
 
+@only_long("processes that are killed")
 def test_a_copy_in_a_directory_that_is_killed_goes_on_without_a_gap_or_a_double(source, topic, tmp_path):
     send(source, topic, 600)
 
@@ -271,6 +272,7 @@ def test_what_was_appended_after_the_last_checkpoint_is_not_appended_again(sourc
     assert in_cluster(cluster, topic) == expected(200)
 
 
+@only_long("several copies")
 def test_what_others_wrote_behind_a_copy_is_noticed_and_nothing_is_skipped_for_it(source, cluster, topic):
     send(source, topic, 30)
     cluster.create([1], name=topic)  # with one partition: it gets the others

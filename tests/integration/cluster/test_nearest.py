@@ -11,6 +11,7 @@ from replication.client.kafka_client import Isolation, KafkaClient
 from replication.config.broker import RACK_AWARE_SELECTOR
 from tests.integration.cluster.conftest import running
 from tests.integration.cluster.test_metrics import free_ports, samples
+from tests.support.repeats import only_long
 
 LEADER, FOLLOWER = 1, 2
 SIZE = 1000
@@ -106,6 +107,7 @@ def test_a_follower_shows_what_is_committed_and_nothing_of_other_transactions(ra
     producer.abort_transaction(30)
 
 
+@only_long("brokers that restart")
 def test_the_leader_serves_when_the_follower_dies_and_nothing_is_lost_or_doubled(racks):
     topic = racks.create((LEADER, FOLLOWER))
     with KafkaClient(racks.running.bootstrap, rack="near", timeout_ms=20_000) as client:

@@ -13,6 +13,7 @@ from replication.model.cluster import Reassignment, TopicPartition
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import running
+from tests.support.repeats import only_long
 from tests.support.waits import remains
 
 with warnings.catch_warnings():
@@ -188,6 +189,7 @@ def test_more_replicas_then_fewer_through_the_admin_api(cluster, admin):
     assert cluster.values(topic, 100) == [str(number) for number in range(100)]
 
 
+@only_long("brokers that restart")
 def test_nothing_goes_before_all_that_stay_are_in_sync_and_it_can_be_taken_back(cluster):
     """(R34) One of the new replicas stands still."""
     controller, old, new, slow = cluster.roles()
@@ -230,6 +232,7 @@ def test_what_cannot_be_is_refused(cluster, admin):
     assert replicas_of(cluster, topic) == [1, 2]
 
 
+@only_long("brokers that restart")
 def test_the_controller_is_killed_in_the_middle(cluster):
     controller, one, two, three = cluster.roles()
     topic = cluster.create((controller, one))

@@ -8,6 +8,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.integration.cluster.conftest import running
 from tests.support.commands import rows
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +103,7 @@ def test_r11_the_last_replica_in_sync_loses_its_page_cache_leads_and_the_loss_is
     assert cluster.values(topic, count=len(left)) == left
 
 
+@only_long("brokers that restart")
 def test_r11_one_that_lost_its_page_cache_is_not_elected_while_another_member_may_come_back(cluster):
     """Nothing that was acknowledged is lost: the other one is waited for, and leads."""
     controller, one, two = cluster.roles()
@@ -168,6 +170,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all_and_nothing_else(slow):
     assert slow.values(topic, count=3) == ["before", "one", "three"]
 
 
+@only_long("brokers that restart")
 def test_a_killed_broker_that_comes_back_at_once_does_not_wait_for_its_former_session(slow):
     _, one, two = slow.roles()
     topic = slow.create((one, two), (two, one))
@@ -182,6 +185,7 @@ def test_a_killed_broker_that_comes_back_at_once_does_not_wait_for_its_former_se
     assert slow.values(topic, count=10) == [str(number) for number in range(10)]
 
 
+@only_long("brokers that restart")
 def test_a_leader_that_lost_its_disk_leads_no_more_and_copies_everything(cluster):
     _, one, two = cluster.roles()
     topic = cluster.create((one, two))

@@ -18,6 +18,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.integration.cluster import conftest
 from tests.support.in_process import brokers_in_process
+from tests.support.repeats import only_long
 
 SLOW_S, WRITES = 1.0, 2
 FROM_ANOTHER_TIME = "from another time"
@@ -126,6 +127,7 @@ def test_nothing_that_a_leader_acknowledged_before_or_after_it_stood_still_is_lo
         assert cluster.state(topic).leader == one, "who lacks records has led"
 
 
+@only_long("brokers that stand still")
 def test_what_only_a_leader_has_that_stood_still_is_not_acknowledged(cluster):
     """R24: its follower stands still first, so that acks=all has to wait; then the leader, until the follower leads."""
     running = cluster.running
@@ -182,6 +184,7 @@ class SlowDisk(OsFiles):
         super().write(path, position, data)
 
 
+@only_long("a disk that waits")
 def test_while_the_disk_takes_its_time_for_one_partition_others_are_served(tmp_path):
     """S24: records in and out of another partition of the same broker, many times per slow write."""
     disk = SlowDisk()

@@ -12,6 +12,7 @@ import pytest
 
 from replication import local_cluster
 from replication.local_cluster import LocalCluster, LocalClusterError
+from tests.support.repeats import only_long, times
 
 from .conftest import running
 from .test_commands import PYLOG, produce
@@ -67,7 +68,7 @@ def texts(directory):
     return {name: name.read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: times(1, 2)])
 def test_a_cluster_that_is_starting_stops_at_once_with_all_its_brokers(tmp_path, number):
     with starting("--brokers", 2, "--dir", tmp_path, "--coordination", NOBODY) as process:
         until(lambda: len(list(tmp_path.glob("broker-*/broker"))) == 2)
@@ -128,6 +129,7 @@ def test_a_second_cluster_in_the_same_directory_is_refused_and_writes_nothing(tm
         assert not (tmp_path / "broker-2").exists()
 
 
+@only_long("a cluster of its own")
 def test_a_cluster_ends_when_its_last_broker_has(tmp_path):
     with starting("--brokers", 2, "--dir", tmp_path) as process:
         assert process.stdout.readline().startswith("bootstrap=")
@@ -142,6 +144,7 @@ def test_a_cluster_ends_when_its_last_broker_has(tmp_path):
         assert why == "pylog: no broker is left"
 
 
+@only_long("two clusters")
 def test_a_start_without_brokers_that_partitions_are_on_names_them(tmp_path):
     with running(3, tmp_path) as cluster:
         cluster.create((1, 2), (3, 1))

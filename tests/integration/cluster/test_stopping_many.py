@@ -14,6 +14,7 @@ from replication.broker.topic_admin import NewTopic
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.model.cluster import TopicPartition
 from tests.support.in_process import brokers_in_process
+from tests.support.repeats import only_long
 from tests.support.site import batch
 
 FEW = 30
@@ -85,6 +86,7 @@ def stops(directory, partitions):
     return counts
 
 
+@only_long("two clusters")
 def test_twice_the_partitions_take_twice_the_work_to_stop(tmp_path):
     few = stops(tmp_path / "few", FEW)
     many = stops(tmp_path / "many", 2 * FEW)

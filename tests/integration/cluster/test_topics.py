@@ -6,6 +6,8 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from tests.support.repeats import only_long
+
 from .conftest import running
 
 pytestmark = pytest.mark.slow
@@ -31,6 +33,7 @@ def test_a_deleted_topic_is_gone_everywhere_and_can_be_made_again(cluster):
     assert cluster.values(topic, count=1) == ["anew"]
 
 
+@only_long("brokers that restart")
 def test_a_deletion_waits_for_the_replica_that_is_down(cluster):
     _, one, two = cluster.roles()
     topic = cluster.create((one, two))
@@ -53,6 +56,7 @@ def test_partitions_are_added(cluster):
     assert {number: len(isr) for number, (_, isr, _) in cluster.states(topic).items()} == {0: 2, 1: 2, 2: 2}
 
 
+@only_long("brokers that restart")
 def test_a_new_controller_goes_on_with_what_the_former_one_had_begun(cluster):
     controller, one, two = cluster.roles()
     topic, other = cluster.create((one, two)), cluster.create((controller, one))

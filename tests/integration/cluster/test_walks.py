@@ -9,6 +9,7 @@ import pytest
 from replication.tools.state_logs import merged
 from tests.integration.cluster.conftest import running
 from tests.support.commands import run_pylog
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +48,7 @@ def found(pylog, topic):
     return [(row["leader"], set(row["isr"])) for row in told["partitions"]]
 
 
+@only_long("brokers that restart")
 def test_preferred_leaders_come_back_with_their_brokers(cluster, pylog):
     pylog("topics", "create", "topic1", "--replica-assignment", ",".join(ASSIGNED)).ok()
 

@@ -37,6 +37,7 @@ def test_brokers_over_zookeeper_fail_over_and_come_back(cluster):
     assert cluster.values(topic, count=100) == [str(number) for number in range(100)]
 
 
+@only_long("brokers over a ZooKeeper")
 def test_a_partition_moves_over_zookeeper(cluster):
     topic = cluster.create((1, 2))
     assert cluster.produce(topic, range(50)) == []

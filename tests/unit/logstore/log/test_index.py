@@ -17,7 +17,7 @@ entries = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=0, 
 
 
 @any_index
-@settings(max_examples=times(60, 200), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(25, 200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(entries=entries, key=st.integers(-1, 3_000), by=st.integers(0, 1))
 def test_floor_and_truncation_equal_a_search_of_the_list(env, disk, kind, entries, key, by):
     disk.names.clear()

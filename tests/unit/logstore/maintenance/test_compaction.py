@@ -100,7 +100,7 @@ one_batch = st.tuples(
 history = st.lists(st.one_of(one_batch, st.just("compact"), st.just("roll")), min_size=3, max_size=40)
 
 
-@settings(max_examples=times(60, 200), deadline=None)
+@settings(max_examples=times(25, 200), deadline=None)
 @given(history)
 def test_the_last_record_of_every_key_stays_and_only_that(steps):
     disk = Disk()

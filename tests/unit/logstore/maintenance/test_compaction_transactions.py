@@ -331,7 +331,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=times(60, 200), deadline=None)
+@settings(max_examples=times(30, 200), deadline=None)
 @given(st.lists(step, min_size=8, max_size=40))
 def test_whatever_happens_readers_and_producers_are_told_the_same(steps):
     """The last committed value of every key, what is open, and who wrote what: also of the batches alone."""

@@ -68,7 +68,7 @@ def test_random_bytes_are_damage(data):
     assert found is None or (found == [] and not data)
 
 
-@settings(max_examples=times(180, 600))
+@settings(max_examples=times(80, 600))
 @given(
     st.sampled_from(Codec),
     st.binary(max_size=120),
@@ -79,7 +79,7 @@ def test_random_records_under_a_right_crc_are_damage_or_records(codec, section, 
     decoded(sealed(codec, section, count, last_delta))
 
 
-@settings(max_examples=times(180, 600))
+@settings(max_examples=times(80, 600))
 @given(st.sampled_from([Codec.NONE, Codec.LZ4]), st.data())
 def test_damaged_records_under_a_right_crc_are_damage_or_records(codec, data):
     section = bytearray(build(numbered(6, size=3))[61:])

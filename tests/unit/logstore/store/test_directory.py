@@ -20,6 +20,7 @@ import logstore
 from logstore import NotAStoreError, ReadOnlyStoreError, StoreLockedError
 from logstore.env import SYSTEM, Env, OsFiles
 from logstore.store.log_dir import LogDir
+from tests.support.repeats import only_long
 from tests.unit.logstore.store.conftest import rows
 
 NOBODY = 65534
@@ -203,6 +204,7 @@ def test_several_processes_append_at_once_and_nothing_is_lost_or_reordered(tmp_p
         assert all(list(log.verify()) == [] for log in (store.log("t", 0), store.log("t", 1)))
 
 
+@only_long("a process that is killed, as in tests/crash")
 def test_what_a_killed_writer_had_acknowledged_is_there(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t", config={"segment.bytes": 3000})

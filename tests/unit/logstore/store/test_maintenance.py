@@ -12,6 +12,7 @@ import pytest
 import logstore
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, UnknownPartitionError
 from logstore.env import Env, OsFiles
+from tests.support.repeats import only_long
 
 DAY_MS = 24 * 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -254,6 +255,7 @@ def _look(path: Path, stop: multiprocessing.synchronize.Event, wrong: multiproce
             newest = found
 
 
+@only_long("writers and readers in processes")
 def test_compaction_goes_on_beside_writers_and_readers_in_processes(tmp_path: Path) -> None:
     path = tmp_path / "busy"
     settings = {

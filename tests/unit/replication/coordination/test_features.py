@@ -14,7 +14,7 @@ from replication.model.features import UNTOLD, Finalized, Levels
 from tests.support.interleaving import SteppedTree, orders, run
 from tests.support.repeats import times
 
-SOME = times(300, 3000)  # orders of the calls
+SOME = times(100, 3000)  # orders of the calls
 
 
 class LackingError(Exception): ...

@@ -15,7 +15,7 @@ from tests.support.repeats import soaked, times
 TERM = Term(1, Check(nodes.CONTROLLER_EPOCH, 0))
 OLD, NEW = "o" * 21 + "A", "n" * 21 + "A"
 T0 = TopicPartition("t", 0)
-SOME = soaked(times(150, 500), 0) or None  # orders of the calls; None, with --soak: every order
+SOME = soaked(times(60, 500), 0) or None  # orders of the calls; None, with --soak: every order
 OF_OLD, OF_NEW = {0: (1, 2), 1: (1, 2)}, {0: (3,)}
 
 

@@ -299,7 +299,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = settings(
-    max_examples=times(30, 100, "GROUP_EXAMPLES"), stateful_step_count=60, deadline=None
+    max_examples=times(15, 100, "GROUP_EXAMPLES"), stateful_step_count=60, deadline=None
 )
 
 

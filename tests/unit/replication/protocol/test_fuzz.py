@@ -13,8 +13,9 @@ import pytest
 from replication.errors import ProtocolError
 from replication.protocol import apis, wire
 from replication.protocol.apis import ApiKey, Versions
+from tests.support.repeats import times
 
-SEED, CASES = os.environ.get("PYLOG_FUZZ", "1:30").split(":")
+SEED, CASES = os.environ.get("PYLOG_FUZZ", f"1:{times(10, 30)}").split(":")
 
 
 def fuzz(tmp_path, seed, cases, *more):

@@ -20,6 +20,7 @@ from replication.protocol.messages import (
 )
 from replication.protocol.wire import MALFORMED
 from tests.support import kio_twin, messages
+from tests.support.repeats import times
 
 PRODUCE, FETCH = range(3, 13), range(4, 17)
 NOISE = st.sampled_from([b"", b"\xff\xff\xff\xff\x7f", b"\x7f\xff\xff\xff"]) | st.binary(max_size=5)
@@ -55,7 +56,7 @@ def test_what_nobody_here_asks_of_a_fetch_is_skipped(request, cluster):
 
 @pytest.mark.parametrize("name", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(20, 40), deadline=None)
 def test_mutated_bytes_are_refused_or_read(name, data):
     versions, strategy, _ = MESSAGES[name]
     message, noise, place = data.draw(strategy), data.draw(NOISE), data.draw(st.floats(0, 1))

@@ -15,6 +15,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.kio_entities import build
 from replication.protocol.wire import MALFORMED
 from tests.support import kio_twin
+from tests.support.repeats import times
 
 COMMITS, METADATA, HEARTBEATS = (
     range(key.versions.first, key.versions.last + 1)
@@ -84,7 +85,7 @@ def listed(request):
 
 
 @given(GROUPS, TIMES_MS, TOPICS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50, 150), deadline=None)
 def test_a_commit_is_read_as_kio_writes_it(group, retention_ms, topics):
     for version in COMMITS:
         raw = kio_twin.written(commit_entity(version, group, retention_ms, topics))
@@ -179,7 +180,7 @@ def test_the_answer_to_a_heartbeat_is_what_kio_writes(version):
 
 
 @given(st.none() | st.lists(st.tuples(st.none() | NAMES, st.none() | st.uuids()), max_size=4), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=times(25, 50), deadline=None)
 def test_a_metadata_request_is_read_as_kio_writes_it(topics, allows):
     for version in METADATA:
         has_ids = version >= 10
@@ -216,7 +217,7 @@ def test_topics_of_a_metadata_request_are_counted(version):
 @given(
     data=st.data(), noise=st.sampled_from([b"", b"\xff\xff\xff\xff\x7f", b"\x7f\xff\xff\xff"]) | st.binary(max_size=5)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(25, 60), deadline=None)
 def test_mutated_bytes_are_refused_or_read(key, data, noise):
     for version in range(key.versions.first, key.versions.last + 1):
         cls = apis.request_class(key, version)

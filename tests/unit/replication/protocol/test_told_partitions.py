@@ -8,6 +8,7 @@ from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_entities import encode_entity
 from tests.support.messages import int32, names, topic_ids, tuples
+from tests.support.repeats import times
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 ids = tuples(int32) | st.just(tuple(range(130)))
@@ -47,7 +48,7 @@ requests = st.builds(
 
 
 @given(requests)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(40, 100), deadline=None)
 def test_bytes_are_those_of_kio(request):
     raw = encode_entity(request)
     assert told_partitions.request(request) == raw
