@@ -37,8 +37,13 @@ FIRST = [
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
-# Kafka's defaults are 50: to make them is half a second's work for each cluster.
-INTERNAL_TOPICS = dict.fromkeys(("offsets.topic.num.partitions", "transaction.state.log.num.partitions"), "5")
+# What brokers of tests have of their own: they forgive nothing that a Kafka would not, and make few internal
+# partitions, for Kafka's 50 are half a second's work for each cluster.
+BROKERS = {
+    "produce.base.offset.strict": "true",
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+}
 # A test whose time is over fails. One that does not end then takes its worker with it, and all stacks are printed.
 ENDS_WITHIN_S = 120
 # Some tests start many interpreters: each would compile all modules.
@@ -59,9 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Undo what pytest-xdist does to its workers: their children would inherit that they ignore SIGINT."""
     repeats.choose(is_long=config.getoption("long"), is_soak=config.getoption("soak"))
     fork_server.begin()
-    # Our brokers forgive nothing in tests that a Kafka would not.
-    local_cluster.DEFAULTS["produce.base.offset.strict"] = "true"
-    local_cluster.DEFAULTS |= INTERNAL_TOPICS
+    local_cluster.DEFAULTS |= BROKERS
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

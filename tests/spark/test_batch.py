@@ -338,6 +338,7 @@ def test_a_null_key_does_not_go_into_a_compacted_topic(spark, topics, write):
     assert topics.ends("t") == [0]
 
 
+@only_long("tasks that are tried again")
 def test_a_plain_write_that_fails_says_what_it_left(spark, topics, write):
     topics.create("t", partitions=2)
     topics.append("t", ["before"], partition=pa.array([1], pa.int32()))
@@ -352,6 +353,7 @@ def test_a_plain_write_that_fails_says_what_it_left(spark, topics, write):
     assert "left in the log since the write began: t-1 [1, 6)" in text
 
 
+@only_long("tasks that are tried again")
 def test_a_task_that_is_tried_again_gets_through(spark, topics, write, tmp_path):
     topics.create("t")
     marker = tmp_path / "failed-once"

@@ -198,7 +198,6 @@ def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, clu
     assert sorted(found, key=lambda v: int(v[1:])) == [f"v{n}".encode() for n in sent]
 
 
-@only_long("queries of its own")
 def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(spark, client, over, cluster, topic, tmp_path):
     """What tools of Kafka see of the group is where the query is; with a new checkpoint nothing comes twice."""
     group = f"of-{topic}"

@@ -282,6 +282,7 @@ def test_a_batch_write_is_there_once_in_all_its_topics(spark, cluster, client, o
     assert opened(client) == []
 
 
+@only_long("tasks that are tried again")
 def test_a_batch_write_that_fails_leaves_nothing(spark, client, over, topic, name):
     frame = spark.range(0, 10, 1, 2).selectExpr("string(id) value", "int(if(id = 9, 7, 0)) partition")
     assert "partition 7" in refusal(lambda: save(frame, over, topic=topic))

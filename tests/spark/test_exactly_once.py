@@ -232,6 +232,7 @@ def test_plain_writes_are_still_there_for_who_wants_them(spark, topics, write):
 
 
 @pytest.mark.directory
+@only_long("queries of its own")
 def test_a_read_can_see_what_is_not_committed(topics, read):
     topics.create("t")
     with logstore.open(topics.path) as store, store.transaction() as transaction:

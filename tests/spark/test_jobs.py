@@ -92,6 +92,7 @@ def test_two_jobs_at_once_do_no_harm(spark, segments):
 # ------------------------------------------------------------------------------------------- compaction
 
 
+@only_long("runs of jobs")
 def test_compaction_keeps_the_last_record_of_each_key_and_says_so(spark, topics):
     topics.create("c", partitions=2, cleanup_policy="compact", segment_bytes="1000", min_cleanable_dirty_ratio="0.1")
     topics.create("not")

@@ -251,6 +251,7 @@ def test_a_run_that_lost_the_race_goes_on_behind_the_winner(topics, spark, tier)
     assert places(table(topics)) == logged(topics)
 
 
+@only_long("runs of tiering")
 def test_a_second_job_leaves_a_topic_to_the_first(topics, tier):
     topics.create("t")
     topics.append("t", VALUES)
@@ -382,6 +383,7 @@ def test_the_table_may_be_elsewhere_and_stays_where_it_is(topics, tier, tmp_path
         tier(table=str(tmp_path / "other"))
 
 
+@only_long("runs of tiering")
 def test_the_table_of_an_earlier_topic_of_the_same_name_is_not_written_to(topics, tier):
     topics.create("t")
     topics.append("t", VALUES)

@@ -233,6 +233,7 @@ def test_delta_s_own_words_are_told_and_only_a_conflict_is_tried_again(spark):
     assert str(delta_spark.failure(where, nested)) == "/t: java.lang.RuntimeException: disk full"
 
 
+@only_long("runs of tiering")
 def test_a_table_that_moved_on_right_before_the_write_is_not_written_to(spark, topics, tier, through_delta):
     topics.create("t", partitions=2)
     topics.append("t", VALUES, key=VALUES)

@@ -107,6 +107,7 @@ def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to
     assert values(union(spark, moved)) == sorted([*named("a", 20), *named("more", 5)])
 
 
+@only_long("runs of tiering")
 def test_a_store_that_was_moved_finds_its_table(spark, store, tmp_path):
     tier(spark, store)
     retention.run(spark, path=str(store))
@@ -122,6 +123,7 @@ def test_a_store_that_was_moved_finds_its_table(spark, store, tmp_path):
 # ------------------------------------------------------------------------------------------------- what is gone
 
 
+@only_long("runs of tiering")
 def test_a_table_that_is_gone_is_told_and_not_recreated(spark, store):
     tier(spark, store)
     shutil.rmtree(store / "tiered" / "t")

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import logstore
 from tests.support.fork_server import quick
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,7 @@ def test_a_cluster_says_where_it_is_and_stops_whole_at_sigterm(tmp_path):
         assert (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
+@only_long("a cluster of its own")
 def test_ctrl_c_stops_all_brokers_at_once_and_each_of_them_cleanly(tmp_path):
     """They all hear it, as in a terminal. Nobody can take what the last ones lead, and nobody waits for that."""
     patient = ["controlled.shutdown.max.retries=3", "controlled.shutdown.retry.backoff.ms=120000"]

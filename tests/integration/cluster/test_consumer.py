@@ -11,6 +11,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
 from tests.conformance.clients.members import Confluent, KafkaPython, until
+from tests.support.repeats import times
 
 SESSION_MS = 6000
 PLACES = [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3), (2, 3, 1), (3, 1, 2)]
@@ -98,7 +99,7 @@ def test_two_of_ours_and_another_client_share_a_topic_and_one_dies(cluster, clie
     assert set(read()) == set(sent)
 
 
-@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"][: times(1, 2)])
 def test_kafka_python_shares_a_topic_with_ours(cluster, client, assignor):
     """Whoever of the two divides it: the first member does, and ours when that one is gone."""
     topic = cluster.create(*PLACES[:4])

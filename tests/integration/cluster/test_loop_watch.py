@@ -19,6 +19,7 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
 from tests.integration.cluster.test_giants import Client
 from tests.support.fork_server import quick
+from tests.support.repeats import times
 
 SESSION_MS, PATIENCE_S = 2000, 60
 SLOW_WRITE_S = 5  # a disk that keeps the event loop waiting for longer than the session timeout, once
@@ -75,7 +76,7 @@ class Process:
         self.process.communicate()
 
 
-@pytest.fixture(params=["sqlite", "zookeeper"])
+@pytest.fixture(params=["sqlite", "zookeeper"][: times(1, 2)])
 def store(request, tmp_path):
     """Who keeps a session alive by a thread: ours, or kazoo's."""
     if request.param == "sqlite":

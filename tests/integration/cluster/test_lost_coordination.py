@@ -211,6 +211,7 @@ def test_logs_that_diverged_and_topics_of_one_name_are_told_apart(tmp_path):
         assert cluster.values(topic, 2) == ["both", "newer"]
 
 
+@only_long("a cluster of its own")
 def test_a_new_store_is_not_taken_for_the_lost_one(tmp_path):
     """An empty one was made in its place: its broker says what to do; a copy keeps it from being made."""
     with running(1, tmp_path, **QUICK | {"default.replication.factor": 1}) as cluster:

@@ -321,6 +321,7 @@ def test_a_source_that_was_recreated_is_not_taken_for_the_old_one(source, cluste
         copy(source, target, topics=[topic])
 
 
+@only_long("several copies")
 def test_a_source_that_is_recreated_while_it_is_copied_is_noticed(source, topic, tmp_path):
     send(source, topic, 30)
     process = start(source, tmp_path, "--topics", topic, "--follow")

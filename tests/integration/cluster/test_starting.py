@@ -160,6 +160,7 @@ def test_a_start_without_brokers_that_partitions_are_on_names_them(tmp_path):
         assert process.wait(TIMEOUT_S) == 0
 
 
+@only_long("a cluster of its own")
 def test_a_broker_that_was_killed_is_missed_though_it_is_registered_for_a_while(tmp_path):
     with running(2, tmp_path, **{"zookeeper.session.timeout.ms": 60_000}) as cluster:
         cluster.create((1, 2))

@@ -14,6 +14,7 @@ from replication.cli import supervisor
 from tests.integration.cluster.test_commands import consume, produce, pylog
 from tests.integration.cluster.test_starting import until
 from tests.support.commands import run_pylog
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,7 @@ def test_one_broker_of_a_running_cluster_is_stopped_and_restarted_by_a_command(d
     assert ask(directory, "stop", 1).failed() == f"pylog: no `pylog cluster start` runs in {directory}\n"
 
 
+@only_long("clusters that are killed")
 def test_one_cluster_runs_in_a_directory_and_what_a_killed_one_left_is_no_hindrance(directory):
     with pylog("cluster", "start", "--brokers", 1, "--dir", directory) as (process, line):
         with pylog("cluster", "start", "--brokers", 1, "--dir", directory, "--node-id-start", 7) as (other, said):

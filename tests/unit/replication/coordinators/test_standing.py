@@ -63,30 +63,30 @@ SAID = list(itertools.product(["", "a", "c", "d", "z"], [-1, 0, ROLLED - 1, ROLL
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=name_of)
-@pytest.mark.parametrize(("member_id", "generation", "instance_id"), SAID)
-def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group, member_id, generation, instance_id):
-    event = events.Heartbeat(request=1, member_id=member_id, generation=generation, instance_id=instance_id)
-    after, (answer,) = step(group, event, NOW, LIMITS)
-    error = may_stay(group, member_id, generation, instance_id)
-    assert answer.body == Done(error)
-    if not error:
-        assert after == caught_up(group, {member_id: NOW.ms}, {})
+def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group):
+    for member_id, generation, instance_id in SAID:
+        event = events.Heartbeat(request=1, member_id=member_id, generation=generation, instance_id=instance_id)
+        after, (answer,) = step(group, event, NOW, LIMITS)
+        error = may_stay(group, member_id, generation, instance_id)
+        assert answer.body == Done(error)
+        if not error:
+            assert after == caught_up(group, {member_id: NOW.ms}, {})
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=name_of)
-@pytest.mark.parametrize(("member_id", "generation", "instance_id"), SAID)
-def test_a_commit_is_noted_only_if_the_group_takes_it(group, member_id, generation, instance_id):
-    offsets = {tp: Committed(9, 4, "m", 1_000_000) for tp in (T0, T1)}
-    event = Commit(request=1, offsets=offsets, member_id=member_id, generation=generation, instance_id=instance_id)
-    between, (effect,) = step(group, event, NOW, LIMITS)
-    error = may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True)
-    assert bool(error) == (not isinstance(effect, Append))
-    if not error:
-        outcome = Appended(effect.write, ErrorCode.NONE, 200)
-        after, (answer,) = step(between, outcome, NOW, LIMITS)
-        assert answer.body == OffsetsDone()
-        heard = {member_id: NOW.ms} if member_id in group.members else {}
-        assert after == caught_up(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
+def test_a_commit_is_noted_only_if_the_group_takes_it(group):
+    for member_id, generation, instance_id in SAID:
+        offsets = {tp: Committed(9, 4, "m", 1_000_000) for tp in (T0, T1)}
+        event = Commit(request=1, offsets=offsets, member_id=member_id, generation=generation, instance_id=instance_id)
+        between, (effect,) = step(group, event, NOW, LIMITS)
+        error = may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True)
+        assert bool(error) == (not isinstance(effect, Append))
+        if not error:
+            outcome = Appended(effect.write, ErrorCode.NONE, 200)
+            after, (answer,) = step(between, outcome, NOW, LIMITS)
+            assert answer.body == OffsetsDone()
+            heard = {member_id: NOW.ms} if member_id in group.members else {}
+            assert after == caught_up(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
 
 
 def test_many_that_were_noted_are_as_many_steps():
