@@ -26,13 +26,12 @@ from replication.broker.first_news import FirstNews
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
-from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.features import FeatureHandlers
+from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
+from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.handlers.reassignments import ReassignmentHandlers
-from replication.broker.handlers.small_commits import SmallCommitHandler
-from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.handlers.topics import TopicHandlers
 from replication.broker.leaders import Leaders
@@ -40,6 +39,7 @@ from replication.broker.lifecycle import BrokerLifecycle, OpenTree
 from replication.broker.logs import StateChangeLog
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
+from replication.broker.needs import endpoints
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.config.live import LiveSettings
@@ -52,8 +52,8 @@ from replication.model.cluster import BrokerInfo
 from replication.model.features import SUPPORTED, Levels
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
+from replication.network.pipeline import TurnHandler
 from replication.network.server import Server
-from replication.network.turn import TurnHandler
 from replication.network.work import Handler
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
@@ -140,12 +140,10 @@ class Broker:
         await self.replicas.check_store(tree)
         self.coordinators.begin()
         strangers = Strangers()
-        data = DataHandlers(self.config, self.replicas, strangers, self.coordinators.verification)
         self.server = Server(
-            self._handlers(cluster_id, data, strangers),
+            endpoints(self._handlers(cluster_id, strangers), self._turns(), self.replicas.metadata),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
-            turns=self._turns(data),
             features=self._levels.told,
         )
         self.metrics.admission = self.server.admission
@@ -194,14 +192,14 @@ class Broker:
         if self._is_told.is_set():  # otherwise it never started
             logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
 
-    def _turns(self, data: DataHandlers) -> Mapping[ApiKey, TurnHandler]:
-        commits = SmallCommitHandler(self.replicas.metadata, self.coordinators.groups, self.env.clock)
-        return {**SmallProduceHandler(self.replicas, data).turns(), **commits.turns()}
+    def _turns(self) -> Mapping[ApiKey, TurnHandler]:
+        produce = ProduceHandler(self.config, self.replicas, self.coordinators.verification)
+        return {**produce.turns(), **self.coordinators.turns()}
 
-    def _handlers(self, cluster_id: str, data: DataHandlers, strangers: Strangers) -> Mapping[ApiKey, Handler]:
+    def _handlers(self, cluster_id: str, strangers: Strangers) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata
         families = (
-            data,
+            FetchHandlers(self.config, self.replicas, strangers),
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
@@ -239,6 +237,6 @@ class Broker:
 
     async def _call(self, broker: BrokerInfo, key: ApiKey, request: Any) -> Any:
         """Send a request to a broker; to this one without a connection."""
-        if broker.id == self.config.broker_id:
-            return await self.replicas.requests.obey(request, next(self._correlation))
+        if broker.id == self.config.broker_id and self.server is not None:
+            return await self.server.pipeline.call(key, request, next(self._correlation))
         return await self._clients.call(broker.host, broker.port, key, request)

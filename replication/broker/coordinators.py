@@ -8,6 +8,7 @@ from logstore.env import Env
 from replication.broker.handlers.commits import CommitHandlers
 from replication.broker.handlers.coordinators import CoordinatorHandlers
 from replication.broker.handlers.groups import GroupHandlers
+from replication.broker.handlers.offset_commits import OffsetCommitHandler
 from replication.broker.handlers.transactions import TransactionHandlers
 from replication.broker.internal_topics import InternalTopic
 from replication.broker.markers import Markers
@@ -21,6 +22,7 @@ from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from replication.network.client import Clients
+from replication.network.pipeline import TurnHandler
 from replication.network.work import Handler
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
@@ -47,6 +49,7 @@ class Coordinators:
         next_id = ProducerIds(number, tree).next_id
         self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
         self.verification = Verification(config, metadata, asking, self.transactions)
+        self.commits = CommitHandlers(replicas, self.groups, self.verification, env.clock)
 
     def begin(self) -> None:
         self.groups.begin()
@@ -63,13 +66,16 @@ class Coordinators:
         for clients in self._clients:
             clients.keep(addresses)
 
+    def turns(self) -> Mapping[ApiKey, TurnHandler]:
+        return OffsetCommitHandler(self._replicas.metadata, self.groups, self.commits, self._env.clock).turns()
+
     def handlers(self, admin: TopicAdmin) -> Mapping[ApiKey, Handler]:
         groups, transactions, clock = self.groups, self.transactions, self._env.clock
         finding = CoordinatorHandlers(self._config, self._replicas.metadata, admin, groups, transactions)
         families = (
             finding,
             GroupHandlers(groups),
-            CommitHandlers(self._replicas, groups, self.verification, clock),
+            self.commits,
             TransactionHandlers(finding, transactions, groups, self._replicas, clock),
         )
         return {key: handler for family in families for key, handler in family.handlers().items()}

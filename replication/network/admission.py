@@ -109,6 +109,7 @@ class Admission:
         self.refused = 0  # connections, since the start: there were too many
         self.misused = 0  # connections, since the start: the client broke the protocol
         self.in_work = 0  # requests that count as queued
+        self.gathered = 0  # requests that are served at the end of this turn
         self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
         self.is_closing = False
         self.all_gone = asyncio.Event()
@@ -117,6 +118,7 @@ class Admission:
         self._for_bytes: OrderedDict[Client, None] = OrderedDict()
         self._is_waking = False
         self._sending: list[Client] = []
+        self.is_serving = False  # requests, behind which all that is ready is sent
         self._stall_sweeper: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -155,17 +157,18 @@ class Admission:
     def send_later(self, connection: Client) -> None:
         """Have it send at the end of this turn, with the others: a client is then woken once, and not for each."""
         self._sending.append(connection)
-        if len(self._sending) == 1:
-            self.loop.call_soon(self._send)
+        if len(self._sending) == 1 and not self.is_serving:
+            self.loop.call_soon(self.send)
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Have those send that have answers ready."""
         sending, self._sending = self._sending, []
         for connection in sending:
             connection.send()
 
     @property
     def has_room(self) -> bool:
-        return self.in_work < self.limits.queued_max_requests
+        return self.in_work + self.gathered < self.limits.queued_max_requests
 
     def release(self) -> None:
         self.in_work -= 1

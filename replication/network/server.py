@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
-from replication.network.connection import Connection, RequestObserver, Service
-from replication.network.turn import TurnHandler
-from replication.network.work import Handler, running
-from replication.protocol.apis import ApiKey
+from replication.network.connection import Connection, Service
+from replication.network.pipeline import Endpoints, Pipeline, RequestObserver
+from replication.network.work import running
 from replication.protocol.features import DEFAULT_FEATURES, Features
+from replication.security.access import ALLOW_ALL, Authorizer
 
 logger = logging.getLogger(__name__)
 
@@ -30,16 +29,17 @@ class Server:
 
     def __init__(
         self,
-        handlers: Mapping[ApiKey, Handler],
+        endpoints: Endpoints,
         limits: SocketServerSettings | None = None,
         *,
         observer: RequestObserver | None = None,
-        turns: Mapping[ApiKey, TurnHandler] = MappingProxyType({}),
         features: Callable[[], Features] = lambda: DEFAULT_FEATURES,
+        authorizer: Authorizer = ALLOW_ALL,
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
         self.connections = cast("dict[Connection, None]", self.admission.connections)
-        self._service = Service(handlers, self.admission, observer, turns, features)
+        self.pipeline = Pipeline(endpoints, self.admission, features=features, authorizer=authorizer, observer=observer)
+        self._service = Service(self.pipeline)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -85,8 +85,8 @@ class Server:
 
     def running(self) -> str:
         """What the event loop is doing, as far as that is known. From any thread: the loop may be stuck."""
-        works = [work for connection in tuple(self.connections) for work in tuple(connection.work)]
-        return running(self.admission.loop, works, self._service.begun)
+        works = [work for connection in tuple(self.connections) for work in connection.works()]
+        return running(self.admission.loop, works, self.pipeline.begun)
 
     def _sweep(self) -> None:
         """Close the connections that were idle for too long; look again soon enough to be late by a quarter at most."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from functools import partial
@@ -150,6 +151,11 @@ async def run(steps: Iterator[Any], size: int = ROWS) -> Any:
         if is_over:
             return result
         await step()
+
+
+def all_at_once(steps: Iterator[Any]) -> Any:
+    """Go through a generator of few items to its end; return what it returns."""
+    return advance(steps, sys.maxsize)[1]
 
 
 def advance(steps: Iterator[Any], size: int = ROWS) -> tuple[bool, Any]:

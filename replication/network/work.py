@@ -1,10 +1,10 @@
-"""Work: one request of a connection, from its first byte to its answer's."""
+"""Work: one request, from its first byte to its response, and the context of its handler."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from replication.network import steps
 from replication.network.admission import Admission
@@ -12,12 +12,12 @@ from replication.network.long_requests import is_value
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, ApiKey, Request
 from replication.protocol.wire import Buffer
+from replication.security.access import NOTHING, Authorizer, Context, Need
 
 # (Work, body) -> response, now or later
 Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]
 # What may wait for others without an end: it never counts as queued.
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
-_PRODUCE = ApiKey.PRODUCE
 # What may wait for slow readers; above that, answers hold little more than a batch.
 UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 
@@ -26,59 +26,109 @@ class Encoded(NamedTuple):
     parts: Sequence[Buffer]
 
 
-class Work:
-    """A request, and the context of its handler. Values that few requests change are the class's: one is made of each.
+class Origin(Protocol):
+    """Sends requests and takes their responses: a connection of a client, or the broker itself."""
 
-    `begin` it if it is not answered before its handler returns.
+    context: Context
+    admission: Admission
+    authorizer: Authorizer
+
+    def answer(self, work: Work, response: Any) -> None:
+        """Take the response, as a handler returns it; None: the request gets none."""
+
+    def fail(self, work: Work, error: BaseException) -> None:
+        """Take the failure of a handler: the request has no response."""
+
+
+class Work:
+    """A request and the context of its handler. Rarely set fields are the class's: one object is made per request.
+
+    The handler answers it once, by what it returns, or by `reply`, `answer` or `fail`.
     """
 
     parts: Sequence[Buffer] | None = None  # the response, while earlier ones are not known
     future: asyncio.Future[Any] | None = None
-    is_begun = False
+    refused: Collection[Need] = NOTHING  # by the authorizer: their rows are answered with an error
+    is_begun = False  # it was not answered before its handler returned
     is_long = False
     is_counted = False  # as queued
+    is_parked = False
     has_place = False  # among the long ones
 
-    def __init__(
-        self,
-        admission: Admission,
-        request: Request,
-        client_host: str,
-        connection_id: int,
-        held_bytes: int,
-        started_s: float,
-    ) -> None:
+    def __init__(self, origin: Origin, request: Request, held_bytes: int, started_s: float) -> None:
         self.key, self.version, self.correlation_id, self.client_id, self.body = request
-        self.client_host = client_host
-        self.connection_id = connection_id
+        self.origin = origin
         self.held_bytes = held_bytes
         self.started_s = started_s
-        self.counts = self.key not in PARKING
-        self._admission = admission
 
     @property
-    def is_exclusive(self) -> bool:
-        return self.is_long or self.key is not _PRODUCE
+    def client_host(self) -> str:
+        return self.origin.context.host
+
+    @property
+    def connection_id(self) -> int:
+        return self.origin.context.connection_id
 
     def room_bytes(self) -> int:
         """How much memory an answer may take, beside those that clients do not read as fast as they ask."""
-        return max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - self._admission.unsent_bytes)
+        return max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - self.origin.admission.unsent_bytes)
+
+    def refuses(self, need: Need) -> bool:
+        return bool(self.refused) and need in self.refused
+
+    def granted(self, needs: Iterable[Need]) -> set[Need]:
+        """Return the needs that the client has: for answers that list what there is."""
+        wanted = tuple(needs)
+        return set(wanted).difference(self.origin.authorizer.refused(self.origin.context, wanted))
+
+    def reply(self, found: Awaitable[Any] | Any) -> None:
+        """Answer with a response, or with that of an awaitable once it is done."""
+        if type(found) is Encoded or not hasattr(found, "__await__"):
+            self.origin.answer(self, found)
+            return
+        self.begin()
+        self.future = asyncio.ensure_future(found)
+        self.future.add_done_callback(self._settled)
+
+    def _settled(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():  # nobody wants the answer any more
+            self.answer(None)
+        elif (error := future.exception()) is not None:
+            self.fail(error)
+        else:
+            self.reply(future.result())
+
+    def answer(self, response: Any) -> None:
+        self.origin.answer(self, response)
+
+    def fail(self, error: BaseException) -> None:
+        self.origin.fail(self, error)
 
     def begin(self) -> None:
-        self.is_begun = True
-        if self.counts:
-            self.is_counted = True
-            self._admission.in_work += 1
+        """Count it as queued from now on, unless it is parked. More than once does no harm."""
+        if not self.is_begun:
+            self.is_begun = True
+            if not self.is_parked and self.key not in PARKING:
+                self.is_counted = True
+                self.origin.admission.in_work += 1
 
     def park(self) -> None:
         """The request only waits from now on: make room for others. More than once does no harm."""
-        self.counts = False
+        self.is_parked = True
         if self.is_counted:
             self.is_counted = False
-            self._admission.release()
+            self.origin.admission.release()
         if self.has_place:
             self.has_place = False
-            self._admission.long.places.release()
+            self.origin.admission.long.places.release()
+
+    def end(self) -> None:
+        """Give back what it holds. More than once does no harm."""
+        if self.is_begun:
+            self.park()
+        if self.held_bytes:
+            self.origin.admission.hold(-self.held_bytes)
+            self.held_bytes = 0
 
     def decoded(self, request: Request) -> None:
         self.key, self.version, self.correlation_id, self.client_id, self.body = request
@@ -104,7 +154,7 @@ async def encoding(made: Iterator[None]) -> Encoded:
     return Encoded(await steps.run(made))
 
 
-def running(loop: asyncio.AbstractEventLoop, works: Sequence[Work], begun: tuple[ApiKey, str] | None) -> str:
+def running(loop: asyncio.AbstractEventLoop, works: Iterable[Work], begun: Work | None) -> str:
     """What the loop is doing, as far as that is known. From any thread: the loop may be stuck."""
     task = asyncio.current_task(loop)
     for work in works if task is not None else ():
@@ -112,4 +162,4 @@ def running(loop: asyncio.AbstractEventLoop, works: Sequence[Work], begun: tuple
             return f"in {work.key.name} of client {work.client_host}"
     if task is not None or begun is None:
         return "in no request"
-    return f"the last request that was begun is {begun[0].name} of client {begun[1]}"
+    return f"the last request that was begun is {begun.key.name} of client {begun.client_host}"

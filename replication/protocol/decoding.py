@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import uuid
 from functools import lru_cache
-from typing import TypeAlias
 
 from replication.protocol.messages import (
     ISOLATIONS,
@@ -73,9 +72,6 @@ _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in rang
 
 def produce_request(version: int, buffer: memoryview, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
     """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
-    one = produce_one(version, buffer, at)
-    if one is not None:
-        return ProduceRequest(one[0], one[1], (ProduceTopic(one[2], (ProducePartition(*one[3:]),)),))
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
     transactional_id, at = form.nullable_string(buffer, at)
@@ -108,16 +104,12 @@ _ONE_COMPACT_TOPIC = struct.Struct(">BhiBB")  # the same; lengths are one more, 
 _ONE_COMPACT_PARTITION = struct.Struct(">Bi")  # partitions, index
 
 
-# Acks, timeout in ms, topic, partition, records.
-OneBatch: TypeAlias = tuple[int, int, str, int, memoryview]
-
-
-def produce_one(version: int, buffer: memoryview, at: int) -> OneBatch | None:
-    """Decode a request for one partition without a transaction; None: another request, see `produce_request`."""
+def produce_one(version: int, buffer: memoryview, at: int) -> ProduceRequest | None:
+    """Decode a request for one partition, without a transaction; None: another request, see `produce_request`."""
     return _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
 
 
-def _one_batch(buffer: memoryview, at: int) -> OneBatch | None:
+def _one_batch(buffer: memoryview, at: int) -> ProduceRequest | None:
     if len(buffer) < at + _ONE_TOPIC.size + _ONE_PARTITION.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(buffer, at)
@@ -129,10 +121,10 @@ def _one_batch(buffer: memoryview, at: int) -> OneBatch | None:
     first = end + _ONE_PARTITION.size
     if partitions != 1 or records_size < 0 or first + records_size != len(buffer):
         return None
-    return acks, timeout_ms, text(buffer[at:end]), index, buffer[first:]
+    return _one(acks, timeout_ms, text(buffer[at:end]), index, buffer[first:])
 
 
-def _one_batch_compact(buffer: memoryview, at: int) -> OneBatch | None:
+def _one_batch_compact(buffer: memoryview, at: int) -> ProduceRequest | None:
     if len(buffer) < at + _ONE_COMPACT_TOPIC.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_COMPACT_TOPIC.unpack_from(buffer, at)
@@ -146,7 +138,11 @@ def _one_batch_compact(buffer: memoryview, at: int) -> OneBatch | None:
     no_tags = buffer[last:] == bytes(3)  # of the partition, the topic, the request
     if partitions != 2 or not records_size or not no_tags:
         return None
-    return acks, timeout_ms, text(buffer[at:end]), index, buffer[first:last]
+    return _one(acks, timeout_ms, text(buffer[at:end]), index, buffer[first:last])
+
+
+def _one(acks: int, timeout_ms: int, topic: str, partition: int, records: memoryview) -> ProduceRequest:
+    return ProduceRequest(acks, timeout_ms, (ProduceTopic(topic, (ProducePartition(partition, records),)),))
 
 
 # A consumer's request for one partition, without a rack, tags and partitions that leave a session: what is before the

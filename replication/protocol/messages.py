@@ -154,6 +154,10 @@ class FetchRequest(NamedTuple):
     rack: str = ""  # where a consumer stands (v11+)
     forgotten: tuple[ForgottenTopic, ...] = ()
 
+    @property
+    def replica(self) -> tuple[int, int]:
+        return self.replica_id, self.replica_epoch
+
 
 class Aborted(NamedTuple):
     producer_id: int

@@ -10,7 +10,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from replication.errors import ProtocolError
 from replication.protocol.wire import COMPACT, INT32, INT64, ITEMS_MAX, LEGACY, Buffer, Form, check_items, cut
@@ -68,10 +68,6 @@ EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
 
 def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> OffsetCommitRequest:
     """Decode versions 2 to 9. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
-    one = commit_one(version, buffer, at)
-    if one is not None:
-        topic = CommitTopic(one[4], (CommitPartition(*one[5:]),))
-        return OffsetCommitRequest(*one[:3], None, one[3], (topic,))
     form, data = COMPACT if version >= COMMIT_FLEXIBLE else LEGACY, bytes(buffer)
     group_id, at = form.string(data, at)
     (generation_id,) = INT32.unpack_from(data, at)
@@ -93,7 +89,7 @@ def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int 
         check_items(total, items_max)
         topics.append(topic)
     form.tags(data, at)
-    return OffsetCommitRequest(group_id, generation_id, member_id, instance_id, retention_ms, topics)
+    return OffsetCommitRequest(group_id, generation_id, member_id, instance_id, retention_ms, tuple(topics))
 
 
 _SIZE = struct.Struct(">h")
@@ -102,16 +98,12 @@ _ONE_ROW = (struct.Struct(">iiqh"), struct.Struct(">iiqih"))  # partitions, what
 _ONE_COMPACT_ROW = struct.Struct(">BiqiB")  # the same; lengths are one more, and below 128
 
 
-# Group, generation, member, retention in ms, topic, partition, offset, leader epoch, metadata.
-OneOffset: TypeAlias = tuple[str, int, str, int, str, int, int, int, str]
-
-
-def commit_one(version: int, buffer: Buffer, at: int) -> OneOffset | None:
-    """Decode a commit for one partition without a static member; None: another one, see `offset_commit_request`."""
+def commit_one(version: int, buffer: Buffer, at: int) -> OffsetCommitRequest | None:
+    """Decode a commit for one partition, by no static member; None: another one, see `offset_commit_request`."""
     return _one_offset_compact(buffer, at) if version >= COMMIT_FLEXIBLE else _one_offset(version, buffer, at)
 
 
-def _one_offset(version: int, buffer: Buffer, at: int) -> OneOffset | None:
+def _one_offset(version: int, buffer: Buffer, at: int) -> OffsetCommitRequest | None:
     data = bytes(buffer)
     try:
         (size,) = _SIZE.unpack_from(data, at)
@@ -145,20 +137,18 @@ def _one_offset(version: int, buffer: Buffer, at: int) -> OneOffset | None:
     ):
         return None
     index, offset, epoch = fields if len(fields) == 3 else (*fields, -1)
-    return (
+    row = CommitPartition(index, offset, epoch, str(data[text:], "utf-8"))
+    return OffsetCommitRequest(
         str(data[group:group_end], "utf-8"),
         generation_id,
         str(data[member:member_end], "utf-8"),
+        None,
         retention_ms,
-        str(data[name:name_end], "utf-8"),
-        index,
-        offset,
-        epoch,
-        str(data[text:], "utf-8"),
+        (CommitTopic(str(data[name:name_end], "utf-8"), (row,)),),
     )
 
 
-def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
+def _one_offset_compact(buffer: Buffer, at: int) -> OffsetCommitRequest | None:
     data = bytes(buffer)
     try:
         group = at + 1
@@ -178,16 +168,14 @@ def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
     is_plain = no_instance == 0 and topics == partitions == 2 and min(sizes) > 0 and max(sizes) < 0x80
     if not is_plain or data[end:] != bytes(3):  # no tags: of the partition, the topic, the request
         return None
-    return (
+    row = CommitPartition(index, offset, epoch, str(data[text:end], "utf-8"))
+    return OffsetCommitRequest(
         str(data[group:group_end], "utf-8"),
         generation_id,
         str(data[member:member_end], "utf-8"),
+        None,
         -1,
-        str(data[name:name_end], "utf-8"),
-        index,
-        offset,
-        epoch,
-        str(data[text:end], "utf-8"),
+        (CommitTopic(str(data[name:name_end], "utf-8"), (row,)),),
     )
 
 
@@ -207,7 +195,7 @@ def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[Commi
         partitions.append(CommitPartition(index, offset, epoch, metadata))
     if is_flexible:
         _, at = form.tags(data, at)
-    return CommitTopic(name, partitions), at
+    return CommitTopic(name, tuple(partitions)), at
 
 
 _STORED = struct.Struct(">ih")  # partition, error code

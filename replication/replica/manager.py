@@ -16,22 +16,23 @@ from replication.config.broker import BrokerConfig
 from replication.coordination import cluster
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import NO_EPOCH, TopicPartition
+from replication.model.cluster import NO_EPOCH, BrokerId, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
-from replication.protocol.messages import EXAMINER, FetchPartition, Isolation, PartitionFetched
+from replication.protocol.messages import EXAMINER, ONE_REQUEST, FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica import nearest
 from replication.replica.follower.fetcher import Fetchers
 from replication.replica.follower.follower import Follower
-from replication.replica.leader import fetches, offsets
+from replication.replica.leader import offsets
 from replication.replica.leader.broker_epochs import BrokerEpochs
 from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import PROMPT_BYTES_MAX, Leader, append_one
 from replication.replica.leader.purgatory import PendingProduce
-from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms, unlimited
-from replication.replica.leader.sessions import FetchSessions
+from replication.replica.leader.readable import Readable
+from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
+from replication.replica.leader.sessions import FetchSession, FetchSessions, Found
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
@@ -61,7 +62,7 @@ class ReplicaManager:
         self.requests = ControllerRequests(self._set, self.metadata, log_change)
         self._clock = env.clock
         self.lives = BrokerEpochs()
-        self.fetch_sessions = FetchSessions(self.leader, env.clock)
+        self.fetch_sessions = FetchSessions(env.clock)
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
 
@@ -191,11 +192,26 @@ class ReplicaManager:
             return found.leader
         return Bystander(found.replica, found.known_leader_epoch)
 
-    def _nearest(self, tp: TopicPartition) -> Leader | nearest.ShownFollower:
-        """The replica that a consumer with a rack reads: the leader, or the follower here. Raises: as `leader`."""
+    def _nearest(self, racks: nearest.Racks, rack: str, tp: TopicPartition) -> Readable:
+        """Return the replica for a consumer with a rack: the leader, or the follower here. Raises: as `leader`."""
         found = self._set.partitions.get(tp)
         role = found.role if found is not None else None
-        return nearest.ShownFollower(role) if isinstance(role, Follower) else self.leader(tp)
+        if isinstance(role, Follower):
+            return nearest.ShownFollower(role)
+        return nearest.ShownLeader(self.leader(tp), racks, rack)
+
+    def fetch_session(self, number: int, epoch: int, replica: tuple[BrokerId, int], rack: str) -> FetchSession:
+        """Return the session of a fetch, see `FetchSessions.of`, of a reader whose epoch is known.
+
+        A consumer that names its rack may be sent to a follower, and reads one: see `replication.replica.nearest`.
+        """
+        readable: Callable[[TopicPartition], Readable] = self.leader
+        if replica[0] == EXAMINER:
+            readable = self._shown
+        elif rack and replica[0] == -1 and self.config.has_nearest_reads:
+            racks = {broker.id: broker.rack for broker in self.metadata.brokers().values()}
+            readable = partial(self._nearest, racks, rack)
+        return self.fetch_sessions.of(number, epoch, replica, readable)
 
     def produce(
         self,
@@ -242,21 +258,19 @@ class ReplicaManager:
         min_bytes: int,
         max_bytes: int,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
-        room_bytes: Callable[[], int] = unlimited,
         rack: str = "",
     ) -> dict[TopicPartition, PartitionFetched]:
-        """Read partitions: see `replication.replica.leader.fetches`. Consumers see what is committed; followers, all.
+        """Read partitions: see `replication.replica.leader.sessions`. Consumers see what is committed; followers, all.
 
-        STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered. A consumer that names its
-        rack may be sent to a follower, and reads one: see `replication.replica.nearest`.
+        STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered.
         """
-        if replica_id >= 0 and not await self.lives.is_life(replica_id, replica_epoch):
+        who = replica_id, replica_epoch
+        if replica_id >= 0 and not await self.lives.is_life(*who):
             return {tp: PartitionFetched(tp.partition, ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
-        terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes)
-        if not (rack and replica_id == -1 and self.config.has_nearest_reads):
-            return await fetches.fetch(self._shown if replica_id == EXAMINER else self.leader, wanted, terms)
-        racks = {broker.id: broker.rack for broker in self.metadata.brokers().values()}
-        found = await nearest.sent_on(self._set.partitions, wanted, racks, rack, isolation)
-        here = {tp: asked for tp, asked in wanted.items() if tp not in found}
-        terms = terms._replace(max_wait_ms=0 if found else max_wait_ms)
-        return found | await fetches.fetch(self._nearest, here, terms)
+        terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation)
+        found = self.fetch_session(0, ONE_REQUEST, who, rack).fetch(wanted, (), terms, _as_found)
+        return await found if isinstance(found, asyncio.Future) else found
+
+
+async def _as_found(found: Found) -> Found:
+    return found

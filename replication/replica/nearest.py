@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from replication.errors import ErrorCode
-from replication.model.cluster import BrokerId, TopicPartition
-from replication.network.steps import in_steps
+from replication.model.cluster import BrokerId
 from replication.protocol.messages import FetchPartition, Isolation, PartitionFetched
 from replication.replica.follower.follower import Follower
 from replication.replica.leader.leader import Leader
+from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import FetchTerms
 from replication.replica.machine import isr
 from replication.replica.machine.follower import Phase
-from replication.replica.partition import Partition
 from replication.replica.storage.batch_cache import BatchCache
 
 Racks = Mapping[BrokerId, str | None]
@@ -41,37 +40,12 @@ def preferred_replica(
     return broker if broker is not None and near[broker] >= offset else None
 
 
-async def sent_on(
-    partitions: Mapping[TopicPartition, Partition],
-    wanted: Mapping[TopicPartition, FetchPartition],
-    racks: Racks,
-    rack: str,
-    isolation: Isolation,
-) -> dict[TopicPartition, PartitionFetched]:
-    """The answers to what a consumer in `rack` is to read elsewhere: they name the replica, and have no records."""
-    found = {}
-    async for tps in in_steps(wanted):
-        for tp in tps:
-            role, asked = partitions[tp].role if tp in partitions else None, wanted[tp]
-            if not isinstance(role, Leader) or role.judge_epoch(asked.current_leader_epoch):
-                continue
-            replica = preferred_replica(role.state, role.starts, racks, rack, asked.fetch_offset)
-            if replica is not None and asked.fetch_offset >= role.replica.start:
-                end = role.high_watermark
-                none = () if isolation is Isolation.READ_COMMITTED else None
-                stable_end = role.replica.stable_end_known()
-                stable_end = end if stable_end is None else min(end, stable_end)
-                answer = PartitionFetched(tp.partition, 0, end, stable_end, role.replica.start, none)
-                found[tp] = answer._replace(preferred_read_replica=replica)
-    return found
+class _Shown(Readable):
+    """A role as one fetch of a consumer in a rack reads it."""
 
-
-class ShownFollower:
-    """A follower as one fetch of a consumer reads it."""
-
-    def __init__(self, role: Follower) -> None:
+    def __init__(self, role: Leader | Follower, recent: BatchCache) -> None:
         self.replica = role.replica
-        self.recent = BatchCache()
+        self.recent = recent
         self._role = role
 
     @property
@@ -82,15 +56,48 @@ class ShownFollower:
     def high_watermark(self) -> int:
         return self._role.high_watermark
 
+    @property
+    def leader_epoch(self) -> int:
+        return self._role.state.leader_epoch
+
     def readable_end(self, terms: FetchTerms) -> int:
         return self._role.high_watermark
 
-    def judge_epoch(self, asked: int) -> ErrorCode:
-        return isr.judge_epoch(self._role.state.leader_epoch, asked)
+
+class ShownLeader(_Shown):
+    """A leader that names a nearer replica, if there is one, in an answer without records."""
+
+    def __init__(self, role: Leader, racks: Racks, rack: str) -> None:
+        super().__init__(role, role.recent)
+        self._leader, self._racks, self._rack = role, racks, rack
 
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
-        """The refusal, if there is one: OFFSET_NOT_AVAILABLE for what is there, or may be, and is not yet known so."""
-        role, offset = self._role, asked.fetch_offset
+        role = self._leader
+        if refused := role.admit(asked, terms):
+            return refused
+        replica = preferred_replica(role.state, role.starts, self._racks, self._rack, asked.fetch_offset)
+        if replica is None:
+            return None
+        end, stable_end = role.high_watermark, role.replica.stable_end_known()
+        return PartitionFetched(
+            role.replica.tp.partition,
+            ErrorCode.NONE,
+            end,
+            end if stable_end is None else min(end, stable_end),
+            role.replica.start,
+            () if terms.isolation is Isolation.READ_COMMITTED else None,
+            preferred_read_replica=replica,
+        )
+
+
+class ShownFollower(_Shown):
+    def __init__(self, role: Follower) -> None:
+        super().__init__(role, BatchCache())
+        self._follower = role
+
+    def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
+        """Return the refusal, if there is one: OFFSET_NOT_AVAILABLE for what may be there, and is not yet known so."""
+        role, offset = self._follower, asked.fetch_offset
         if error := self.judge_epoch(asked.current_leader_epoch):
             return self.refused(error)
         if role.is_offline or self.replica.ends_early:
@@ -100,8 +107,3 @@ class ShownFollower:
         if not self.replica.start <= offset <= role.high_watermark:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         return None
-
-    def refused(self, code: ErrorCode) -> PartitionFetched:
-        return PartitionFetched(
-            self.replica.tp.partition, code, self.high_watermark, log_start_offset=self.replica.start
-        )

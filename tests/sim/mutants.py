@@ -10,7 +10,8 @@ from logstore.log.holes import SegmentCopy
 from logstore.log.producers import state
 from replication.replica import requests, second_copy
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.sessions import FetchSession, _Row
+from replication.replica.leader.rows import Row
+from replication.replica.leader.sessions import FetchSession
 from replication.replica.machine import follower, isr, leadership
 from replication.replica.storage.log_dir import ReplicaLogDir
 
@@ -72,9 +73,9 @@ def _init(self: Leader, replica: Any, *args: Any) -> None:
         self._waits = waits
 
 
-def _stands_at_the_end(self: _Row) -> isr.Fetched:
-    session, end = self.session, self.leader.replica.end
-    return isr.Fetched(session.replica_id, end, session.asked_ms, session.replica_epoch)
+def _stands_at_the_end(self: Row) -> isr.Fetched:
+    reader, end = self.reader, self.leader.replica.end
+    return isr.Fetched(reader.replica_id, end, reader.asked_ms, reader.replica_epoch)
 
 
 def _kept(self: state.ProducerState, batch: Any) -> None:
@@ -90,8 +91,8 @@ def _append(self: Leader, appends: Any, **how: Any) -> Any:
     return found[:1] * len(found) if None not in found else found
 
 
-def _woken(self: FetchSession, row: _Row) -> None:
-    if self._wake is not None:
+def _woken(self: FetchSession, row: Row) -> None:
+    if self.wake is not None:
         right_woken(self, row)
 
 
@@ -122,7 +123,7 @@ def _appended_twice() -> Any:
 
 @contextmanager
 def _standing_counts() -> Any:
-    with _patch(_Row, "event", property(_stands_at_the_end))():
+    with _patch(Row, "event", property(_stands_at_the_end))():
         yield
 
 

@@ -6,9 +6,11 @@ import struct
 from collections import deque
 from typing import ClassVar
 
-from replication.network.admission import SocketServerSettings
+from replication.network.admission import Admission, SocketServerSettings
+from replication.network.pipeline import Endpoint, TurnEndpoint, no_needs
 from replication.network.server import Server
-from replication.protocol import apis
+from replication.network.work import Work
+from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
     FetchRequest,
@@ -19,6 +21,7 @@ from replication.protocol.messages import (
     ProduceResponse,
     ProduceTopic,
 )
+from replication.security.access import ALLOW_ALL, Context
 
 PATIENCE_S = 20
 new_event_loop = asyncio.new_event_loop  # the fixture chooses
@@ -85,6 +88,27 @@ class Peer:
         self.writer.transport.abort()
 
 
+class Answers:
+    """The origin of requests that no socket sent: it keeps what they are answered."""
+
+    authorizer = ALLOW_ALL
+
+    def __init__(self):
+        self.admission = Admission(SocketServerSettings())
+        self.context = Context("127.0.0.1", 1)
+        self.given = []
+
+    def work(self, frame):
+        """A request as it is decoded from its frame."""
+        return Work(self, bounds.decode_short(memoryview(frame)), 0, 0.0)
+
+    def answer(self, work, response):
+        self.given.append((work, response))
+
+    def fail(self, work, error):
+        raise error
+
+
 class Hand:
     """A handler whose answers come when the test says so."""
 
@@ -117,9 +141,12 @@ class Hand:
 
 
 @contextlib.asynccontextmanager
-async def serving(handlers, *, observer=None, turns=None, **limits):
-    """(server, port) of a running server."""
-    server = Server(handlers, SocketServerSettings(**limits), observer=observer, turns=turns or {})
+async def serving(handlers, *, observer=None, turns=None, authorizer=ALLOW_ALL, needs=None, **limits):
+    """(server, port) of a running server. APIs need nothing, unless `needs` says what."""
+    served = {key: Endpoint(no_needs, handler) for key, handler in handlers.items()}
+    served |= {key: TurnEndpoint(no_needs, handler) for key, handler in (turns or {}).items()}
+    served |= {key: served[key]._replace(needs=each) for key, each in (needs or {}).items() if key in served}
+    server = Server(served, SocketServerSettings(**limits), observer=observer, authorizer=authorizer)
     port = await server.start("127.0.0.1", 0)
     try:
         yield server, port

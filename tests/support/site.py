@@ -8,10 +8,11 @@ from logstore.env import Env
 from logstore.records.batch import Record, batches, build, records
 from logstore.store.catalog import new_topic_id
 from replication.broker.coordinators import Coordinators
-from replication.broker.handlers.data import DataHandlers
+from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.offsets import PositionHandlers
-from replication.broker.handlers.small_produce import SmallProduceHandler
+from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.handlers.strangers import Strangers
+from replication.broker.needs import endpoints
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, registration
 from replication.coordination.sqlite_tree import SqliteTree
@@ -93,12 +94,10 @@ class Broker:
         self.replicas = ReplicaManager(self.config, self.env)
         await self.replicas.open(self.tree)
         coordinators = coordinators_of(self)
-        data = DataHandlers(self.config, self.replicas, Strangers(), coordinators.verification)
-        families = data, PositionHandlers(self.replicas)
-        self.server = Server(
-            {key: handler for f in families for key, handler in f.handlers().items()},
-            turns=SmallProduceHandler(self.replicas, data).turns(),
-        )
+        families = FetchHandlers(self.config, self.replicas, Strangers()), PositionHandlers(self.replicas)
+        handlers = {key: handler for f in families for key, handler in f.handlers().items()}
+        turns = ProduceHandler(self.config, self.replicas, coordinators.verification).turns()
+        self.server = Server(endpoints(handlers, turns, self.replicas.metadata))
         self.port = await self.server.start("127.0.0.1", self.port)
         if lost_writes is None:
             lost_writes = self.replicas.has_lost_writes

@@ -1,10 +1,9 @@
 """The APIs of a broker: one function or method each, `(context, body) -> response or an awaitable of one`.
 
-`data`: Produce and Fetch; `followed`: Fetches of followers; `small_produce`: the Produces of one batch, all of one
-turn of the loop. `offsets`:
-ListOffsets, OffsetForLeaderEpoch, DeleteRecords. `coordinators`: who keeps what. `groups` and `commits`: consumer
-groups and their offsets; `small_commits`: what is committed at once, all of one turn. `transactions`: producers that
-use them. `operations`: what clients may do.
+`produce`: Produce; `fetch`: Fetch; `moved`: who
+leads a partition that this broker does not. `offsets`: ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
+`coordinators`: who keeps what. `groups` and `commits`: consumer groups and their offsets; `offset_commits`:
+the OffsetCommits of one turn of the loop. `transactions`: producers that use them. `operations`: what clients may do.
 `topics`, `configs`, `cluster`, `features`, `log_dirs` and `reassignments`: administration. `controller`: requests of a
 controller to this broker, and to this broker as the controller. `strangers`: protection against guessed epochs.
 """

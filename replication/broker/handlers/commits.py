@@ -43,7 +43,6 @@ class CommitHandlers:
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
-            ApiKey.OFFSET_COMMIT: self.commit,
             ApiKey.TXN_OFFSET_COMMIT: self.commit_in_transaction,
             ApiKey.OFFSET_FETCH: self.fetch,
             ApiKey.OFFSET_DELETE: self.delete,

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import enum
+from replication.security.access import Operation
 
 NOT_ASKED = -2_147_483_648
-
-
-class Operation(enum.IntEnum):
-    """An operation on a resource; the number is that of its bit."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
 
 
 def _bits(*operations: Operation) -> int:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 from replication.errors import ProtocolError
 from replication.network.work import Work
+from replication.security.access import OWN_CONNECTION
 
 WRONG_MAX = 10
 CONNECTIONS_MAX = 10_000  # counted; the oldest counts go
@@ -21,6 +22,8 @@ class Strangers:
 
     def note_wrong(self, context: Work) -> None:
         """Count a wrong epoch. Raises: ProtocolError: it was the last on this connection."""
+        if context.connection_id == OWN_CONNECTION:
+            return
         count = self._wrong.pop(context.connection_id, 0) + 1
         if count >= WRONG_MAX:
             raise ProtocolError(

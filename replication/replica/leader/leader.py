@@ -19,14 +19,15 @@ from logstore.errors import DiskFullError
 from logstore.log.validation import AppendInfo, AppendOutcome
 from logstore.records.marker import Marker
 from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
-from replication.model.cluster import Assignment, LeaderAndIsr
+from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader import guard
 from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces, Waiter
+from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
-from replication.replica.leader.standing import StandingFollowers
+from replication.replica.leader.standing import Standing, StandingFollowers
 from replication.replica.leader.writers import Writers
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
@@ -119,7 +120,9 @@ def _append(
     return [append if isinstance(append, Exception) else next(done) for append in checked]
 
 
-class Leader:
+class Leader(Readable):
+    is_over = False
+
     def __init__(self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int) -> None:
         self.replica = replica
         self.recent = BatchCache()
@@ -130,7 +133,6 @@ class Leader:
         self._waits = PendingProduces()
         self._group: _AppendGroup | None = None
         self._is_advancing = False  # will, at the end of this turn
-        self.is_over = False
         self._limits = isr.IsrSettings(
             replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
         )
@@ -144,10 +146,6 @@ class Leader:
         )
         self._perform(effects)
 
-    @property
-    def high_watermark(self) -> int:
-        return self.state.high_watermark
-
     def leave(self) -> None:
         self.is_over = True
         for wait in self._waits.all():
@@ -159,7 +157,7 @@ class Leader:
     def lead_on(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
         """Begin another leader epoch. What waits to be committed waits on, for the followers of this one.
 
-        Fetches in the former epoch are answered now: see `Reading.refusal`.
+        Fetches in the former epoch are answered now: see `Readable.refusal`.
         """
         host = self.replica.host
         self.standing.clear()
@@ -406,7 +404,18 @@ class Leader:
             f"min.insync.replicas is {self.replica.config.min_insync_replicas}"
         )
 
-    # ------------------------------------------------------------------- fetch
+    # ------------------------------------------------------------------- fetch: see `Readable`
+
+    @property
+    def high_watermark(self) -> int:
+        return self.state.high_watermark
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    def readable_end(self, terms: FetchTerms) -> int:
+        return self.state.log_end_offset if terms.reads_all else self.state.high_watermark
 
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """Note what a follower has by what it asks for. Returns the answer if nothing is to be read."""
@@ -431,29 +440,35 @@ class Leader:
             self.step(isr.Fetched(terms.replica_id, asked.fetch_offset, now_ms, terms.replica_epoch))
         return None
 
-    def refused(self, code: ErrorCode) -> PartitionFetched:
-        tp, start = self.replica.tp, self.replica.start
-        return PartitionFetched(tp.partition, code, self.high_watermark, log_start_offset=start)
+    def follow(self, follower: BrokerId, offset: int, standing: Standing) -> bool:
+        if offset >= self.state.log_end_offset:
+            self.standing[follower] = standing
+        return follower in self.state.isr
 
-    def has_news(self, follower: int) -> bool:
-        """Must a follower hear of the high watermark at once, for the consumers that it serves?"""
-        return self.replica.host.config.has_nearest_reads and self._told.get(follower, -1) < self.high_watermark
+    def unfollow(self, follower: BrokerId, standing: Standing) -> None:
+        if self.standing.get(follower) is standing:
+            del self.standing[follower]
 
-    def tell(self, follower: int) -> None:
-        self._told[follower] = self.high_watermark
-
-    def is_throttled(self, follower: int) -> bool:
+    def is_throttled(self, follower: BrokerId) -> bool:
         """Return whether the quota holds back what this follower copies: never while it is in sync."""
         listed = self.replica.config.leader_replication_throttled_replicas
         if not listed or follower in self.state.isr:
             return False
         return names_replica(listed, self.replica.tp.partition, self.state.broker)
 
-    def readable_end(self, terms: FetchTerms) -> int:
-        return self.state.log_end_offset if terms.reads_all else self.high_watermark
+    def has_news(self, follower: BrokerId, start: int) -> bool:
+        """Return whether it must learn of a log start, or of a high watermark for the consumers that it serves."""
+        if self.replica.start > start:
+            return True
+        return self.replica.host.config.has_nearest_reads and self._told.get(follower, -1) < self.high_watermark
 
-    def judge_epoch(self, asked: int) -> ErrorCode:
-        return isr.judge_epoch(self.state.leader_epoch, asked)
+    def sent(self, terms: FetchTerms, size_bytes: int) -> None:
+        super().sent(terms, size_bytes)
+        if terms.is_follower:
+            self._told[terms.replica_id] = self.high_watermark
+            if size_bytes and self.is_throttled(terms.replica_id):
+                self.replica.host.leader_quota.charge(size_bytes)
+                self.replica.host.counters.throttled_bytes_out += size_bytes
 
     @property
     def low_watermark(self) -> int:

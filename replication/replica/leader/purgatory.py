@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import bisect
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
@@ -26,39 +27,48 @@ class Waiter(Protocol):
 
 
 class PendingProduce:
-    """A Produce request, until every partition that it names has a result. The first result of each counts.
+    """A Produce request, until every partition that it names has a result. The first result of each counts."""
 
-    It is part of no cycle of objects: that would keep it, and the records, until garbage is looked for.
-    """
-
-    __slots__ = ("_answer", "_respond", "_timer", "_tps", "is_over", "results")
+    __slots__ = ("_act", "_timer", "_tps", "is_over", "results")
 
     def __init__(self, tps: Collection[TopicPartition]) -> None:
         self.results: dict[TopicPartition, AppendResult] = {}
         self.is_over = not tps  # every partition has a result
         self._tps = tps
-        self._answer: asyncio.Future[Any] | None = None
-        self._respond: Callable[[Results], Any] = dict
+        self._act: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    def waiter(self) -> Waiter:
+        return self
 
     def settle(self, tp: TopicPartition, result: AppendResult) -> None:
         if tp not in self.results:
             self.results[tp] = result
             if len(self.results) == len(self._tps):
                 self.is_over = True
-                if self._answer is not None:
-                    self._finish(self._answer)
+                if (act := self._act) is not None:
+                    self._act = None  # else a cycle of objects would keep the records until garbage is looked for
+                    if self._timer is not None:
+                        self._timer.cancel()
+                        self._timer = None
+                    act()
+
+    def then(self, act: Callable[[], None], timeout_ms: int) -> None:
+        """Call `act` once it is over. For a request that is not over.
+
+        Partitions that have no result after `timeout_ms` (-1: no limit) have timed out.
+        """
+        self._act = act
+        if timeout_ms >= 0:
+            self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
 
     def wait(self, respond: Callable[[Results], Response], timeout_ms: int) -> asyncio.Future[Response]:
-        """Return a future of the response, which `respond` makes of the results; what it raises is the future's.
+        """As `then`: return a future of the response, which `respond` makes of the results; it raises for the future.
 
-        Partitions that have no result after `timeout_ms` (-1: no limit) have timed out. For a request that is not over.
+        For a request that is not over.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Response] = loop.create_future()
-        self._answer, self._respond = answer, respond
-        if timeout_ms >= 0:
-            self._timer = loop.call_later(timeout_ms / 1000, self._expire)
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.then(partial(_respond, answer, respond, self.results), timeout_ms)
         return answer
 
     def _expire(self) -> None:
@@ -66,15 +76,14 @@ class PendingProduce:
         for tp in self._tps:
             self.settle(tp, AppendResult(ErrorCode.REQUEST_TIMED_OUT))
 
-    def _finish(self, answer: asyncio.Future[Any]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if answer.done():
-            return
-        try:
-            answer.set_result(self._respond(self.results))
-        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
-            answer.set_exception(error)
+
+def _respond(answer: asyncio.Future[Response], respond: Callable[[Results], Response], results: Results) -> None:
+    if answer.done():
+        return
+    try:
+        answer.set_result(respond(results))
+    except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
+        answer.set_exception(error)
 
 
 class PendingAppend:

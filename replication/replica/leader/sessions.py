@@ -1,13 +1,14 @@
-"""Fetch sessions: what the connections of followers ask for, so that partitions without news cost nothing.
+"""Fetch sessions: how consumers and followers read many partitions, and wait until there is enough.
 
-A request names the partitions that are new in its session, or that it asks for anew. Whatever else is in it *stands*:
-it is asked for again with every request, in one note for all (`asked_ms`). An answer tells of the partitions named,
-of those with records, an error or another log start, and of those whose high watermark has moved. What was answered
-with records or an error has left the session, and is named again when the follower is ready for more.
+A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it waits:
+its partitions wake it when they have more, and it looks once at all that changed in a turn of the loop. At the end of
+its time it is answered with what there is. It needs a task only while it reads from the disk, or goes in steps.
 
-A partition is looked at if it was named, or was woken since: by an append, a move of the log's start, damage, or the
-end of the role. Parked requests wait for that, and look once for all that came in a turn of the loop. As long as all
-is in memory no task is needed. Belongs to the event loop.
+Most sessions are of one request. Those of followers go on: a request names the partitions that are new in its session,
+or whose position has changed, and repeats all others, noted once for all (`asked_ms`). An answer has the partitions
+that were named, those with records, an error or another log start, and those whose high watermark has moved. What was
+answered with records or an error leaves the session, until the follower is ready for more. So a partition without news
+costs nothing. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Generic, TypeAlias, TypeVar
 
 from logstore.env import Clock
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_EPOCH, BrokerId, TopicPartition
-from replication.network import steps
-from replication.network.steps import STEP_ITEMS, step
+from replication.network.steps import STEP_ITEMS, begin, step
 from replication.protocol.messages import (
     FIRST_REQUEST,
     FULL_SESSIONS,
@@ -30,53 +30,13 @@ from replication.protocol.messages import (
     PartitionFetched,
     next_session_epoch,
 )
-from replication.replica.leader.fetches import Found, Reading, is_enough, read, ready
-from replication.replica.leader.leader import Leader
+from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import FetchTerms
-from replication.replica.machine import isr
+from replication.replica.leader.rows import Row, look_at_stable_ends, read
 
 Response = TypeVar("Response")
+Found: TypeAlias = dict[TopicPartition, PartitionFetched]
 UNUSED_MS = 60_000  # a session that long without a request is of a connection that has ended
-
-
-class _Row(Reading):
-    """A partition of a session. `Standing`, while its follower has all."""
-
-    __slots__ = ("session",)
-    leader: Leader
-
-    def __init__(self, tp: TopicPartition, asked: FetchPartition, leader: Leader, session: FetchSession) -> None:
-        if asked.current_leader_epoch == NO_EPOCH:  # then it asks in this one: in the next its followers are unknown
-            asked = asked._replace(current_leader_epoch=leader.state.leader_epoch)
-        super().__init__(tp, asked, leader)
-        self.session = session
-
-    @property
-    def asked_ms(self) -> int:
-        return self.session.asked_ms
-
-    @property
-    def event(self) -> isr.Fetched:
-        session = self.session
-        return isr.Fetched(session.replica_id, self.asked.fetch_offset, session.asked_ms, session.replica_epoch)
-
-    def renew(self) -> None:
-        self.session.again[self.tp] = self
-
-    def tell(self) -> None:
-        self.session.untold[self.tp] = self
-
-    def wake(self) -> None:
-        self.session.woken(self)
-
-    def must_answer(self, terms: FetchTerms) -> bool:
-        return self.leader.replica.ends_early or super().must_answer(terms)
-
-    def answer(self, terms: FetchTerms) -> PartitionFetched:
-        leader = self.leader
-        if leader.replica.ends_early and not leader.is_over:
-            return leader.refused(ErrorCode.KAFKA_STORAGE_ERROR)
-        return super().answer(terms)
 
 
 class FetchSession:
@@ -86,7 +46,7 @@ class FetchSession:
         self,
         number: int,
         replica: tuple[BrokerId, int],
-        leader_of: Callable[[TopicPartition], Leader],
+        leader_of: Callable[[TopicPartition], Readable],
         clock: Clock,
     ) -> None:
         self.number = number
@@ -94,285 +54,246 @@ class FetchSession:
         self.next_epoch = 1
         self.asked_ms = clock.monotonic_ms()
         self.is_asking = self.is_closed = False  # a request is not answered yet; there will be none
-        self.topic_ids: dict[str, uuid.UUID | None] = {}  # by the names of the topics
-        self.rows: dict[TopicPartition, _Row] = {}
-        self.again: dict[TopicPartition, _Row] = {}  # to be admitted again, until they are in sync
-        self.untold: dict[TopicPartition, _Row] = {}  # of which the next answer tells
-        self._changed: dict[TopicPartition, _Row] = {}  # to be looked at
-        self._refused: Found = {}
+        self.topics: dict[str, tuple[str | None, uuid.UUID | None]] = {}  # by their names, as requests name them
+        self.rows: dict[TopicPartition, Row] = {}
+        self.changed: dict[TopicPartition, Row] = {}  # to be looked at
+        self.has_news = False  # of what changed, something did since the last look
+        self.wake: Callable[[], None] | None = None  # while a request waits
+        self._again: dict[TopicPartition, Row] = {}  # to be admitted again, until they are in sync
+        self._unanswered: dict[TopicPartition, Row] = {}  # which the next answer has
+        self._found: Found = {}  # of the next answer
         self._leader_of, self._clock = leader_of, clock
-        self._wake: Callable[[], None] | None = None
 
     def close(self) -> None:
         self.is_asking, self.is_closed = False, True
         for tp in tuple(self.rows):
-            self.drop(tp)
+            self._drop(tp)
 
     def fetch(
         self,
         wanted: Mapping[TopicPartition, FetchPartition],
         forgotten: Iterable[TopicPartition],
         terms: FetchTerms,
-        respond: Callable[[Found], Response],
+        respond: Callable[[Found], Awaitable[Response]],
     ) -> Response | asyncio.Future[Response]:
-        """What `respond` makes of the answer, now or later. One request at a time."""
+        """Return what `respond` makes of the answer, now or later. One request at a time."""
         self.is_asking = True
-        taking = self._take(wanted, forgotten, terms)
-        request = _Request(self, terms, respond)
-        try:
-            is_over, _ = steps.advance(taking, STEP_ITEMS)
-            if not is_over:
-                request.go_on(self._fetch(taking, terms))
-            return request.begin()
-        except Exception:
-            self.close()
-            raise
+        return _Request(self, terms, respond).begin(self._take(wanted, forgotten, terms))
 
-    async def _fetch(self, taking: Iterator[None], terms: FetchTerms) -> Found:
-        await steps.run(taking, STEP_ITEMS)
-        return await self.wait(terms)
+    # ------------------------------------------------------------------- as the rows' `Reader`
 
-    # -------------------------------------------------------------------- what is asked
+    def woken(self, row: Row) -> None:
+        if self.rows.get(row.tp) is row:
+            self.changed[row.tp] = row
+            self.has_news = True
+            if self.wake is not None:
+                self.wake()
 
-    def _take(
+    def renew(self, row: Row) -> None:
+        self._again[row.tp] = row
+
+    def tell(self, row: Row) -> None:
+        self._unanswered[row.tp] = row
+
+    # ------------------------------------------------------------------- what a request asks for
+
+    async def _take(
         self, wanted: Mapping[TopicPartition, FetchPartition], forgotten: Iterable[TopicPartition], terms: FetchTerms
-    ) -> Iterator[None]:
-        """Note what a request asks for, and asks for again."""
+    ) -> None:
         self.asked_ms = self._clock.monotonic_ms()
         for tp in forgotten:
-            self.drop(tp)
-        known = [row for row in (*self.again.values(), *self._changed.values()) if row.tp not in wanted]
-        for tp, asked in wanted.items():
-            self.drop(tp)
+            self._drop(tp)
+        known = (*self._again.values(), *self.changed.values())
+        for number, (tp, asked) in enumerate(wanted.items(), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
+            self._drop(tp)
             try:
-                row = _Row(tp, asked, self._leader_of(tp), self)
+                leader = self._leader_of(tp)
             except KafkaError as error:
-                self._refused[tp] = PartitionFetched(tp.partition, error.code)
+                self._found[tp] = PartitionFetched(tp.partition, error.code)
             else:
-                self.rows[tp] = self.untold[tp] = self._changed[tp] = row
+                if terms.is_follower and asked.current_leader_epoch == NO_EPOCH:
+                    # It asks in this epoch: in the next its leader knows no followers yet.
+                    asked = asked._replace(current_leader_epoch=leader.leader_epoch)  # noqa: PLW2901
+                row = self.rows[tp] = self.changed[tp] = self._unanswered[tp] = Row(tp, asked, leader, self)
                 self._admit(row, terms)
-            yield
-        for row in known:
+        for number, row in enumerate(known, 1):
+            if number % STEP_ITEMS == 0:
+                await step()
             if self.rows.get(row.tp) is row:
                 self._admit(row, terms)
-            yield
 
-    def _admit(self, row: _Row, terms: FetchTerms) -> None:
-        leader, follower, tp = row.leader, self.replica_id, row.tp
+    def _admit(self, row: Row, terms: FetchTerms) -> None:
+        leader, tp = row.leader, row.tp
         refused = leader.admit(row.asked, terms)
         if refused is not None:
-            self.drop(tp)
-            self._refused[tp] = refused
-            return
-        if row.asked.fetch_offset >= leader.state.log_end_offset:
-            leader.standing[follower] = row
-        if follower not in leader.state.isr:
-            self.again[tp] = row
-        else:
-            self.again.pop(tp, None)
+            self._drop(tp)
+            self._found[tp] = refused
+        elif terms.is_follower:
+            if leader.follow(self.replica_id, row.asked.fetch_offset, row):
+                self._again.pop(tp, None)
+            else:
+                self._again[tp] = row
 
-    def drop(self, tp: TopicPartition) -> None:
+    def _drop(self, tp: TopicPartition) -> None:
         row = self.rows.pop(tp, None)
-        if row is None:
-            return
-        for rows in (self.again, self.untold, self._changed):
-            rows.pop(tp, None)
-        follower, leader = self.replica_id, row.leader
-        if leader.standing.get(follower) is row:
-            del leader.standing[follower]
-        if leader.replica.followers.get(follower) == row.wake:
-            del leader.replica.followers[follower]
+        if row is not None:
+            for rows in (self._again, self._unanswered, self.changed):
+                rows.pop(tp, None)
+            row.leave()
 
-    def woken(self, row: _Row) -> None:
-        if self.rows.get(row.tp) is row:
-            self._changed[row.tp] = row
-            if self._wake is not None:
-                self._wake()
+    # ------------------------------------------------------------------- what is answered
 
-    # -------------------------------------------------------------------- what is answered
+    def is_due(self, terms: FetchTerms) -> bool:
+        return terms.max_wait_ms <= 0 or bool(self._found) or not self.rows
 
-    def read(self, terms: FetchTerms) -> bool:
-        """Take what is there from memory. False: the disk or a quota must be asked, or it is much."""
-        if len(self._changed) > STEP_ITEMS:
-            return False
-        left_bytes = min(terms.max_bytes, terms.room_bytes())
-        for row in self._changed.values():
-            row.result = None
-            if row.look(terms):
-                if left_bytes <= 0 or row.is_throttled(terms):
-                    return False
-                if not row.read_recent(left_bytes, terms.isolation):
-                    return False
-                left_bytes -= row.size_bytes
-        return True
-
-    def is_enough(self, terms: FetchTerms) -> bool:
-        if self._is_due(terms):
-            return True
+    async def is_enough(self, terms: FetchTerms) -> bool:
         size_bytes = 0
-        for row in self._changed.values():
-            if row.must_answer(terms):
-                return True
+        for number, row in enumerate(tuple(self.changed.values()), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
             size_bytes += row.size_bytes
+            if size_bytes >= terms.min_bytes or row.must_answer(terms):
+                return True
         return size_bytes >= terms.min_bytes
 
-    def _is_due(self, terms: FetchTerms) -> bool:
-        return bool(self._refused) or not self.rows or terms.max_wait_ms <= 0
+    async def wait(self, terms: FetchTerms) -> None:
+        """Have the rows that were looked at wake the session."""
+        for number, row in enumerate(tuple(self.changed.values()), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
+            self.has_news |= self._settle(row, terms)
 
-    def park(self, wake: Callable[[], None], terms: FetchTerms) -> None:
-        """Have `wake` called when there is something to look at."""
-        self._wake = wake
-        for row in tuple(self._changed.values()):
-            self._settle(row, terms)
-
-    def unpark(self) -> None:
-        self._wake = None
-
-    def _settle(self, row: _Row, terms: FetchTerms) -> None:
-        """Have what comes wake it. It need not be looked at before, unless something is left there."""
-        row.leader.replica.followers[self.replica_id] = row.wake
-        if row.asked.fetch_offset >= row.upper and not row.has_more(terms):
+    def _settle(self, row: Row, terms: FetchTerms) -> bool:
+        """Look at the row no more until it wakes the session, unless it has something. Return whether it has more."""
+        row.wait()
+        has_more = row.has_more(terms)
+        if row.asked.fetch_offset >= row.upper and not has_more:
             row.result = None
-            self._changed.pop(row.tp, None)
+            self.changed.pop(row.tp, None)
+        return has_more
 
-    def answer(self, terms: FetchTerms) -> Iterator[None]:
-        """Make the answer: see `answered`."""
-        found = self._refused
-        for tp, row in {**self._changed, **self.untold}.items():
-            if tp in self.untold or row.size_bytes or row.must_answer(terms):
-                found[tp] = told = row.answer(terms)
-                self.untold.pop(tp, None)
-                if told.records or told.error_code:
-                    self.drop(tp)
-            row.result = None
-            if tp in self._changed:
-                self._settle(row, terms)
-            yield
-
-    def answered(self) -> Found:
-        """The answer that was made; with it the request is over."""
-        found, self._refused = self._refused, {}
+    async def answer(self, terms: FetchTerms) -> Found:
+        """Return the answer, with which the request is over."""
+        rows = {**self.changed, **self._unanswered}
+        if not terms.is_follower:
+            await look_at_stable_ends(rows.values())
+        for number, row in enumerate(rows.values(), 1):
+            if number % STEP_ITEMS == 0:
+                await step()
+            self._answer(row, terms)
+        found, self._found = self._found, {}
         self.is_asking = False
         if not self.number:
-            self.close()
+            self.is_closed = True
+            self.rows.clear()
         return found
 
-    async def wait(self, terms: FetchTerms) -> Found:
-        """The answer, where memory does not have it all."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + terms.max_wait_ms / 1000
-        must_answer = self._is_due(terms)
-        while True:
-            rows = list(self._changed.values())
-            some = cast("list[Reading]", rows)
-            await read(await ready(some, terms), terms)
-            if must_answer or await is_enough(some, terms):
-                break
-            must_answer = not await self._news(rows, terms, deadline_s)
-        await steps.run(self.answer(terms), STEP_ITEMS)
-        return self.answered()
-
-    async def _news(self, rows: Iterable[_Row], terms: FetchTerms, deadline_s: float) -> bool:
-        """Wait until there is something to look at; False if the time was over before."""
-        loop = asyncio.get_running_loop()
-        news: asyncio.Future[bool] = loop.create_future()
-
-        def wake(in_time: bool = True) -> None:
-            if not news.done():
-                news.set_result(in_time)
-
-        timers = [loop.call_at(deadline_s, wake, False)]
-        if held := [row for row in rows if not row.quota_bytes]:
-            wait_s = held[0].leader.replica.host.leader_quota.wait_ms() / 1000
-            timers.append(loop.call_at(min(deadline_s, loop.time() + wait_s), wake))
-        self._wake = wake
-        try:
-            for number, row in enumerate(rows, 1):
-                if number % STEP_ITEMS == 0:
-                    await step()
-                self._settle(row, terms)
-                if row.has_more(terms):  # it came before it could wake this
-                    return True
-            return await news
-        finally:
-            self._wake = None
-            for timer in timers:
-                timer.cancel()
+    def _answer(self, row: Row, terms: FetchTerms) -> None:
+        tp = row.tp
+        if not self.number:  # it has no other request
+            self._found[tp] = row.answer(terms)
+            row.leave()
+            return
+        if tp in self._unanswered or row.size_bytes or row.must_answer(terms):
+            self._found[tp] = answer = row.answer(terms)
+            self._unanswered.pop(tp, None)
+            if answer.records or answer.error_code:
+                self._drop(tp)
+        row.result = None
+        if tp in self.changed:
+            self._settle(row, terms)
 
 
 class _Request(Generic[Response]):
     """One request of a session, until it is answered."""
 
-    def __init__(self, session: FetchSession, terms: FetchTerms, respond: Callable[[Found], Response]) -> None:
+    def __init__(
+        self, session: FetchSession, terms: FetchTerms, respond: Callable[[Found], Awaitable[Response]]
+    ) -> None:
         self._session, self._terms, self._respond = session, terms, respond
-        self._is_woken = False
-        self._task: asyncio.Task[Found] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._response: Response
+        self._is_late = False
+        self._task: asyncio.Task[bool] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
 
-    def begin(self) -> Response | asyncio.Future[Response]:
-        session, terms = self._session, self._terms
-        if self._task is None:
-            if not session.read(terms):
-                self.go_on(session.wait(terms))
-            elif session.is_enough(terms):
-                return self._answered()
+    def begin(self, taking: Awaitable[None]) -> Response | asyncio.Future[Response]:
+        try:
+            look = begin(self._look(taking))
+        except Exception:
+            self._session.close()
+            raise
+        if look is True:
+            return self._response
         self._loop = loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[Response] = loop.create_future()
         self._answer.add_done_callback(self._over)
-        if self._task is None:
-            self._deadline_s = loop.time() + terms.max_wait_ms / 1000
-            self._timer = loop.call_at(self._deadline_s, self._look, True)
-            session.park(self._wake, terms)
+        self._timers.append(loop.call_later(self._terms.max_wait_ms / 1000, self._late))
+        self._looked(look)
         return self._answer
 
-    def go_on(self, work: Any) -> None:
-        """Leave the rest to a task."""
-        self._session.unpark()
-        self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(self._fetched)
-
-    def _answered(self) -> Response:
-        for _ in self._session.answer(self._terms):
-            pass
-        return self._respond(self._session.answered())
-
-    def _wake(self) -> None:
-        if not self._is_woken:
-            self._is_woken = True
-            self._loop.call_soon(self._look)
-
-    def _look(self, is_late: bool = False) -> None:
-        self._is_woken = False
-        if self._answer.done() or self._task is not None:
-            return
+    async def _look(self, taking: Awaitable[None] | None = None) -> bool:
+        """Answer, if it is time; otherwise wait, which returns False."""
         session, terms = self._session, self._terms
-        try:
-            if not session.read(terms):
-                left_s = 0 if is_late else max(0, self._deadline_s - self._loop.time())
-                self.go_on(session.wait(terms._replace(max_wait_ms=int(1000 * left_s))))
-            elif is_late or session.is_enough(terms):
-                self._answer.set_result(self._answered())
-            else:
-                session.park(self._wake, terms)
-        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs it
-            self._answer.set_exception(error)
+        if taking is not None:
+            await taking
+        while True:
+            session.has_news = False
+            quota = await read(tuple(session.changed.values()), terms) if session.changed else None
+            if self._is_late or session.is_due(terms) or await session.is_enough(terms):
+                found = await session.answer(terms)
+                self._response = await self._respond(found)
+                return True
+            await session.wait(terms)
+            if not session.has_news and not self._is_late:
+                session.wake = self._wake
+                if quota is not None:
+                    loop = asyncio.get_running_loop()
+                    self._timers.append(loop.call_later(quota.wait_ms() / 1000, self._wake))
+                return False
 
-    def _fetched(self, task: asyncio.Task[Found]) -> None:
+    def _looked(self, look: bool | Awaitable[bool]) -> None:
+        if look is True:
+            self._answer.set_result(self._response)
+        elif look is not False:
+            self._task = asyncio.ensure_future(look)
+            self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[bool]) -> None:
+        self._task = None
         if self._answer.done():
             return
         if task.cancelled():
             self._answer.cancel()
+        elif (error := task.exception()) is not None:
+            self._answer.set_exception(error)
+        else:
+            self._looked(task.result())
+
+    def _wake(self) -> None:
+        """Look at the end of this turn, once for all that comes in it."""
+        if self._session.wake is not None:
+            self._session.wake = None
+            self._loop.call_soon(self._look_again)
+
+    def _late(self) -> None:
+        self._is_late = True
+        self._wake()
+
+    def _look_again(self) -> None:
+        if self._answer.done():
             return
         try:
-            self._answer.set_result(self._respond(task.result()))
-        except Exception as error:  # noqa: BLE001  as above
+            self._looked(begin(self._look()))
+        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs it
             self._answer.set_exception(error)
 
     def _over(self, _: asyncio.Future[Response]) -> None:
-        """It is answered, or nobody waits any more: then nobody asks for what stands, either."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._session.unpark()
+        """The request is answered, or its connection has ended: then nothing of the session is repeated, either."""
+        for timer in self._timers:
+            timer.cancel()
+        self._session.wake = None
         if self._task is not None:
             self._task.cancel()
         if self._session.is_asking:
@@ -382,25 +303,35 @@ class _Request(Generic[Response]):
 class FetchSessions:
     """Those of all followers, by their numbers."""
 
-    def __init__(self, leader_of: Callable[[TopicPartition], Leader], clock: Clock) -> None:
-        self._leader_of, self._clock = leader_of, clock
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._sessions: dict[int, FetchSession] = {}
         self._numbers = itertools.count(1)
 
-    def of(self, number: int, epoch: int, replica: tuple[BrokerId, int]) -> FetchSession:
-        """The session of a request, its epoch noted. Raises: KafkaError: there is none, or it is not its turn."""
+    def of(
+        self,
+        number: int,
+        epoch: int,
+        replica: tuple[BrokerId, int],
+        leader_of: Callable[[TopicPartition], Readable],
+    ) -> FetchSession:
+        """Return the session of a request, its epoch noted; a consumer's is of one request.
+
+        Raises: KafkaError: there is none, or it is not its turn.
+        """
         found = self._sessions.get(number)
-        is_its_own = found is not None and (found.replica_id, found.replica_epoch) == replica
+        if found is not None and (found.replica_id, found.replica_epoch) != replica:
+            found = None
         if epoch in FULL_SESSIONS:
-            if found is not None and is_its_own:
+            if found is not None:
                 found.close()
                 del self._sessions[number]
-            session = FetchSession(0, replica, self._leader_of, self._clock)
-            if epoch == FIRST_REQUEST:
+            session = FetchSession(0, replica, leader_of, self._clock)
+            if epoch == FIRST_REQUEST and session.replica_id >= 0:
                 session.number = next(self._numbers)
                 self._sessions[session.number] = session
             return session
-        if found is None or found.is_closed or not is_its_own:
+        if found is None or found.is_closed:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {number}")
         if found.is_asking or epoch != found.next_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"{epoch}: {found.next_epoch} is next")

@@ -1,6 +1,7 @@
 """The fetches of a follower: they say what any other fetch says, and wait as long; a session says only what is news."""
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -9,7 +10,6 @@ from logstore.records.batch import TRANSACTIONAL, Record, build
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FIRST_REQUEST, ONE_REQUEST, FetchPartition
-from replication.replica.leader.fetches import fetch
 from replication.replica.leader.results import FetchTerms
 from replication.replica.leader.sessions import FetchSession, FetchSessions
 from tests.support.inside import fetchers
@@ -33,9 +33,13 @@ def terms(wait_ms=0, min_bytes=1, max_bytes=ENOUGH):
     return FetchTerms(3, 7, wait_ms, min_bytes, max_bytes)
 
 
-def followed(one, offsets, asked_terms, respond=dict):
+async def as_found(found):
+    return found
+
+
+def followed(one, offsets, asked_terms, respond=as_found):
     """A request with all that is asked for; a dict at once, or something to wait for."""
-    session = one.replicas.fetch_sessions.of(0, ONE_REQUEST, (3, 7))
+    session = one.replicas.fetch_session(0, ONE_REQUEST, (3, 7), "")
     return session.fetch(wanted(one, offsets), (), asked_terms, respond)
 
 
@@ -53,20 +57,30 @@ def plain(found):
 
 
 @on_loop
-async def test_it_says_what_any_other_fetch_says(tmp_path):
+async def test_it_has_what_the_logs_have_within_its_bytes(tmp_path):
+    """The first batch in memory, and the first on the disk, come however large. Consumers get the same."""
     async with Site(tmp_path) as site:
         one = await led(site)
         for number in range(6):
             for tp in (T0, OTHER)[: 1 + number % 2]:
                 await one.produce(b"%d" % number * 50, tp=tp, acks=1)
-        ends = {tp: one.replicas.leader(tp).replica.end for tp in (T0, OTHER)}
-        for first in range(ends[T0] + 1):
-            for second in range(ends[OTHER] + 1):
-                for limit in (1, 150, 400, ENOUGH):
-                    offsets = {T0: first, OTHER: second}
-                    found = await whole(followed(one, offsets, terms(max_bytes=limit)))
-                    expected = await fetch(one.replicas.leader, wanted(one, offsets), terms(max_bytes=limit))
-                    assert plain(found) == plain(expected)
+        logs = {tp: one.replicas.leader(tp).replica.log for tp in (T0, OTHER)}
+        largest = len(logs[T0].read(0, max_bytes=1).data)
+        for offsets in itertools.product(*(range(log.files.view.end + 1) for log in logs.values())):
+            asked = dict(zip(logs, offsets, strict=True))
+            data = {tp: bytes(log.read(asked[tp], max_bytes=ENOUGH).data) for tp, log in logs.items()}
+            for limit in (1, 150, 400, ENOUGH):
+                found = await whole(followed(one, asked, terms(max_bytes=limit)))
+                consumed = await one.replicas.fetch(wanted(one, asked), max_wait_ms=0, min_bytes=1, max_bytes=limit)
+                for rows in plain(found), plain(consumed):
+                    for tp, row in rows.items():
+                        end = logs[tp].files.view.end
+                        assert row == (0, 0, end, end, 0, None, row.records, None, -1)
+                        assert data[tp].startswith(row.records)
+                    got = sum(len(row.records) for row in rows.values())
+                    assert got > 0 or not any(data.values())
+                    assert got <= limit + 2 * largest
+                    assert limit < ENOUGH or {tp: row.records for tp, row in rows.items()} == data
 
 
 @on_loop
@@ -156,12 +170,11 @@ async def test_what_is_refused_is_told_at_once(tmp_path, offset):
     async with Site(tmp_path) as site:
         one = await led(site)
         found = followed(one, {T0: offset, OTHER: 0}, terms(20_000))
-        assert plain(found) == plain(await fetch(one.replicas.leader, wanted(one, {T0: offset, OTHER: 0}), terms()))
-        assert found[T0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert [(tp, row.error_code) for tp, row in found.items()] == [(T0, ErrorCode.OFFSET_OUT_OF_RANGE), (OTHER, 0)]
         one.replicas.partitions()[T0].leave_role()
-        session = one.replicas.fetch_sessions.of(0, ONE_REQUEST, (3, 7))
+        session = one.replicas.fetch_session(0, ONE_REQUEST, (3, 7), "")
         asked = {T0: FetchPartition(0, 0, ENOUGH), TopicPartition("unknown", 0): FetchPartition(0, 0, ENOUGH)}
-        found = session.fetch(asked, (), terms(20_000), dict)
+        found = session.fetch(asked, (), terms(20_000), as_found)
         assert [row.error_code for row in found.values()] == [
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -173,7 +186,7 @@ async def test_what_fails_while_it_waits_is_told(tmp_path):
     async with Site(tmp_path) as site:
         one = await led(site)
 
-        def respond(found):
+        async def respond(found):
             raise ValueError("cannot be said")
 
         waiting = followed(one, {T0: 0}, terms(20_000), respond)
@@ -183,16 +196,22 @@ async def test_what_fails_while_it_waits_is_told(tmp_path):
 
 
 @on_loop
-async def test_what_a_quota_may_hold_back_is_told_when_it_may_be(tmp_path):
+async def test_what_the_quota_holds_back_is_answered_once_it_has_some(tmp_path):
+    """Nothing else wakes the request that waits for it."""
     async with Site(tmp_path) as site:
-        (one,) = await site.start(1, **PATIENT)
+        (one,) = await site.start(1, **PATIENT, leader_replication_throttled_rate=20_000)
         config = {"leader.replication.throttled.replicas": "*"}
         await site.create(replicas=(1, 3), isr=(1,), config=config)
+        await one.produce(bytes(40_000), acks=1)
         await one.produce(b"x", acks=1)
-        (row,) = (await followed(one, {T0: 0}, terms())).values()
-        assert row.records
-        assert not isinstance(followed(one, {T0: 0}, terms()), dict)  # the quota must be asked
-        assert isinstance(followed(one, {T0: 1}, terms()), dict)  # there is nothing to hold back
+        first = await whole(followed(one, {T0: 0}, terms(max_bytes=1)))
+        assert len(first[T0].records) > 40_000
+        held = await whole(followed(one, {T0: 1}, terms()))
+        assert not held[T0].records
+        assert isinstance(followed(one, {T0: 2}, terms()), dict)  # there is nothing to hold back
+        began_s = time.monotonic()
+        assert (await followed(one, {T0: 1}, terms(60_000)))[T0].records
+        assert time.monotonic() - began_s < 30
 
 
 class Follows:
@@ -203,10 +222,10 @@ class Follows:
         self.number, self.epoch = 0, FIRST_REQUEST
 
     async def ask(self, offsets, wait_ms=0, *, gone=(), begin=False):
-        session = self.one.replicas.fetch_sessions.of(self.number, self.epoch, (3, self.life))
+        session = self.one.replicas.fetch_session(self.number, self.epoch, (3, self.life), "")
         self.number, self.epoch = session.number, self.epoch + 1
         asked_terms = terms(wait_ms)._replace(replica_epoch=self.life)
-        answer = session.fetch(wanted(self.one, offsets), gone, asked_terms, dict)
+        answer = session.fetch(wanted(self.one, offsets), gone, asked_terms, as_found)
         return answer if begin else await whole(answer)
 
 
@@ -329,7 +348,7 @@ async def test_who_could_not_join_when_it_asked_first_joins_by_asking_on(tmp_pat
 @on_loop
 async def test_a_leader_that_keeps_no_sessions_is_followed_all_the_same(tmp_path, monkeypatch):
     of = FetchSessions.of
-    monkeypatch.setattr(FetchSessions, "of", lambda self, number, epoch, who: of(self, 0, ONE_REQUEST, who))
+    monkeypatch.setattr(FetchSessions, "of", lambda self, number, epoch, *of_whom: of(self, 0, ONE_REQUEST, *of_whom))
     async with Site(tmp_path) as site:
         one, two = await site.start(1, 2)
         for tp in (T0, OTHER):
@@ -390,12 +409,12 @@ async def test_a_follower_says_where_its_log_starts_however_long_it_took_to_move
 async def test_a_session_belongs_to_one_life_and_takes_its_requests_in_order(tmp_path):
     async with Site(tmp_path) as site:
         one = await led(site)
-        sessions, three = one.replicas.fetch_sessions, Follows(one)
+        three = Follows(one)
         await three.ask({T0: 0})
 
         def code(number, epoch, who=(3, 7)):
             with pytest.raises(KafkaError) as refused:
-                sessions.of(number, epoch, who)
+                one.replicas.fetch_session(number, epoch, who, "")
             return refused.value.code
 
         assert code(three.number, 1, (3, 8)) == code(99, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from replication.broker.handlers.small_commits import SmallCommitHandler
 from replication.broker.topic_admin import TopicAdmin
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
@@ -171,9 +170,9 @@ async def client_of(tmp_path, newest=9, *, leads=True, replicas=(1,), **config):
         if not leads:
             one.replicas.disconnect()
         admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, None, random.Random(1))
-        turns = SmallCommitHandler(one.replicas.metadata, groups, one.env.clock).turns()
         handlers = coordinators.handlers(admin)
-        async with serving(handlers, turns=turns) as (_, port), serving(handlers) as (_, single_port):
+        single = {**handlers, ApiKey.OFFSET_COMMIT: coordinators.commits.commit}
+        async with serving(handlers, turns=coordinators.turns()) as (_, port), serving(single) as (_, single_port):
             client = await Client.connect(port)
             client.newest = newest
             if leads:

@@ -32,7 +32,7 @@ class Coordinators:
 
     def __init__(self, site):
         self.site = site
-        self.groups = {}
+        self.groups, self.coordinators = {}, {}
         self.topic_id = None
 
     async def start(self, *numbers, **properties):
@@ -40,7 +40,8 @@ class Coordinators:
         await self.site.start(*numbers, **{**defaults, **properties})
         for number in numbers:
             broker = self.site.brokers[number]
-            self.groups[number] = coordinators_of(broker).groups
+            self.coordinators[number] = coordinators_of(broker)
+            self.groups[number] = self.coordinators[number].groups
             self.groups[number].begin()
 
     async def create(self, replicas, **options):

@@ -14,7 +14,7 @@ from replication.protocol.messages import FIRST_REQUEST, FetchPartition
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import FetchTerms
 from replication.replica.machine import isr
-from tests.integration.broker.test_followed_fetches import with_silent_follower
+from tests.integration.broker.test_followed_fetches import as_found, with_silent_follower
 from tests.integration.broker.test_groups import coordinators
 from tests.integration.broker.test_small_commits import Outcomes, commit, offsets_of, ready
 from tests.integration.broker.test_small_produce import produce, result
@@ -167,9 +167,9 @@ async def test_a_follower_asks_anew_in_the_new_epoch(tmp_path, epoch):
     """What it asked for in the former one is answered at once, and tells nothing of what it has now."""
     async with Site(tmp_path) as site:
         one, three = await with_silent_follower(site, "120000")
-        session = one.replicas.fetch_sessions.of(0, FIRST_REQUEST, (3, three.life))
+        session = one.replicas.fetch_session(0, FIRST_REQUEST, (3, three.life), "")
         terms = FetchTerms(3, three.life, 20_000)
-        parked = session.fetch({T0: FetchPartition(0, 0, 100, epoch, log_start_offset=0)}, (), terms, dict)
+        parked = session.fetch({T0: FetchPartition(0, 0, 100, epoch, log_start_offset=0)}, (), terms, as_found)
         await until(lambda: one.role.replica.followers)
         await site.elect(1)
         assert (await parked)[T0].error_code is ErrorCode.FENCED_LEADER_EPOCH

@@ -7,7 +7,6 @@ import pytest
 
 from logstore.records.batch import batches, records
 from logstore.records.keyed import build_keyed
-from replication.broker.handlers.small_commits import SmallCommitHandler
 from replication.coordinators.groups.batches import Commit
 from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
 from replication.coordinators.groups.machine.state import Phase
@@ -16,11 +15,11 @@ from replication.coordinators.groups.offsets.state import NO_TIME, Committed, Ne
 from replication.coordinators.terms import Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
-from replication.network.turn import Gathered
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from tests.integration.broker.test_groups import OFFSETS, T0, coordinators
 from tests.support.inside import storage, write_in_threads
+from tests.support.peer import Answers
 from tests.support.site import PATIENT, coordinators_of, on_loop, until, write_at_once
 
 T1, OTHER = TopicPartition("orders", 1), TopicPartition("other", 0)
@@ -124,25 +123,6 @@ async def test_a_slow_disk_gets_them_together_too(tmp_path):
         assert len(log_of(all_)) == 2
 
 
-class Asker:
-    """A connection, of which it is noted what it is told."""
-
-    def __init__(self):
-        self.answers = []
-
-    def keep(self, request, version, correlation_id):
-        return request, correlation_id
-
-    def answer_kept(self, work, response):
-        self.answers.append((*work, b"".join(response.parts)))
-
-    def answer(self, request, data):
-        self.answers.append((request, None, data))
-
-    def dispatch(self, request):
-        self.answers.append(request)
-
-
 @pytest.mark.parametrize("is_slow", [False, True])
 @on_loop
 async def test_of_one_turn_each_gets_its_own_answer(tmp_path, is_slow):
@@ -153,21 +133,25 @@ async def test_of_one_turn_each_gets_its_own_answer(tmp_path, is_slow):
             write_in_threads(replicas)
         else:
             write_at_once(storage(replicas).disk)
-        requests = []
+        origin, works = Answers(), []
         for number, (group, generation) in enumerate((("g", -1), ("h", 7), ("i", -1), ("g", -1))):
             row = {"partition_index": 0, "committed_offset": number, "committed_leader_epoch": -1,
                    "committed_metadata": ""}  # fmt: skip
             body = {"group_id": group, "generation_id_or_member_epoch": generation, "member_id": "",
                     "group_instance_id": None, "topics": [{"name": OFFSETS.topic, "partitions": [row]}]}  # fmt: skip
             frame = b"".join(apis.encode_request(ApiKey.OFFSET_COMMIT, 9, number, "me", body))[4:]
-            requests.append(Gathered(Asker(), ApiKey.OFFSET_COMMIT, bytearray(frame), 0, 0.0))
-        SmallCommitHandler(replicas.metadata, groups, all_.site.brokers[1].env.clock).commit(requests)
-        await until(lambda: all(request.asker.answers for request in requests))
-        assert requests[1].asker.answers == [requests[1]], "it is asked for"
-        for number in (0, 2, 3):
-            ((request, kept, data),) = requests[number].asker.answers
-            assert (request, kept) == (requests[number], number if is_slow else None)
-            assert int.from_bytes(data[4:8], "big") == number
+            works.append(origin.work(frame))
+        commits = all_.coordinators[1].turns()[ApiKey.OFFSET_COMMIT]
+        commits(works)
+        assert [works[number].is_begun for number in (0, 2, 3)] == [is_slow] * 3
+        await until(lambda: len(origin.given) == len(works))
+        for work, response in origin.given:
+            if work is works[1]:
+                ((row,),) = (list(topic["partitions"]) for topic in response["topics"])
+                assert row["error_code"] is ErrorCode.ILLEGAL_GENERATION
+                continue
+            (data,) = response.parts
+            assert int.from_bytes(data[4:8], "big") == work.correlation_id == works.index(work)
         assert groups.group("g").offsets.committed[OFFSETS].offset == 3
         assert groups.group("i").offsets.committed[OFFSETS].offset == 2
 

@@ -13,10 +13,8 @@ from logstore.env import OsFiles
 from logstore.errors import DiskFullError
 from logstore.records.batch import HEADER_BYTES, seal
 from logstore.records.compression import Codec
-from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
-from replication.broker.handlers.small_produce import SmallProduceHandler
-from replication.broker.handlers.strangers import Strangers
+from replication.broker.handlers.produce import ProduceHandler
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.protocol import apis
@@ -108,6 +106,16 @@ def test_requests_of_one_turn_are_answered_as_one_by_one(tmp_path):
         run(site.__aexit__())
 
 
+def one_by_one(handler):
+    """A handler of each request alone."""
+
+    def produce(works):
+        for work in works:
+            handler.produce([work])
+
+    return produce
+
+
 async def tried(site, one, topic, sent):
     """(answers, records) of what is sent at once, over one connection; one by one in a topic that begins with "s".
 
@@ -120,10 +128,9 @@ async def tried(site, one, topic, sent):
     tps = [TopicPartition(topic, n) for n in (0, 1)]
     for tp in tps:
         await site.create(tp, replicas=(1,), config={"message.timestamp.after.max.ms": "1000000"})
-    data = DataHandlers(one.config, one.replicas, Strangers(), coordinators_of(one).verification)
-    handlers = {**data.handlers(), **PositionHandlers(one.replicas).handlers()}
-    turns = SmallProduceHandler(one.replicas, data).turns() if topic[0] != "s" else {}
-    async with serving(handlers, turns=turns) as (_, port):
+    handler = ProduceHandler(one.config, one.replicas, coordinators_of(one).verification)
+    turns = handler.turns() if topic[0] != "s" else {ApiKey.PRODUCE: one_by_one(handler)}
+    async with serving(PositionHandlers(one.replicas).handlers(), turns=turns) as (_, port):
         peer = await Peer.connect(port)
         frames, asked = [], 0
         for number, each in enumerate(sent):

@@ -6,10 +6,10 @@ from replication.broker.handlers.cluster import ClusterHandlers
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
-from replication.network.admission import Admission, SocketServerSettings
 from replication.network.work import Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
+from tests.support.peer import Answers
 from tests.unit.replication.model.test_metadata import ONE, T0, TWO, news
 
 
@@ -33,7 +33,7 @@ def ask(handlers, topics, version=9):
     body |= {f"include_{what}_authorized_operations": False for what in ("cluster", "topic")}
     frame = b"".join(apis.encode_request(ApiKey.METADATA, version, 1, "me", body))
     request = apis.decode_request(memoryview(frame[4:]))
-    context = Work(Admission(SocketServerSettings()), request, "127.0.0.1", 1, 0, 0.0)
+    context = Work(Answers(), request, 0, 0.0)
     found = handlers.metadata(context, request.body)
     if hasattr(found, "__await__"):
         return asyncio.ensure_future(found)

@@ -15,10 +15,10 @@ from replication.coordination.placements import Placements
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 from replication.model.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
-from replication.network.admission import Admission, SocketServerSettings
 from replication.network.work import Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
+from tests.support.peer import Answers
 from tests.unit.replication.controller.test_driver import TP, site
 
 GONE = TopicPartition("gone", 0)
@@ -37,7 +37,7 @@ async def ask(handlers, key, **body):
     """Through the bytes of the protocol, there and back."""
     frame = b"".join(apis.encode_request(key, 0, 1, "me", {"timeout": 1000, **body}))
     request = apis.decode_request(memoryview(frame[4:]))
-    context = Work(Admission(SocketServerSettings()), request, "127.0.0.1", 1, 0, 0.0)
+    context = Work(Answers(), request, 0, 0.0)
     answer = await handlers.handlers()[key](context, request.body)
     back = b"".join(apis.encode_response(key, 0, 1, answer))
     return apis.decode_response(key, 0, memoryview(back[4:]))[1]

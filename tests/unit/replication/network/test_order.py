@@ -4,7 +4,8 @@ import asyncio
 import struct
 
 from replication.errors import ProtocolError
-from replication.network.connection import PIPELINE_MAX
+from replication.network.exchange import PIPELINE_MAX
+from replication.network.work import Encoded
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.peer import (
@@ -246,7 +247,7 @@ def test_the_observer_is_told_of_every_answered_request():
 def test_a_handler_of_many_that_breaks_closes_those_who_asked_and_frees_their_memory():
     async def main():
         def breaks(requests):
-            requests[0].asker.answer(requests[0], struct.pack(">ii", 4, 1))
+            requests[0].answer(Encoded((struct.pack(">ii", 4, 1),)))
             raise RuntimeError("a bug")
 
         large = ProduceRequest(1, 0, (ProduceTopic("t", (ProducePartition(0, bytes(200_000)),)),))

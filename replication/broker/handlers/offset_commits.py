@@ -1,0 +1,88 @@
+"""OffsetCommit: the commits of one turn of the event loop are appended and answered together.
+
+A commit that its group may store as it comes is one of a batch, and answered once that is committed. Every other one is
+an event for its group, see `commits`. A test holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from logstore.env import Clock
+from replication.broker.handlers.commits import CHANGED_AT_ONCE, CommitHandlers, expire_ms
+from replication.coordinators.groups.batches import Commit
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.offsets.state import NewOffset
+from replication.errors import ErrorCode
+from replication.model.cluster import TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.pipeline import TurnHandler
+from replication.network.work import Encoded, Work
+from replication.protocol.apis import ApiKey
+from replication.protocol.small_messages import offset_commit_response, one_offset_committed
+
+
+class OffsetCommitHandler:
+    def __init__(self, metadata: Metadata, groups: GroupCoordinator, events: CommitHandlers, clock: Clock) -> None:
+        self._metadata = metadata
+        self._groups = groups
+        self._events = events
+        self._clock = clock
+
+    def turns(self) -> Mapping[ApiKey, TurnHandler]:
+        return {ApiKey.OFFSET_COMMIT: self.commit}
+
+    def commit(self, works: Sequence[Work]) -> None:
+        """Store and answer all of them."""
+        now_ms = self._clock.now_ms()
+        asked: list[Work] = []
+        commits: list[Commit] = []
+        for work in works:
+            commit = self._simple(work, now_ms)
+            if commit is None:
+                work.reply(self._events.commit(work, work.body))
+            else:
+                asked.append(work)
+                commits.append(commit)
+
+        def settled(place: int, error: ErrorCode) -> None:
+            _answer(asked[place], error)
+
+        for work, is_stored in zip(asked, self._groups.commit_each(commits, settled), strict=True):
+            if is_stored:
+                _answer(work, ErrorCode.NONE)
+            elif is_stored is None:
+                work.begin()
+            else:
+                work.reply(self._events.commit(work, work.body))
+
+    def _simple(self, work: Work, now_ms: int) -> Commit | None:
+        """Return the commit of few partitions, all of which there are, each once; None: it is another one."""
+        if work.refused or work.is_long:
+            return None
+        group_id, generation, member_id, instance_id, retention_ms, topics = work.body
+        until_ms, count = expire_ms(now_ms, retention_ms), 0
+        offsets: dict[TopicPartition, NewOffset] = {}
+        for name, rows in topics:
+            topic = self._metadata.topic(name)
+            count += len(rows)
+            if topic is None or count > CHANGED_AT_ONCE:
+                return None
+            for index, offset, leader_epoch, text in rows:
+                if index not in topic.partitions:
+                    return None
+                new = NewOffset(offset, leader_epoch, text or "", now_ms, until_ms)
+                offsets[TopicPartition(name, index)] = new
+        if len(offsets) != count or not count:
+            return None
+        return Commit(group_id, member_id, generation, instance_id, offsets)
+
+
+def _answer(work: Work, error: ErrorCode) -> None:
+    topics = work.body.topics
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        name, ((index, *_),) = topics[0]
+        data = one_offset_committed(work.version, work.correlation_id, name, index, error)
+    else:
+        data = offset_commit_response(work.version, work.correlation_id, topics, error)
+    work.answer(Encoded((data,)))

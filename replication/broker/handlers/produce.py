@@ -1,0 +1,290 @@
+"""Produce: records into logs as they are, undecoded. What is asked of a batch here is read off its header.
+
+The requests of one turn of the event loop are handled together: the batches of one log go to it in one list. A
+request's partitions fail one by one, each with its own error code. With acks=0 nobody can be told, so that a failure
+closes the connection, which makes the client look up who leads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from logstore.records.batch import is_transactional
+from replication.broker.handlers.moved import MOVED, current_leader
+from replication.broker.verification import Verification
+from replication.config.broker import BrokerConfig
+from replication.errors import ErrorCode, KafkaError, ProtocolError, message_of
+from replication.model.cluster import INTERNAL_TOPICS, TopicPartition
+from replication.network import steps
+from replication.network.pipeline import TurnHandler
+from replication.network.steps import in_steps
+from replication.network.work import Encoded, Work
+from replication.protocol.apis import ApiKey
+from replication.protocol.encoding import produced_one
+from replication.protocol.messages import (
+    NodeEndpoint,
+    PartitionProduced,
+    ProduceRequest,
+    ProduceResponse,
+    RecordError,
+    TopicProduced,
+)
+from replication.protocol.wire import Buffer
+from replication.replica.leader.guard import Accepts, base_offset_of, refuse_header
+from replication.replica.leader.leader import PROMPT_BYTES_MAX, Append, Leader
+from replication.replica.leader.purgatory import PendingProduce
+from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
+from replication.replica.manager import ReplicaManager
+from replication.security.access import Operation, of_topic, of_transaction
+
+logger = logging.getLogger(__name__)
+
+APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
+PRODUCE_LEADERS = 10  # the first version that is told who leads now
+PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
+ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
+ACCEPTS = tuple(
+    tuple(Accepts(version, transactional) for transactional in (False, True))
+    for version in range(ApiKey.PRODUCE.versions.last + 1)
+)
+TWICE = AppendResult(ErrorCode.INVALID_REQUEST, error_message="the request names this partition twice")
+
+
+class _Batches(NamedTuple):
+    """The batches of one turn for one log, and who waits for each."""
+
+    appends: list[Append]
+    waits: list[tuple[PendingProduce, TopicPartition]]
+    slow: list[Append]  # those of them that a thread is to write
+
+
+class ProduceHandler:
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, verification: Verification) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._verification = verification
+        self._errors = replicas.counters.answered_errors
+
+    def turns(self) -> Mapping[ApiKey, TurnHandler]:
+        return {ApiKey.PRODUCE: self.produce}
+
+    def produce(self, works: Sequence[Work]) -> None:
+        """Append and answer all of them. Records of one connection are in the log in the order of its requests.
+
+        But for requests of very many partitions: behind such a long one, the connection begins none before it is
+        answered. Batches of transactions are appended in the order in which the coordinator was asked.
+        """
+        batches: dict[Leader, _Batches] = {}
+        begun: list[tuple[Work, PendingProduce]] = []
+        for work in works:
+            topics = work.body.topics
+            if len(topics) == 1 and len(topics[0].partitions) == 1:
+                name, ((partition, records),) = topics[0]
+                tp = TopicPartition(name, partition)
+                pending = PendingProduce((tp,))
+                self._place(work, pending, tp, records, batches, is_slow=False)
+            else:
+                rows = [(TopicPartition(name, row[0]), row[1]) for name, partitions in topics for row in partitions]
+                if work.is_long:
+                    work.reply(self._produce_many(work, rows))
+                    continue
+                pending = self._place_all(work, rows, batches)
+            begun.append((work, pending))
+        _append(batches)
+        for work, pending in begun:
+            if pending.is_over:
+                self._answer(work, pending)
+            else:
+                self._wait(work, pending)
+
+    async def _produce_many(self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]]) -> Any:
+        """The same for a request of very many partitions, in steps."""
+        times: Counter[TopicPartition] = Counter()
+        async for some in in_steps(rows):
+            times.update(tp for tp, _ in some)
+        pending = PendingProduce(times)
+        is_slow = _is_slow(records for _, records in rows)
+        async for some in in_steps(rows, APPENDED_AT_ONCE):
+            batches: dict[Leader, _Batches] = {}
+            for tp, records in some:
+                if times[tp] > 1:
+                    pending.settle(tp, TWICE)
+                else:
+                    self._place(work, pending, tp, records, batches, is_slow=is_slow)
+            _append(batches)
+        if not pending.is_over:
+            timeout_ms = self._park(work)
+            await pending.wait(bool, timeout_ms)
+        return await steps.run(self._response(work, pending))
+
+    def _place_all(
+        self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]], batches: dict[Leader, _Batches]
+    ) -> PendingProduce:
+        times = Counter([tp for tp, _ in rows])
+        pending = PendingProduce(times)
+        is_slow = _is_slow(records for _, records in rows)
+        for tp, records in rows:
+            if times[tp] > 1:
+                pending.settle(tp, TWICE)
+            else:
+                self._place(work, pending, tp, records, batches, is_slow=is_slow)
+        return pending
+
+    def _place(
+        self,
+        work: Work,
+        pending: PendingProduce,
+        tp: TopicPartition,
+        records: Buffer | None,
+        batches: dict[Leader, _Batches],
+        *,
+        is_slow: bool,
+    ) -> None:
+        """Add the batch to those of its log, or settle it with the reason for which it is refused."""
+        acks, timeout_ms, _, transactional_id = work.body
+        batch = records or b""
+        leader = self._replicas.known_leader(tp)
+        accepts = ACCEPTS[work.version][transactional_id is not None]
+        if (
+            leader is None
+            or acks not in ACKS
+            or tp[0] in INTERNAL_TOPICS
+            or work.refused
+            or refuse_header(accepts, batch) is not None
+            or base_offset_of(batch)
+        ):
+            refusal = self._refusal(work, tp, batch, accepts)
+            if refusal is not None:
+                pending.settle(tp, refusal)
+                return
+            leader = self._replicas.leader(tp)
+        data = bytearray(batch) if isinstance(batch, bytes) else batch  # stamped in place
+        if transactional_id is not None and is_transactional(data):
+            _append(batches)  # those before it, so that it stays behind them
+            batches.clear()
+            transaction = transactional_id, work.version >= PRODUCE_ADDS
+            self._verification.append(leader, data, acks, pending, transaction, max(0, timeout_ms))
+            return
+        append = Append(data, acks, pending.waiter)
+        if leader in batches:
+            batches[leader].appends.append(append)
+            batches[leader].waits.append((pending, tp))
+        else:
+            batches[leader] = _Batches([append], [(pending, tp)], [])
+        if is_slow:
+            batches[leader].slow.append(append)
+
+    def _refusal(self, work: Work, tp: TopicPartition, batch: Buffer, accepts: Accepts) -> AppendResult | None:
+        """Return why the batch may not be appended here; None: it may."""
+        name, request = tp.topic, work.body
+        if request.acks not in ACKS:
+            return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1")
+        if name in INTERNAL_TOPICS:  # clients' records would be read there as the state of groups
+            said = f"{name} is internal: only brokers write to it"
+            return AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=said)
+        if work.refuses(of_transaction(Operation.WRITE, request.transactional_id or "")):
+            return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if work.refuses(of_topic(Operation.WRITE, name)):
+            return AppendResult(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        wrong = refuse_header(accepts, batch) or self._refuse_base_offset(base_offset_of(batch))
+        if wrong is not None:
+            return AppendResult(wrong[0], error_message=wrong[1])
+        try:
+            self._replicas.leader(tp)
+        except KafkaError as error:
+            return AppendResult(error.code, error_message=message_of(error))
+        return None
+
+    def _refuse_base_offset(self, base_offset: int) -> tuple[ErrorCode, str] | None:
+        """Older clients of pylog send batches that do not begin at 0: for one more release brokers take them."""
+        if base_offset == 0:
+            return None
+        if self._config.produce_base_offset_strict:
+            return ErrorCode.INVALID_RECORD, f"base offset {base_offset}: a batch that is produced begins at 0"
+        counters = self._replicas.counters
+        if not counters.nonzero_base_offsets:
+            logger.warning(
+                "A producer sends a batch with base offset %d, which Kafka refuses, as the next release of pylog will: "
+                "update the client (pylog_nonzero_base_offsets_total counts such batches)",
+                base_offset,
+            )
+        counters.nonzero_base_offsets += 1
+        return None
+
+    # ---------------------------------------------------------------- responses
+
+    def _wait(self, work: Work, pending: PendingProduce) -> None:
+        timeout_ms = self._park(work)
+        work.begin()
+        pending.then(partial(self._answer, work, pending), timeout_ms)
+
+    def _park(self, work: Work) -> int:
+        """Return for how long the request may wait, -1: until its records are in the log; it is not queued then."""
+        if work.body.acks != ALL_IN_SYNC:
+            return -1
+        work.park()
+        return max(0, int(work.body.timeout_ms))
+
+    def _answer(self, work: Work, pending: PendingProduce) -> None:
+        results = pending.results
+        if len(results) == 1 and work.body.acks:
+            ((tp, result),) = results.items()
+            if result[0] is ErrorCode.NONE:
+                work.answer(Encoded((produced_one(work.version, work.correlation_id, *tp, result[1:4]),)))
+                return
+        try:
+            response = steps.all_at_once(self._response(work, pending))
+        except ProtocolError as error:
+            work.fail(error)
+        else:
+            work.answer(response)
+
+    def _response(self, work: Work, pending: PendingProduce) -> Generator[None, None, ProduceResponse | None]:
+        """Make the response, row by row; None with acks=0.
+
+        Raises: ProtocolError: with acks=0, something failed: only the end of the connection tells the client.
+        """
+        request: ProduceRequest = work.body
+        moved: dict[int, NodeEndpoint] = {}
+        topics = []
+        for name, partitions in request.topics:
+            rows = []
+            for index, _ in partitions:
+                tp = TopicPartition(name, index)
+                rows.append(self._row(work, tp, pending.results[tp], moved))
+                yield
+            topics.append(TopicProduced(name, rows))
+        return ProduceResponse(topics, node_endpoints=tuple(moved.values())) if request.acks else None
+
+    def _row(
+        self, work: Work, tp: TopicPartition, result: AppendResult, moved: dict[int, NodeEndpoint]
+    ) -> PartitionProduced:
+        code, base_offset, append_ms, log_start, message, wrong_rows = result
+        if code is ErrorCode.TRANSACTION_ABORTABLE and work.version < PRODUCE_ADDS:
+            code = ErrorCode.INVALID_TXN_STATE  # the client aborts for this one, too
+        errors = tuple(RecordError(row, message) for row in wrong_rows)
+        leader = None
+        if code is not ErrorCode.NONE:
+            self._errors["Produce", code] += 1
+            if work.body.acks == 0:
+                raise ProtocolError(f"records with acks=0 for {tp} were refused: {code.name}")
+            if code in MOVED and work.version >= PRODUCE_LEADERS:
+                leader = current_leader(self._replicas.metadata, tp, moved)
+        return PartitionProduced(tp.partition, code, base_offset, append_ms, log_start, errors, message, leader)
+
+
+def _append(batches: dict[Leader, _Batches]) -> None:
+    """Append these, and settle what is known at once. A thread writes behind the first that is too large."""
+    for leader, (appends, waits, slow) in batches.items():
+        for (pending, tp), result in zip(waits, leader.append(appends, may_write=not slow), strict=True):
+            if result is not None:
+                pending.settle(tp, result)
+
+
+def _is_slow(batches: Iterable[Buffer | None]) -> bool:
+    """Return whether so much comes together that the event loop does not write it itself."""
+    return sum(len(batch or b"") for batch in batches) > PROMPT_BYTES_MAX

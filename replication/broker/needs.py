@@ -1,0 +1,216 @@
+"""Needs: the rights that a request of each API takes, one operation on one resource a row, as in Kafka.
+
+Topics that a request names by their ids are resolved to names; an id that nobody knows needs nothing, since its row is
+an error in any case. A follower's fetch session holds only what it was granted as a whole: CLUSTER_ACTION.
+APIs that list what there is need nothing here. Their handlers ask `Work.granted` for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from replication.model.cluster import topic_id_of
+from replication.model.metadata import Metadata
+from replication.network.pipeline import Endpoint, Endpoints, Needs, TurnEndpoint, TurnHandler, no_needs
+from replication.network.work import Handler, Work
+from replication.protocol.apis import ApiKey
+from replication.protocol.decoding import TOPIC_IDS
+from replication.security.access import Need, Operation, Resource, of_cluster, of_group, of_topic, of_transaction
+
+NameOf: TypeAlias = Callable[[Any], str | None]  # of a topic's id on the wire
+Found: TypeAlias = Sequence[Need]
+
+TOPIC, BROKER = 2, 4  # types of resources with settings
+GROUP, TRANSACTION = 0, 1  # types of keys of coordinators
+SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
+
+
+def endpoints(handlers: Mapping[ApiKey, Handler], turns: Mapping[ApiKey, TurnHandler], metadata: Metadata) -> Endpoints:
+    """Return the APIs of a broker, each with its needs. Raises: KeyError: an API has none."""
+    needs = needs_of(metadata)
+    single = {key: Endpoint(needs[key], handler) for key, handler in handlers.items()}
+    return {**single, **{key: TurnEndpoint(needs[key], handler) for key, handler in turns.items()}}
+
+
+def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
+    def name_of(topic_id: Any) -> str | None:
+        return None if topic_id is None else metadata.name_of(topic_id_of(topic_id))
+
+    by_ids = {
+        ApiKey.FETCH: _fetch,
+        ApiKey.METADATA: _metadata,
+        ApiKey.DELETE_TOPICS: _delete_topics,
+    }
+    return {**_NEEDS, **{key: partial(needs, name_of=name_of) for key, needs in by_ids.items()}}
+
+
+def _cluster(operation: Operation) -> Needs:
+    found = (of_cluster(operation),)
+    return lambda work: found
+
+
+def _topics(operation: Operation, names: Iterable[str]) -> list[Need]:
+    """Return one need for each topic, however often it is named."""
+    return [of_topic(operation, name) for name in dict.fromkeys(names)]
+
+
+def _named(operation: Operation, attribute: str = "name", of: str = "topics") -> Needs:
+    return lambda work: _topics(operation, (getattr(topic, attribute) for topic in getattr(work.body, of)))
+
+
+def _group(operation: Operation) -> Needs:
+    return lambda work: (of_group(operation, work.body.group_id),)
+
+
+def _produce(work: Work) -> Found:
+    _, _, topics, transactional_id = work.body
+    if len(topics) == 1 and transactional_id is None:
+        return (of_topic(Operation.WRITE, topics[0][0]),)
+    found = _topics(Operation.WRITE, (topic[0] for topic in topics))
+    return found if transactional_id is None else [of_transaction(Operation.WRITE, transactional_id), *found]
+
+
+def _fetch(work: Work, *, name_of: NameOf) -> Found:
+    request = work.body
+    if request.replica_id >= 0:
+        return (of_cluster(Operation.CLUSTER_ACTION),)
+    if work.version < TOPIC_IDS:
+        names = [topic[0] for topic in request.topics]
+    else:
+        names = [name for topic in request.topics if (name := name_of(topic[1])) is not None]
+    return (of_topic(Operation.READ, names[0]),) if len(names) == 1 else _topics(Operation.READ, names)
+
+
+def _metadata(work: Work, *, name_of: NameOf) -> Found:
+    named = (name_of(topic_id) if topic_id is not None else name for name, topic_id in work.body.topics or ())
+    return _topics(Operation.DESCRIBE, (name for name in named if name is not None))
+
+
+def _delete_topics(work: Work, *, name_of: NameOf) -> Found:
+    body = work.body
+    if hasattr(body, "topic_names"):
+        return _topics(Operation.DELETE, body.topic_names)
+    named = (name_of(topic.topic_id) if topic.name is None else topic.name for topic in body.topics)
+    return _topics(Operation.DELETE, (name for name in named if name is not None))
+
+
+def _epochs(work: Work) -> Found:
+    if getattr(work.body, "replica_id", -1) >= 0:
+        return (of_cluster(Operation.CLUSTER_ACTION),)
+    return _topics(Operation.DESCRIBE, (topic.topic for topic in work.body.topics))
+
+
+def _commit(work: Work) -> Found:
+    request = work.body
+    topics = [of_topic(Operation.READ, topic.name) for topic in request.topics]
+    return [of_group(Operation.READ, request.group_id), *topics]
+
+
+def _commit_in_transaction(work: Work) -> Found:
+    return [of_transaction(Operation.WRITE, work.body.transactional_id), *_commit(work)]
+
+
+def _fetch_offsets(work: Work) -> Found:
+    asked = work.body.groups if work.version >= SEVERAL_GROUPS_FROM else (work.body,)
+    found: dict[Need, None] = {}
+    for group in asked:
+        found[of_group(Operation.DESCRIBE, group.group_id)] = None
+        found.update((of_topic(Operation.DESCRIBE, topic.name), None) for topic in group.topics or ())
+    return tuple(found)
+
+
+def _delete_offsets(work: Work) -> Found:
+    topics = _topics(Operation.READ, (topic.name for topic in work.body.topics))
+    return [of_group(Operation.DELETE, work.body.group_id), *topics]
+
+
+def _coordinators(work: Work) -> Found:
+    kinds = {GROUP: Resource.GROUP, TRANSACTION: Resource.TRANSACTIONAL_ID}
+    kind = kinds.get(getattr(work.body, "key_type", GROUP))
+    keys = work.body.coordinator_keys if work.version >= SEVERAL_KEYS_FROM else (work.body.key,)
+    return () if kind is None else [Need(Operation.DESCRIBE, kind, key) for key in dict.fromkeys(keys)]
+
+
+def _groups(operation: Operation, attribute: str) -> Needs:
+    return lambda work: [of_group(operation, name) for name in dict.fromkeys(getattr(work.body, attribute))]
+
+
+def _init_producer_id(work: Work) -> Found:
+    name = work.body.transactional_id
+    return () if name is None else (of_transaction(Operation.WRITE, name),)
+
+
+def _add_partitions(work: Work) -> Found:
+    if work.version >= OF_LEADERS_FROM:
+        return (of_cluster(Operation.CLUSTER_ACTION),)
+    topics = _topics(Operation.WRITE, (topic.name for topic in work.body.v3_and_below_topics))
+    return [of_transaction(Operation.WRITE, work.body.v3_and_below_transactional_id), *topics]
+
+
+def _add_offsets(work: Work) -> Found:
+    body = work.body
+    return of_transaction(Operation.WRITE, body.transactional_id), of_group(Operation.READ, body.group_id)
+
+
+def _end_transaction(work: Work) -> Found:
+    return (of_transaction(Operation.WRITE, work.body.transactional_id),)
+
+
+def _settings(operation: Operation) -> Needs:
+    def needs(work: Work) -> Found:
+        resources = [(each.resource_type, each.resource_name) for each in work.body.resources]
+        return [
+            of_topic(operation, name) if kind == TOPIC else of_cluster(operation)
+            for kind, name in dict.fromkeys(resources)
+        ]
+
+    return needs
+
+
+def _describe_transactions(work: Work) -> Found:
+    return [of_transaction(Operation.DESCRIBE, name) for name in dict.fromkeys(work.body.transactional_ids)]
+
+
+_NEEDS: Mapping[ApiKey, Needs] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.LIST_OFFSETS: _named(Operation.DESCRIBE),
+    ApiKey.LEADER_AND_ISR: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.STOP_REPLICA: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.UPDATE_METADATA: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.CONTROLLED_SHUTDOWN: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.OFFSET_COMMIT: _commit,
+    ApiKey.OFFSET_FETCH: _fetch_offsets,
+    ApiKey.FIND_COORDINATOR: _coordinators,
+    ApiKey.JOIN_GROUP: _group(Operation.READ),
+    ApiKey.HEARTBEAT: _group(Operation.READ),
+    ApiKey.LEAVE_GROUP: _group(Operation.READ),
+    ApiKey.SYNC_GROUP: _group(Operation.READ),
+    ApiKey.DESCRIBE_GROUPS: _groups(Operation.DESCRIBE, "groups"),
+    ApiKey.LIST_GROUPS: no_needs,
+    ApiKey.CREATE_TOPICS: _named(Operation.CREATE),
+    ApiKey.DELETE_RECORDS: _named(Operation.DELETE),
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _epochs,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
+    ApiKey.END_TXN: _end_transaction,
+    ApiKey.WRITE_TXN_MARKERS: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
+    ApiKey.DESCRIBE_CONFIGS: _settings(Operation.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),
+    ApiKey.DESCRIBE_LOG_DIRS: _cluster(Operation.DESCRIBE),
+    ApiKey.CREATE_PARTITIONS: _named(Operation.ALTER),
+    ApiKey.DELETE_GROUPS: _groups(Operation.DELETE, "groups_names"),
+    ApiKey.ELECT_LEADERS: _cluster(Operation.ALTER),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(Operation.ALTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(Operation.DESCRIBE),
+    ApiKey.OFFSET_DELETE: _delete_offsets,
+    ApiKey.UPDATE_FEATURES: _cluster(Operation.ALTER),
+    ApiKey.DESCRIBE_CLUSTER: no_needs,
+    ApiKey.DESCRIBE_PRODUCERS: _named(Operation.READ),
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: no_needs,
+}

@@ -1,0 +1,105 @@
+"""Access: the rights that a request needs, as Kafka names them, and the authorizer that grants or refuses them.
+
+A request of a client declares its needs, one operation on one resource each. The authorizer returns those that it
+refuses, and the handler of the request answers their rows with the API's own error.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Operation(enum.IntEnum):
+    """An operation on a resource; the number is Kafka's code of it."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Resource(enum.IntEnum):
+    """A type of resource; the number is Kafka's code of it."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Need(NamedTuple):
+    operation: Operation
+    resource: Resource
+    name: str
+
+
+CLUSTER_NAME = "kafka-cluster"
+
+
+def of_topic(operation: Operation, name: str) -> Need:
+    return Need(operation, Resource.TOPIC, name)
+
+
+def of_group(operation: Operation, name: str) -> Need:
+    return Need(operation, Resource.GROUP, name)
+
+
+def of_transaction(operation: Operation, name: str) -> Need:
+    return Need(operation, Resource.TRANSACTIONAL_ID, name)
+
+
+def of_cluster(operation: Operation) -> Need:
+    return Need(operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The user who sends requests: ANONYMOUS on a listener that asks nobody who they are."""
+
+    name: str
+    kind: str = "User"
+
+
+ANONYMOUS = Principal("ANONYMOUS")
+# Brokers among themselves, in one process: a broker may ask itself anything.
+BROKER = Principal("BROKER", "Broker")
+OWN_CONNECTION = 0  # the number of none: a broker asks itself
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A connection, as authorizers know it. `connection_id` is unique in the life of a server, or OWN_CONNECTION."""
+
+    host: str
+    connection_id: int
+    principal: Principal = ANONYMOUS
+    listener: str = "PLAINTEXT"
+
+
+NOTHING: frozenset[Need] = frozenset()
+
+
+class Authorizer(Protocol):
+    """Decides from memory: it is asked in the event loop, before every request."""
+
+    def refused(self, context: Context, needs: Sequence[Need]) -> Collection[Need]:
+        """Return those of `needs` that this connection does not have; NOTHING if it has all of them."""
+
+
+class AllowAll:
+    """The authorizer of a cluster without access control."""
+
+    def refused(self, context: Context, needs: Sequence[Need]) -> Collection[Need]:
+        return NOTHING
+
+
+ALLOW_ALL = AllowAll()

@@ -1,0 +1,119 @@
+"""Requests for one partition, decoded in less time: as `decode_request` decodes them, whatever was decoded before."""
+
+import itertools
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from replication.errors import ProtocolError
+from replication.protocol import apis
+from replication.protocol.apis import SERVED, ApiKey
+from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+
+NAMES = st.sampled_from(["", "a", "b", "aa", "é", "x" * 30, "y" * 126, "z" * 300])
+CLIENTS = st.sampled_from(["me", "", "é"])
+COMMITS = st.tuples(
+    st.integers(*SERVED[ApiKey.OFFSET_COMMIT]),
+    NAMES,
+    st.sampled_from([-1, 4]),
+    NAMES,
+    st.sampled_from([-1, 0, 2**40]),
+    st.sampled_from(["t", "u", "é"]),
+    st.integers(0, 2),
+    st.sampled_from([0, 1, 256, 2**62]),
+    st.sampled_from([-1, 0, 3, 2**30]),
+    st.sampled_from([None, "", "", "", "a", "\0\0", "\1\0\0\0", "\0" * 14, "é"]),
+    st.sampled_from([None, None, None, "static"]),
+    CLIENTS,
+)
+PRODUCES = st.tuples(
+    st.integers(*SERVED[ApiKey.PRODUCE]),
+    NAMES,
+    st.sampled_from([-1, 0, 1, 7]),
+    st.sampled_from([0, 5, -1, 2**31 - 1]),
+    st.sampled_from([0, 1, 2**31 - 1]),
+    st.sampled_from([None, b"", b"x", bytes(3), bytes(126), bytes(127), bytes(200), bytes(20_000)]),
+    st.sampled_from([None, None, None, "", "tx"]),
+    st.booleans(),
+    CLIENTS,
+)
+FLIPS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5)), max_size=4)
+
+
+def frame_of_commit(correlation_id, commit):
+    version, group, generation, member, retention, topic, partition, offset, epoch, text, instance, client = commit
+    row = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": epoch,
+           "committed_metadata": text}  # fmt: skip
+    body = {"group_id": group, "generation_id_or_member_epoch": generation, "member_id": member,
+            "group_instance_id": instance if version >= 7 else None,
+            "retention_time": retention, "topics": [{"name": topic, "partitions": [row]}]}  # fmt: skip
+    return bytearray(b"".join(apis.encode_request(ApiKey.OFFSET_COMMIT, version, correlation_id, client, body))[4:])
+
+
+def frame_of_produce(correlation_id, produce):
+    version, topic, acks, timeout_ms, partition, records, transactional_id, has_more, client = produce
+    rows = (ProducePartition(partition, records),) * (1 + has_more)
+    request = ProduceRequest(acks, timeout_ms, (ProduceTopic(topic, rows),), transactional_id)
+    return bytearray(b"".join(apis.encode_request(ApiKey.PRODUCE, version, correlation_id, client, request))[4:])
+
+
+def check_alike(frame):
+    """Return whether it was decoded in less time."""
+    one = apis.decode_one(memoryview(frame))
+    if one is not None:
+        assert one == apis.decode_request(memoryview(frame))
+    return one is not None
+
+
+def damaged(frame, flips):
+    for at, change in flips:  # where most of the lengths are, and the end
+        frame[at % len(frame) if at < 50 else -1 - at % 10 % len(frame)] ^= change
+    return frame
+
+
+PLAIN = ("g", -1, "", -1, "t", 0, 1, -1, "", None, "me")
+
+
+@example(commits=[(version, *PLAIN) for version in range(2, 10)], flips=[(59, 1)])
+@example(commits=[(version, *PLAIN) for version in range(2, 10)], flips=[(58, 2)])
+@given(commits=st.lists(COMMITS, min_size=1, max_size=12), flips=FLIPS)
+def test_a_commit_is_decoded_as_if_none_had_been_before(commits, flips):
+    number = itertools.count(7)
+    for commit in (*commits, *commits):
+        check_alike(frame_of_commit(next(number), commit))
+        try:
+            check_alike(damaged(frame_of_commit(next(number), commit), flips))
+        except ProtocolError as error:
+            raise AssertionError("decoded, and yet no request") from error
+
+
+@given(produce=PRODUCES, flips=FLIPS)
+def test_a_produce_is_decoded_as_any_other(produce, flips):
+    check_alike(frame_of_produce(7, produce))
+    try:
+        check_alike(damaged(frame_of_produce(7, produce), flips))
+    except ProtocolError as error:
+        raise AssertionError("decoded, and yet no request") from error
+
+
+@pytest.mark.parametrize("version", range(*SERVED[ApiKey.PRODUCE]))
+def test_most_requests_are_decoded_in_less_time(version):
+    assert check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), None, False, "me")))
+    assert check_alike(frame_of_commit(1, (min(version, 9), *PLAIN)))
+    assert not check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), "tx", False, "me")))
+    assert not check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), None, True, "me")))
+
+
+def test_what_comes_again_is_remembered_and_no_more_than_so_much(monkeypatch):
+    known = {}
+    monkeypatch.setattr(apis, "_commits", known)
+    monkeypatch.setattr(apis, "REMEMBERED", 3)
+    for n in range(10):
+        for version in (2, 6, 8):
+            assert check_alike(frame_of_commit(n, (version, "g", -1, "", -1, "t", 0, n, 5, "", None, "me")))
+        assert len(known) == 3
+    check_alike(frame_of_commit(1, (2, "h", -1, "", -1, "t", 0, 1, 5, "", None, "me")))
+    assert len(known) == 1
+    check_alike(frame_of_commit(1, (2, "h" * 600, -1, "", -1, "t", 0, 1, 5, "", None, "me")))
+    assert len(known) == 1
