@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def works(self) -> Sequence[Work]:
         """Return the open requests."""
-        return cast("Sequence[Work]", tuple(self._exchange))
+        return cast("Sequence[Work]", tuple(self._exchange.open))
 
     # ------------------------------------------------------------------- transport
 
@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _only_frame(self, nbytes: int) -> bytearray | None:
         """The one small frame that came, as most do, if it may begin at once."""
-        if self._exchange or self._exchange.waiting or self._in_room or self._is_winding_up or not self._may_write:
+        if self._exchange.open or self._exchange.waiting or self._in_room or self._is_winding_up or not self._may_write:
             return None
         return self._frames.only(self._scratch, nbytes) if self.admission.has_room else None
 
@@ -202,8 +202,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, work: Work, response: Any) -> None:
         """Send the response with the others of this turn, or go on with it in steps if it is a long one."""
+        parts: Sequence[Buffer]
         if type(response) is Encoded:
-            parts = response.parts
+            parts = response
         elif work.is_long and response is not None:
             work.reply(encode_long(self.admission.long, work, response))
             return
@@ -243,7 +244,10 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _send(self, parts: Sequence[Buffer]) -> None:
-        """At the end of this turn, with others: waking a client costs more than all the rest of a small answer."""
+        """Send these, at the end of this turn if others may follow: to wake a client costs more than a small answer."""
+        if not self._ready and not self._exchange.open and not self._exchange.waiting:
+            self._write(parts)
+            return
         if not self._ready:
             self.admission.send_later(self)
         self._ready += parts
@@ -253,8 +257,12 @@ class Connection(asyncio.BufferedProtocol):
     def send(self) -> None:
         """Give the socket the answers that are ready."""
         ready, self._ready = self._ready, []
+        if ready:
+            self._write(ready)
+
+    def _write(self, ready: Sequence[Buffer]) -> None:
         transport = self._transport
-        if ready and not transport.is_closing():
+        if not transport.is_closing():
             if len(ready) == 1:
                 transport.write(ready[0])
             else:
@@ -286,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
                 work.future.cancel()
 
     def _finish_if_done(self) -> None:
-        if self._is_winding_up and not self._exchange:
+        if self._is_winding_up and not self._exchange.open:
             self.send()
             self._transport.close()
 
@@ -299,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         now_s = self._time()
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._last_active_s = unsent_bytes, now_s
-        if not self._exchange and now_s - self._last_active_s >= idle_s:
+        if not self._exchange.open and now_s - self._last_active_s >= idle_s:
             logger.debug("client=%s closed after %g idle seconds", self.context.host, idle_s)
             self.abort()
 

@@ -11,7 +11,7 @@ connection receives and sends the bytes, and the pipeline makes responses of fra
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from replication.protocol.apis import ApiKey
@@ -32,18 +32,11 @@ class Open(Protocol):
 
 
 class Exchange:
-    __slots__ = ("_open", "waiting")
+    __slots__ = ("open", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Frame, int]] = deque()  # whole frames that have not begun, and their held bytes
-        self._open: deque[Open] = deque()
-
-    def __len__(self) -> int:
-        """Return how many requests are open."""
-        return len(self._open)
-
-    def __iter__(self) -> Iterator[Open]:
-        return iter(tuple(self._open))
+        self.open: deque[Open] = deque()  # requests, in their order
 
     def next_key(self) -> int | None:
         """Return the API key of the first frame that waits, if it may begin."""
@@ -51,26 +44,26 @@ class Exchange:
             return None
         frame = self.waiting[0][0]
         key = frame[0] << 8 | frame[1]
-        if self._open:  # nothing begins behind one that is exclusive, so that this is the last one
-            last = self._open[-1]
-            if key != _PRODUCE or last.key != _PRODUCE or last.is_long or len(self._open) >= PIPELINE_MAX:
+        if self.open:  # nothing begins behind one that is exclusive, so that this is the last one
+            last = self.open[-1]
+            if key != _PRODUCE or last.key != _PRODUCE or last.is_long or len(self.open) >= PIPELINE_MAX:
                 return None
         return key
 
     def begin(self, request: Open) -> None:
         """Open a request: its response leaves behind those of all that are open."""
-        self._open.append(request)
+        self.open.append(request)
 
     def respond(self, request: Open, parts: Sequence[Buffer]) -> Sequence[Buffer]:
         """Close a request with its response; return the buffers that may leave now, in order."""
-        if self._open[0] is not request:
+        if self.open[0] is not request:
             request.parts = parts
             return ()
-        self._open.popleft()
-        if not self._open or self._open[0].parts is None:
+        self.open.popleft()
+        if not self.open or self.open[0].parts is None:
             return parts
         ready = list(parts)
-        while self._open and (following := self._open[0].parts) is not None:
+        while self.open and (following := self.open[0].parts) is not None:
             ready += following
-            self._open.popleft()
+            self.open.popleft()
         return ready

@@ -150,9 +150,8 @@ class Pipeline:
         for work in works:
             endpoint = endpoints[work.key]
             try:
-                needs = endpoint.needs(work)
-                if needs:
-                    work.refused = refused(work.origin.context, needs)
+                if found := refused(work.origin.context, endpoint.needs, work):
+                    work.refused = found
                 if type(endpoint) is Endpoint:
                     self.begun = work
                     work.reply(endpoint.handle(work, work.body))

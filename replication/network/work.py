@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from replication.network import steps
 from replication.network.admission import Admission
@@ -22,8 +22,10 @@ PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTE
 UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 
 
-class Encoded(NamedTuple):
-    parts: Sequence[Buffer]
+class Encoded(tuple[Buffer, ...]):
+    """A response, encoded: its buffers, to be sent in order."""
+
+    __slots__ = ()
 
 
 class Origin(Protocol):
@@ -79,7 +81,7 @@ class Work:
     def granted(self, needs: Iterable[Need]) -> set[Need]:
         """Return the needs that the client has: for answers that list what there is."""
         wanted = tuple(needs)
-        return set(wanted).difference(self.origin.authorizer.refused(self.origin.context, wanted))
+        return set(wanted).difference(self.origin.authorizer.refused(self.origin.context, tuple, wanted))
 
     def reply(self, found: Awaitable[Any] | Any) -> None:
         """Answer with a response, or with that of an awaitable once it is done."""

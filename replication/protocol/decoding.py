@@ -142,7 +142,9 @@ def _one_batch_compact(buffer: memoryview, at: int) -> ProduceRequest | None:
 
 
 def _one(acks: int, timeout_ms: int, topic: str, partition: int, records: memoryview) -> ProduceRequest:
-    return ProduceRequest(acks, timeout_ms, (ProduceTopic(topic, (ProducePartition(partition, records),)),))
+    # `tuple.__new__` instead of the classes: half the time, for the most frequent request.
+    row = tuple.__new__(ProducePartition, (partition, records))
+    return tuple.__new__(ProduceRequest, (acks, timeout_ms, (tuple.__new__(ProduceTopic, (topic, (row,))),), None))
 
 
 # A consumer's request for one partition, without a rack, tags and partitions that leave a session: what is before the

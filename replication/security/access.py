@@ -7,9 +7,11 @@ refuses, and the handler of the request answers their rows with the API's own er
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
+
+Request = TypeVar("Request")
 
 
 class Operation(enum.IntEnum):
@@ -91,14 +93,18 @@ NOTHING: frozenset[Need] = frozenset()
 class Authorizer(Protocol):
     """Decides from memory: it is asked in the event loop, before every request."""
 
-    def refused(self, context: Context, needs: Sequence[Need]) -> Collection[Need]:
-        """Return those of `needs` that this connection does not have; NOTHING if it has all of them."""
+    def refused(
+        self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request
+    ) -> Collection[Need]:
+        """Return those of `needs(request)` that this connection does not have; NOTHING if it has all of them."""
 
 
 class AllowAll:
     """The authorizer of a cluster without access control."""
 
-    def refused(self, context: Context, needs: Sequence[Need]) -> Collection[Need]:
+    def refused(
+        self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request
+    ) -> Collection[Need]:
         return NOTHING
 
 

@@ -36,7 +36,7 @@ from replication.protocol.messages import (
 from replication.protocol.wire import Buffer
 from replication.replica.leader.guard import Accepts, base_offset_of, refuse_header
 from replication.replica.leader.leader import PROMPT_BYTES_MAX, Append, Leader
-from replication.replica.leader.purgatory import PendingProduce
+from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, of_topic, of_transaction
@@ -54,11 +54,19 @@ ACCEPTS = tuple(
 TWICE = AppendResult(ErrorCode.INVALID_REQUEST, error_message="the request names this partition twice")
 
 
+class _Row(NamedTuple):
+    """A batch of a request, and the results of all batches of that; None: it is the only one."""
+
+    work: Work
+    tp: TopicPartition
+    pending: PendingProduce | None
+
+
 class _Batches(NamedTuple):
-    """The batches of one turn for one log, and who waits for each."""
+    """The batches of one turn for one log, and the row of each."""
 
     appends: list[Append]
-    waits: list[tuple[PendingProduce, TopicPartition]]
+    rows: list[_Row]
     slow: list[Append]  # those of them that a thread is to write
 
 
@@ -84,22 +92,16 @@ class ProduceHandler:
             topics = work.body.topics
             if len(topics) == 1 and len(topics[0].partitions) == 1:
                 name, ((partition, records),) = topics[0]
-                tp = TopicPartition(name, partition)
-                pending = PendingProduce((tp,))
-                self._place(work, pending, tp, records, batches, is_slow=False)
+                self._place(_Row(work, TopicPartition(name, partition), None), records, batches, is_slow=False)
+                continue
+            rows = [(TopicPartition(name, row[0]), row[1]) for name, partitions in topics for row in partitions]
+            if work.is_long:
+                work.reply(self._produce_many(work, rows))
             else:
-                rows = [(TopicPartition(name, row[0]), row[1]) for name, partitions in topics for row in partitions]
-                if work.is_long:
-                    work.reply(self._produce_many(work, rows))
-                    continue
-                pending = self._place_all(work, rows, batches)
-            begun.append((work, pending))
-        _append(batches)
+                begun.append((work, self._place_all(work, rows, batches)))
+        self._append(batches)
         for work, pending in begun:
-            if pending.is_over:
-                self._answer(work, pending)
-            else:
-                self._wait(work, pending)
+            self._answer_or_wait(work, pending)
 
     async def _produce_many(self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]]) -> Any:
         """The same for a request of very many partitions, in steps."""
@@ -114,12 +116,12 @@ class ProduceHandler:
                 if times[tp] > 1:
                     pending.settle(tp, TWICE)
                 else:
-                    self._place(work, pending, tp, records, batches, is_slow=is_slow)
-            _append(batches)
+                    self._place(_Row(work, tp, pending), records, batches, is_slow=is_slow)
+            self._append(batches)
         if not pending.is_over:
             timeout_ms = self._park(work)
             await pending.wait(bool, timeout_ms)
-        return await steps.run(self._response(work, pending))
+        return await steps.run(self._response(work, pending.results))
 
     def _place_all(
         self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]], batches: dict[Leader, _Batches]
@@ -131,21 +133,13 @@ class ProduceHandler:
             if times[tp] > 1:
                 pending.settle(tp, TWICE)
             else:
-                self._place(work, pending, tp, records, batches, is_slow=is_slow)
+                self._place(_Row(work, tp, pending), records, batches, is_slow=is_slow)
         return pending
 
-    def _place(
-        self,
-        work: Work,
-        pending: PendingProduce,
-        tp: TopicPartition,
-        records: Buffer | None,
-        batches: dict[Leader, _Batches],
-        *,
-        is_slow: bool,
-    ) -> None:
+    def _place(self, row: _Row, records: Buffer | None, batches: dict[Leader, _Batches], *, is_slow: bool) -> None:
         """Add the batch to those of its log, or settle it with the reason for which it is refused."""
-        acks, timeout_ms, _, transactional_id = work.body
+        work, tp, pending = row
+        acks, _, _, transactional_id = work.body
         batch = records or b""
         leader = self._replicas.known_leader(tp)
         accepts = ACCEPTS[work.version][transactional_id is not None]
@@ -159,24 +153,38 @@ class ProduceHandler:
         ):
             refusal = self._refusal(work, tp, batch, accepts)
             if refusal is not None:
-                pending.settle(tp, refusal)
+                self._settle(row, refusal)
                 return
             leader = self._replicas.leader(tp)
         data = bytearray(batch) if isinstance(batch, bytes) else batch  # stamped in place
         if transactional_id is not None and is_transactional(data):
-            _append(batches)  # those before it, so that it stays behind them
+            self._append(batches)  # those before it, so that it stays behind them
             batches.clear()
-            transaction = transactional_id, work.version >= PRODUCE_ADDS
-            self._verification.append(leader, data, acks, pending, transaction, max(0, timeout_ms))
+            self._append_verified(row, leader, data)
             return
-        append = Append(data, acks, pending.waiter)
+        append = Append(data, acks, partial(self._waiter, work, tp) if pending is None else pending.waiter)
         if leader in batches:
             batches[leader].appends.append(append)
-            batches[leader].waits.append((pending, tp))
+            batches[leader].rows.append(row)
         else:
-            batches[leader] = _Batches([append], [(pending, tp)], [])
+            batches[leader] = _Batches([append], [row], [])
         if is_slow:
             batches[leader].slow.append(append)
+
+    def _append_verified(self, row: _Row, leader: Leader, records: bytearray | memoryview) -> None:
+        work, request = row.work, row.work.body
+        pending = row.pending or PendingProduce((row.tp,))
+        transaction = request.transactional_id, work.version >= PRODUCE_ADDS
+        self._verification.append(leader, records, request.acks, pending, transaction, max(0, request.timeout_ms))
+        if row.pending is None:
+            self._answer_or_wait(work, pending)
+
+    def _append(self, batches: dict[Leader, _Batches]) -> None:
+        """Append these, and settle what is known at once. A thread writes behind the first that is too large."""
+        for leader, (appends, rows, slow) in batches.items():
+            for row, result in zip(rows, leader.append(appends, may_write=not slow), strict=True):
+                if result is not None:
+                    self._settle(row, result)
 
     def _refusal(self, work: Work, tp: TopicPartition, batch: Buffer, accepts: Accepts) -> AppendResult | None:
         """Return why the batch may not be appended here; None: it may."""
@@ -217,10 +225,30 @@ class ProduceHandler:
 
     # ---------------------------------------------------------------- responses
 
+    def _settle(self, row: _Row, result: AppendResult) -> None:
+        if row.pending is not None:
+            row.pending.settle(row.tp, result)
+        elif result[0] is ErrorCode.NONE and row.work.body.acks:
+            self._answer_produced(row.work, row.tp, result)
+        else:
+            self._answer(row.work, {row.tp: result})
+
+    def _waiter(self, work: Work, tp: TopicPartition) -> PendingProduce:
+        """Have a request of one batch wait for its result."""
+        pending = PendingProduce((tp,))
+        self._wait(work, pending)
+        return pending
+
+    def _answer_or_wait(self, work: Work, pending: PendingProduce) -> None:
+        if pending.is_over:
+            self._answer(work, pending.results)
+        else:
+            self._wait(work, pending)
+
     def _wait(self, work: Work, pending: PendingProduce) -> None:
         timeout_ms = self._park(work)
         work.begin()
-        pending.then(partial(self._answer, work, pending), timeout_ms)
+        pending.then(partial(self._answer, work, pending.results), timeout_ms)
 
     def _park(self, work: Work) -> int:
         """Return for how long the request may wait, -1: until its records are in the log; it is not queued then."""
@@ -229,21 +257,23 @@ class ProduceHandler:
         work.park()
         return max(0, int(work.body.timeout_ms))
 
-    def _answer(self, work: Work, pending: PendingProduce) -> None:
-        results = pending.results
+    def _answer_produced(self, work: Work, tp: TopicPartition, result: AppendResult) -> None:
+        work.answer(Encoded((produced_one(work.version, work.correlation_id, *tp, result[1:4]),)))
+
+    def _answer(self, work: Work, results: Results) -> None:
         if len(results) == 1 and work.body.acks:
             ((tp, result),) = results.items()
             if result[0] is ErrorCode.NONE:
-                work.answer(Encoded((produced_one(work.version, work.correlation_id, *tp, result[1:4]),)))
+                self._answer_produced(work, tp, result)
                 return
         try:
-            response = steps.all_at_once(self._response(work, pending))
+            response = steps.all_at_once(self._response(work, results))
         except ProtocolError as error:
             work.fail(error)
         else:
             work.answer(response)
 
-    def _response(self, work: Work, pending: PendingProduce) -> Generator[None, None, ProduceResponse | None]:
+    def _response(self, work: Work, results: Results) -> Generator[None, None, ProduceResponse | None]:
         """Make the response, row by row; None with acks=0.
 
         Raises: ProtocolError: with acks=0, something failed: only the end of the connection tells the client.
@@ -255,7 +285,7 @@ class ProduceHandler:
             rows = []
             for index, _ in partitions:
                 tp = TopicPartition(name, index)
-                rows.append(self._row(work, tp, pending.results[tp], moved))
+                rows.append(self._row(work, tp, results[tp], moved))
                 yield
             topics.append(TopicProduced(name, rows))
         return ProduceResponse(topics, node_endpoints=tuple(moved.values())) if request.acks else None
@@ -275,14 +305,6 @@ class ProduceHandler:
             if code in MOVED and work.version >= PRODUCE_LEADERS:
                 leader = current_leader(self._replicas.metadata, tp, moved)
         return PartitionProduced(tp.partition, code, base_offset, append_ms, log_start, errors, message, leader)
-
-
-def _append(batches: dict[Leader, _Batches]) -> None:
-    """Append these, and settle what is known at once. A thread writes behind the first that is too large."""
-    for leader, (appends, waits, slow) in batches.items():
-        for (pending, tp), result in zip(waits, leader.append(appends, may_write=not slow), strict=True):
-            if result is not None:
-                pending.settle(tp, result)
 
 
 def _is_slow(batches: Iterable[Buffer | None]) -> bool:
