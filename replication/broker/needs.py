@@ -23,6 +23,7 @@ NameOf: TypeAlias = Callable[[Any], str | None]  # of a topic's id on the wire
 Found: TypeAlias = Sequence[Need]
 
 TOPIC, BROKER = 2, 4  # types of resources with settings
+ANSWER_REFUSED = frozenset({ApiKey.PRODUCE})  # rows with the API's own error
 GROUP, TRANSACTION = 0, 1  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
 
@@ -30,8 +31,8 @@ SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch
 def endpoints(handlers: Mapping[ApiKey, Handler], turns: Mapping[ApiKey, TurnHandler], metadata: Metadata) -> Endpoints:
     """Return the APIs of a broker, each with its needs. Raises: KeyError: an API has none."""
     needs = needs_of(metadata)
-    single = {key: Endpoint(needs[key], handler) for key, handler in handlers.items()}
-    return {**single, **{key: TurnEndpoint(needs[key], handler) for key, handler in turns.items()}}
+    single = {key: Endpoint(needs[key], handler, key in ANSWER_REFUSED) for key, handler in handlers.items()}
+    return {**single, **{key: TurnEndpoint(needs[key], turn, key in ANSWER_REFUSED) for key, turn in turns.items()}}
 
 
 def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:

@@ -5,7 +5,8 @@ for little more than one of them, and the answers to a client are one write to i
 
 A request passes, in this order: its bounds and its turn on the connection (`connection`, `exchange`, `admission`), the
 authorizer over the needs that its API declares, and the handler, which answers refused rows with the API's own error.
-No request that no authorizer saw reaches a handler: an `Endpoint` cannot be made without its needs.
+No request that no authorizer saw reaches a handler: an `Endpoint` cannot be made without its needs. A handler that does
+not answer refused rows gets no request with one: its connection is closed with one line.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Endpoint(NamedTuple):
 
     needs: Needs
     handle: Handler
+    answers_refused: bool = False  # its rows; else a request of which anything is refused ends its connection
 
 
 class TurnEndpoint(NamedTuple):
@@ -55,6 +57,7 @@ class TurnEndpoint(NamedTuple):
 
     needs: Needs
     handle_all: TurnHandler
+    answers_refused: bool = False
 
 
 Endpoints: TypeAlias = Mapping[ApiKey, Endpoint | TurnEndpoint]
@@ -152,6 +155,8 @@ class Pipeline:
             try:
                 if found := refused(work.origin.context, endpoint.needs, work):
                     work.refused = found
+                    if not endpoint.answers_refused:
+                        raise _refusal(work)
                 if type(endpoint) is Endpoint:
                     self.begun = work
                     work.reply(endpoint.handle(work, work.body))
@@ -170,6 +175,13 @@ class Pipeline:
                     work.fail(error)
         self._is_serving = self.admission.is_serving = False
         self.admission.send()
+
+
+def _refusal(work: Work) -> ProtocolError:
+    operation, resource, name = min(work.refused)
+    principal = work.origin.context.principal
+    said = f"{principal.kind}:{principal.name} has no {operation.name} on {resource.name} {name!r}"
+    return ProtocolError(f"{said}, which {work.key.name} needs")
 
 
 def _check_decoded(work: Work, decoded: asyncio.Future[None]) -> None:

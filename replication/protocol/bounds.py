@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from replication.errors import TooManyItemsError
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, Bound, Request
+from replication.protocol.one_partition import decode_one
 
 # A short request has at most so many items, and, unless it brings records, so many bytes. Those of Produce and Fetch
 # cost 1 to 2 µs each, others up to 5; to append to a partition takes some 30 µs.
@@ -51,7 +52,7 @@ def decode_short(frame: memoryview) -> Request:
 
     The first request of an API and version counts as long.
     """
-    if (one := apis.decode_one(frame)) is not None:
+    if (one := decode_one(frame)) is not None:
         return one
     head = int.from_bytes(frame[:4], "big")
     key = head >> 16

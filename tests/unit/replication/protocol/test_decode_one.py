@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replication.errors import ProtocolError
-from replication.protocol import apis
+from replication.protocol import apis, one_partition
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -60,7 +60,7 @@ def frame_of_produce(correlation_id, produce):
 
 def check_alike(frame):
     """Return whether it was decoded in less time."""
-    one = apis.decode_one(memoryview(frame))
+    one = one_partition.decode_one(memoryview(frame))
     if one is not None:
         assert one == apis.decode_request(memoryview(frame))
     return one is not None
@@ -107,8 +107,8 @@ def test_most_requests_are_decoded_in_less_time(version):
 
 def test_what_comes_again_is_remembered_and_no_more_than_so_much(monkeypatch):
     known = {}
-    monkeypatch.setattr(apis, "_commits", known)
-    monkeypatch.setattr(apis, "REMEMBERED", 3)
+    monkeypatch.setattr(one_partition, "_commits", known)
+    monkeypatch.setattr(one_partition, "REMEMBERED", 3)
     for n in range(10):
         for version in (2, 6, 8):
             assert check_alike(frame_of_commit(n, (version, "g", -1, "", -1, "t", 0, n, 5, "", None, "me")))
