@@ -1,4 +1,4 @@
-"""One partition: Produces and OffsetCommits that name one, as most do, out of frames in less time than `apis` takes.
+"""One partition: most Produces, Fetches and OffsetCommits name one, and are decoded here in less time than in `apis`.
 
 `apis.decode_request` reads every request; a test holds both to the same values.
 """
@@ -14,11 +14,12 @@ from replication.protocol.apis import SERVED, UNREADABLE, ApiKey, Request
 from replication.protocol.small_messages import CommitPartition, CommitTopic, OffsetCommitRequest
 
 COMMIT_BYTES_MIN = 32
+FETCH_ONE = 11  # the first version that is read at once
 _ONE_HEAD = struct.Struct(">hhih")  # API key, version, correlation id, size of the client's id
 
 
 def decode_one(frame: memoryview) -> Request | None:
-    """Decode a request for one partition as most Produces and OffsetCommits are, in less time than `decode_request`.
+    """Decode a request for one partition as most Produces, Fetches and OffsetCommits are: faster than `decode_request`.
 
     None: it is another one: `decode_request` reads it, or says what is wrong with it. Both agree: a test compares them.
     """
@@ -50,6 +51,15 @@ def _decode_produce(frame: memoryview) -> Request | None:
     version, correlation_id, client_id, at = head
     body = decoding.produce_one(version, frame, at)
     return None if body is None else Request(ApiKey.PRODUCE, version, correlation_id, client_id, body)
+
+
+def _decode_fetch(frame: memoryview) -> Request | None:
+    head = _body_begin(frame, FETCH_ONE, SERVED[ApiKey.FETCH].last, decoding.FETCH_FLEXIBLE)
+    if head is None:
+        return None
+    version, correlation_id, client_id, at = head
+    body = decoding.fetch_one(version, frame, at)
+    return None if body is None else Request(ApiKey.FETCH, version, correlation_id, client_id, body)
 
 
 def _decode_commit(frame: memoryview) -> Request | None:
@@ -84,6 +94,7 @@ REMEMBERED, REMEMBERED_BYTES = 4096, 512  # commits; and how long they are at mo
 _commits: dict[bytes, tuple[int, str | None, tuple[Any, ...], str, int]] = {}
 _DECODES_ONE: dict[int, Callable[[memoryview], Request | None]] = {
     ApiKey.PRODUCE: _decode_produce,
+    ApiKey.FETCH: _decode_fetch,
     ApiKey.OFFSET_COMMIT: _decode_commit,
 }
 

@@ -27,6 +27,7 @@ from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.encoding import fetched_one
 from replication.protocol.messages import (
     FULL_SESSIONS,
+    ONE_REQUEST,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -85,7 +86,8 @@ class FetchHandlers:
         """The same, of a long request, or of a follower whose life must be looked up."""
         if request.replica_id >= 0 and not await self._replicas.lives.is_life(*request.replica):
             self._strangers.note_wrong(context)
-            return self._refused(request, ErrorCode.STALE_BROKER_EPOCH)
+            refused = self._refused(request, ErrorCode.STALE_BROKER_EPOCH)
+            return refused._replace(error_code=ErrorCode.NONE) if request.session_epoch == ONE_REQUEST else refused
         response = self._fetch(context, request, asked or await steps.run(naming, STEP_ITEMS))
         return response if isinstance(response, FetchResponse | Encoded) else await response
 

@@ -7,6 +7,7 @@ import pytest
 
 from replication.errors import ProtocolError
 from replication.network.client import Client, Clients, connect
+from replication.network.pipeline import Endpoint, no_needs
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
 
@@ -26,7 +27,7 @@ def on_loop(test):
 
 
 async def serve(handler):
-    server = Server({ApiKey.OFFSET_FOR_LEADER_EPOCH: handler})
+    server = Server({ApiKey.OFFSET_FOR_LEADER_EPOCH: Endpoint(no_needs, handler)})
     return server, await server.start("127.0.0.1", 0)
 
 
@@ -45,7 +46,7 @@ async def test_calls_are_answered_in_order_and_after_a_restart_too():
     await server.close()
     with pytest.raises(ConnectionError):
         await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)
-    server = Server({ApiKey.OFFSET_FOR_LEADER_EPOCH: answer})
+    server = Server({ApiKey.OFFSET_FOR_LEADER_EPOCH: Endpoint(no_needs, answer)})
     await server.start("127.0.0.1", port)
     assert (await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)).topics
     client.close()

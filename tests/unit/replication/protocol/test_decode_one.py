@@ -1,6 +1,7 @@
 """Requests for one partition, decoded in less time: as `decode_request` decodes them, whatever was decoded before."""
 
 import itertools
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given
@@ -9,7 +10,16 @@ from hypothesis import strategies as st
 from replication.errors import ProtocolError
 from replication.protocol import apis, one_partition
 from replication.protocol.apis import SERVED, ApiKey
-from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
 
 NAMES = st.sampled_from(["", "a", "b", "aa", "é", "x" * 30, "y" * 126, "z" * 300])
 CLIENTS = st.sampled_from(["me", "", "é"])
@@ -38,6 +48,25 @@ PRODUCES = st.tuples(
     st.booleans(),
     CLIENTS,
 )
+FETCHES = st.tuples(
+    st.integers(*SERVED[ApiKey.FETCH]),
+    st.sampled_from([-1, 3]),
+    st.sampled_from([0, 500, 2**31 - 1]),
+    st.sampled_from([0, 1, 2]),
+    NAMES,
+    st.sampled_from([None, UUID(int=0), UUID(int=7), UUID(int=2**128 - 1)]),
+    st.sampled_from([(0, -1), (0, 0), (9, 4)]),
+    st.tuples(
+        st.sampled_from([0, 2**31 - 1]),
+        st.sampled_from([0, 2**40]),
+        st.integers(-1, 2**31 - 1),
+        *[st.sampled_from([-1, 0, 5])] * 3,
+    ),
+    st.sampled_from(["", "", "", "rack"]),
+    st.sampled_from([0, 0, 0, 1]),
+    st.booleans(),
+    CLIENTS,
+)
 FLIPS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5)), max_size=4)
 
 
@@ -56,6 +85,18 @@ def frame_of_produce(correlation_id, produce):
     rows = (ProducePartition(partition, records),) * (1 + has_more)
     request = ProduceRequest(acks, timeout_ms, (ProduceTopic(topic, rows),), transactional_id)
     return bytearray(b"".join(apis.encode_request(ApiKey.PRODUCE, version, correlation_id, client, request))[4:])
+
+
+def frame_of_fetch(correlation_id, fetch):
+    version, replica, wait_ms, isolation, topic, topic_id, session, row, rack, forgotten, has_more, client = fetch
+    rows = (FetchPartition(*row),) * (1 + has_more)
+    topics = (FetchTopic(topic if version < TOPIC_IDS else None, topic_id if version >= TOPIC_IDS else None, rows),)
+    request = FetchRequest(wait_ms, 1, topics, 1 << 20, isolation, replica, -1, *session)
+    if version >= 11:
+        request = request._replace(rack=rack)
+    if version >= 7:
+        request = request._replace(forgotten=(ForgottenTopic(topic, topic_id or UUID(int=0), (1,)),) * forgotten)
+    return bytearray(b"".join(apis.encode_request(ApiKey.FETCH, version, correlation_id, client, request))[4:])
 
 
 def check_alike(frame):
@@ -95,6 +136,22 @@ def test_a_produce_is_decoded_as_any_other(produce, flips):
         check_alike(damaged(frame_of_produce(7, produce), flips))
     except ProtocolError as error:
         raise AssertionError("decoded, and yet no request") from error
+
+
+@given(fetch=FETCHES, flips=FLIPS)
+def test_a_fetch_is_decoded_as_any_other(fetch, flips):
+    check_alike(frame_of_fetch(7, fetch))
+    try:
+        check_alike(damaged(frame_of_fetch(7, fetch), flips))
+    except ProtocolError as error:
+        raise AssertionError("decoded, and yet no request") from error
+
+
+@pytest.mark.parametrize("version", range(11, SERVED[ApiKey.FETCH].last + 1))
+def test_most_fetches_are_decoded_in_less_time(version):
+    plain = (version, -1, 500, 0, "t", UUID(int=7), (0, -1), (0, 5, 1 << 20, -1, -1, -1), "", 0)
+    assert check_alike(frame_of_fetch(1, (*plain, False, "me")))
+    assert not check_alike(frame_of_fetch(1, (*plain, True, "me")))
 
 
 @pytest.mark.parametrize("version", range(*SERVED[ApiKey.PRODUCE]))
