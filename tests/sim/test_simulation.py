@@ -21,34 +21,13 @@ COUNT = times(3, 60, "SIM_SEEDS")
 CHUNK = 10
 # Those that found a bug when they were last searched: they are tried first.
 FOUND_BY = {
-    Mutant.COMMITTED_ISR_ONLY: (
-        8,
-        12,
-    ),
-    Mutant.CUT_IN_THE_DARK: (
-        108,
-        107,
-    ),
-    Mutant.CUT_UNASKED: (
-        70,
-        12,
-    ),
-    Mutant.NOT_FILLED: (
-        11,
-        10,
-    ),
-    Mutant.NO_RECOVERY: (
-        45,
-        55,
-    ),
-    Mutant.WAITS_OUTLIVE_ROLES: (
-        161,
-        144,
-    ),
-    Mutant.POWER_CUT_UNNOTICED: (
-        17,
-        57,
-    ),
+    Mutant.COMMITTED_ISR_ONLY: (11,),
+    Mutant.CUT_IN_THE_DARK: (18,),
+    Mutant.CUT_UNASKED: (10,),
+    Mutant.NOT_FILLED: (11,),
+    Mutant.NO_RECOVERY: (55,),
+    Mutant.WAITS_OUTLIVE_ROLES: (24,),
+    Mutant.POWER_CUT_UNNOTICED: (26,),
     Mutant.APPENDED_TWICE: (2,),
     Mutant.SESSION_FORGETS: (29,),
 }
