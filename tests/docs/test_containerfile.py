@@ -14,6 +14,7 @@ import pytest
 from tests.integration.cluster.test_commands import pylog
 from tests.support.commands import run_pylog
 from tests.support.dashboards import CONF
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +52,7 @@ def test_the_instructions_are_known_and_the_user_is_not_root():
     assert f"log.dirs={argument('VOLUME')}/log" in command("ENTRYPOINT")
 
 
+@only_long("a build")
 def test_what_is_copied_is_enough_to_install_all_packages(tmp_path):
     source = tmp_path / "src"
     source.mkdir()

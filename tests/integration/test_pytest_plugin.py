@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 
 pytest_plugins = ["pytester"]
 
@@ -23,6 +23,7 @@ def run(pytester):
     return pytester.runpytest_subprocess("-p", "pytest_pylog")
 
 
+@only_long("a test run of its own")
 def test_a_store_is_empty_open_and_of_one_test(pytester):
     pytester.makepyfile(
         """
@@ -66,6 +67,7 @@ def test_the_example_of_the_readme_runs(pytester):
     run(pytester).assert_outcomes(passed=1)
 
 
+@only_long("test runs of its own")
 def test_a_wrong_setting_is_told_in_one_line(pytester):
     pytester.makepyfile("def test_it(pylog_cluster): pass")
     for setting, line in (

@@ -103,6 +103,7 @@ def test_headers_can_be_left_out(spark, topics, read, write):
 
 
 @pytest.mark.directory  # its files
+@only_long("jobs of Spark")
 def test_compression_is_an_option(spark, topics, read, write):
     for codec in ("none", "zstd"):
         topics.create(codec)
@@ -185,6 +186,7 @@ def test_the_option_pushdown_is_harmless_where_spark_does_not_push(orders, read)
     assert read(subscribe="orders", pushdown="true").where("partition = 0").count() == 3
 
 
+@only_long("jobs of Spark")
 def test_a_frame_that_is_used_twice_is_whole_each_time(orders, read, pushdown):
     frame = read(subscribe="orders")
     assert frame.where("partition = 0").count() == 3

@@ -108,6 +108,7 @@ def test_a_secured_cluster_is_written_and_read_and_nothing_shows_a_password(spar
         assert "hidden" not in str(refused.value)
 
 
+@only_long("jobs of Spark")
 def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, over, topic, tmp_path):
     rows = pa.table(columns(500))
     with logstore.open(tmp_path / "log") as store:
@@ -133,7 +134,7 @@ def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, ove
         ({"maxRecordsPerPartition": 1}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
         ({"shortCircuit": True, "kafka.client.rack": "r"}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
         ({"isolation": "read_uncommitted"}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
-    ],
+    ][:: times(3, 1)],
 )
 def test_options_say_what_is_read(spark, client, over, cluster, options, values):
     topic = cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2))

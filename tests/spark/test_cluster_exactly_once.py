@@ -157,6 +157,7 @@ def test_a_zombie_of_the_last_run_writes_nothing(client, topic, name):
     assert opened(client, name) == []
 
 
+@only_long("a task that waits")
 def test_a_slow_attempt_that_is_not_among_the_winners_is_fenced(client, topic, name):
     """One has its id and has looked at the decisions, the other one has appended; they append when all is over."""
     life, row = Life(client, topic, name, "run"), pa.table({"value": ["x"]})

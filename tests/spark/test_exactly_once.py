@@ -142,6 +142,7 @@ def test_a_batch_write_is_visible_when_it_is_done_and_not_before(spark, topics, 
 
 
 @pytest.mark.directory
+@only_long("a task that waits")
 def test_a_batch_write_lives_while_one_of_its_tasks_runs(spark, topics, write, tmp_path):
     """One task is done, the other computes for long before its first row."""
     topics.create("t", partitions=2)
@@ -172,6 +173,7 @@ def test_a_batch_write_that_fails_leaves_nothing(spark, topics, write):
     assert len(seen(topics, "t")) == 9
 
 
+@only_long("tasks that are tried again")
 def test_a_task_that_is_tried_again_is_there_once(spark, topics, write, tmp_path):
     """(T6) Its first attempt had written everything, and prepared nothing."""
     topics.create("t")

@@ -51,6 +51,7 @@ def by_partition(frame, topic: str) -> list[dict[str, object]]:
 # -------------------------------------------------------------------------------------------- retention
 
 
+@only_long("runs of jobs")
 def test_retention_says_what_went_from_where_to_where_and_why(spark, segments):
     with logstore.open(segments.path, mode="r") as store:
         before = [store.log("t", p).segments() for p in range(2)]
@@ -134,6 +135,7 @@ def test_verify_reports_damage_with_file_and_position_and_checks_the_rest(spark,
     assert rows["kept", 0]["segments"] == 1
 
 
+@only_long("runs of jobs")
 def test_verify_has_a_row_for_a_damaged_journal_of_transactions(spark, segments):
     with logstore.open(segments.path) as store:
         for number in range(5):

@@ -214,6 +214,7 @@ def test_a_setting_that_spark_does_not_know_is_refused():
         spark_session(shuffle_partitions=3)
 
 
+@only_long("a session of its own")
 def test_registering_by_hand_works_too(spark, topics):
     datasource.register(spark)
     topics.create("t")
@@ -221,6 +222,7 @@ def test_registering_by_hand_works_too(spark, topics):
     assert spark.read.format("pylog").options(path=topics.path, subscribe="t").load().count() == 1
 
 
+@only_long("a session of its own")
 def test_a_thread_of_its_own_can_write_once_it_has_registered(spark, topics):
     topics.create("t")
     found = []

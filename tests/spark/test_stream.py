@@ -147,6 +147,7 @@ def test_a_running_query_follows_new_records_partitions_and_topics(topics, query
     running.stop()
 
 
+@only_long("queries of its own")
 def test_limits_in_bytes_and_rows_act(topics, query):
     topics.create("t")
     for i in range(6):
@@ -238,6 +239,7 @@ def test_wrong_options_are_refused_before_the_query_starts(query, options, line)
     assert "Traceback" not in str(caught.value)
 
 
+@only_long("queries that fail")
 def test_what_is_wrong_with_a_stream_is_the_last_word(spark, topics):
     topics.create("t")
     reader = spark.readStream.format("pylog").options(**topics.options, subscribe="t", endingOffsets="latest")

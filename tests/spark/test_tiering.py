@@ -354,6 +354,7 @@ def test_a_death_between_the_two_commits_doubles_no_bad_row(topics, tier):
     assert [o for _, o in places(table(topics, "t__dlq"))] == [0, 2, 4]
 
 
+@only_long("runs of tiering")
 def test_another_schema_than_that_of_the_table_is_refused(topics, tier):
     topics.create("t")
     topics.append("t", VALUES)
@@ -369,6 +370,7 @@ def test_another_schema_than_that_of_the_table_is_refused(topics, tier):
 
 
 @pytest.mark.directory  # over a cluster it always is
+@only_long("runs of tiering")
 def test_the_table_may_be_elsewhere_and_stays_where_it_is(topics, tier, tmp_path):
     topics.create("t")
     topics.create("u")
@@ -468,12 +470,14 @@ def test_a_reader_between_whose_batches_records_are_tiered_and_deleted_misses_no
 
 
 @pytest.mark.directory  # over a cluster the table has to be there
+@only_long("jobs of Spark")
 def test_a_topic_that_was_never_tiered_is_just_its_log(topics, read):
     topics.create("t")
     topics.append("t", VALUES)
     assert read(subscribe="t", includeTiered=True).count() == 300
 
 
+@only_long("runs of tiering")
 def test_a_typed_table_cannot_stand_in_for_the_log(topics, tier, read):
     topics.create("t")
     topics.append("t", VALUES)

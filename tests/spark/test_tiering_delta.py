@@ -35,7 +35,7 @@ from tests.spark.test_tiering import (
     through_delta,
     tier,
 )
-from tests.support.repeats import only_long
+from tests.support.repeats import only_long, times
 
 __all__ = ["through_delta", "tier"]
 
@@ -93,7 +93,7 @@ def disk(monkeypatch) -> Iterator[Callable[..., Disk]]:
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("way", ["deltalake", "Delta's writer"])
+@pytest.mark.parametrize("way", ["deltalake", "Delta's writer"][: times(1, 2)])
 def test_what_the_log_is_told_survives_a_loss_of_power(request, topics, tier, disk, tmp_path, way):
     """Retention lets go of the log on that word; neither Delta's writer nor deltalake calls fsync."""
     if way != "deltalake":
@@ -250,6 +250,7 @@ def test_a_table_that_moved_on_right_before_the_write_is_not_written_to(spark, t
     assert places(table(topics)) == logged(topics)
 
 
+@only_long("runs of tiering")
 def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeypatch):
     topics.create("t")
     topics.append("t", VALUES)
@@ -271,6 +272,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     )
 
 
+@only_long("runs of tiering")
 def test_a_table_of_an_earlier_pylog_gets_the_name_of_its_feature(topics, tier, monkeypatch):
     topics.create("t")
     with monkeypatch.context() as earlier:

@@ -136,6 +136,7 @@ def test_a_table_that_is_gone_is_told_and_not_recreated(spark, store):
         reading_tiered(Location(str(store)), fail_on_data_loss=True).offsets("t")
 
 
+@only_long("runs of tiering")
 def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store):
     tier(spark, store)
     with logstore.open(store) as opened:
@@ -191,6 +192,7 @@ def test_what_is_wrong_with_one_topic_or_partition_keeps_no_other_from_being_tie
         assert done == {("t", 0): good, ("gone", 1): good, ("kept", 0): good, ("kept", 1): good}
 
 
+@only_long("runs of tiering")
 def test_a_timestamp_of_another_unit_stops_nobody(spark, store):
     with logstore.open(store) as opened:
         opened.create_topic("far")

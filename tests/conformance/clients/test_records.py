@@ -5,6 +5,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from logstore.records.batch import batches
 from logstore.records.compression import Codec
+from tests.support.repeats import only_long, times
 
 from .tools import Confluent
 
@@ -24,7 +25,7 @@ def topic_of(*words):
     return "-".join(words).replace("_", "-")
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", CODECS[:: times(2, 1)])
 def test_what_one_client_writes_all_clients_read(tool, codec, all_tools, cluster):
     topic, count = topic_of("written", type(tool).__name__, codec), 30
     written = []
@@ -80,6 +81,7 @@ def test_an_idempotent_producer_writes_every_record_once(tool, all_tools):
     assert tool.offset_at(topic, 0, -1) == 2000
 
 
+@only_long("12 MB of each client")
 def test_records_of_a_megabyte(tool, all_tools):
     topic = topic_of("large", type(tool).__name__)
     values = [f"{number}" + "x" * 900_000 for number in range(12)]

@@ -387,6 +387,7 @@ def check(cluster, copier, values):
     assert Counter(read(cluster, copier.target)) == wanted, (copier.client, copier.failures)
 
 
+@only_long("a copy by one client more")
 def test_kafka_python_copies_everything_once(cluster):
     """Without kills: it sends nothing more once the connection to its coordinator has failed (3.0.12)."""
     create(cluster, "few", "out-kafka-python")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repeats import only_long
 from tests.support.trees import SqliteRoom, ZooKeeperRoom
 
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
@@ -59,7 +60,7 @@ def wait_for_port(port, server, log):
     pytest.fail(f"ZooKeeper did not start: {log.read_text()[-2000:]}")
 
 
-@pytest.fixture(params=["sqlite", "zookeeper"])
+@pytest.fixture(params=["sqlite", pytest.param("zookeeper", marks=only_long("a JVM"))])
 def room(request, tmp_path):
     """An empty store, to open sessions with, and to cut off."""
     if request.param == "sqlite":

@@ -117,6 +117,7 @@ def test_a_controller_whose_node_is_removed_makes_way_for_a_new_term(cluster):
     assert cluster.states(topic) == {0: (1, [1, 2], 0)}
 
 
+@only_long("brokers that restart")
 def test_a_stopped_controller_hands_over_its_partitions_and_then_its_office(cluster):
     controller, one, two = cluster.roles()
     topic = cluster.create((controller, one), (two, controller))
@@ -128,6 +129,7 @@ def test_a_stopped_controller_hands_over_its_partitions_and_then_its_office(clus
     assert following in (one, two)
 
 
+@only_long("brokers that restart")
 def test_preferred_replicas_lead_again_when_asked_to(cluster):
     controller, one, two = cluster.roles()
     topic = cluster.create((one, two), (two, one), (controller, one))

@@ -9,6 +9,7 @@ from replication.model.cluster import topic_uuid
 from replication.network.client import Client
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
+from tests.support.repeats import times
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +85,7 @@ def update_metadata(topic, **head):
         (ApiKey.STOP_REPLICA, stop_replica),
         (ApiKey.LEADER_AND_ISR, leader_and_isr),
         (ApiKey.UPDATE_METADATA, update_metadata),
-    ],
+    ][: times(1, 3)],
 )
 def test_who_guesses_the_epoch_of_a_broker_is_no_controller(cluster, say, key, made):
     topic = cluster.create((1, 2, 3))

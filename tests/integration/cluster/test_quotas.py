@@ -10,6 +10,7 @@ from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_s
 from replication.model.cluster import TopicPartition
 from replication.tools.reassignments import FOLLOWERS, LEADERS, RATES, copied, request, under_way
 from tests.support.commands import rows_of
+from tests.support.repeats import times
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def own(client, kind, name):
     return {key: each.value for key, each in settings.items() if each.is_own and "throttled" in key}
 
 
-@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("side", ["leader", "follower"][: times(1, 2)])
 def test_a_throttled_replica_takes_its_time(cluster, client, side):
     topic = cluster.create((1,))
     assert cluster.produce(topic, RECORDS, **{"compression.type": "none"}) == []

@@ -81,6 +81,7 @@ def test_a_cluster_that_is_starting_stops_at_once_with_all_its_brokers(tmp_path,
         assert process.stderr.read().splitlines()[-1] == "stopped while broker 1 was starting"
 
 
+@only_long("a cluster of its own")
 def test_a_broker_that_waits_for_zookeeper_stops_at_once(tmp_path):
     settings = ["--set", f"log.dirs={tmp_path}/data", "--set", "listeners=PLAINTEXT://127.0.0.1:0"]
     with starting(*settings, "--coordination", NOBODY, group="broker") as process:
@@ -91,6 +92,7 @@ def test_a_broker_that_waits_for_zookeeper_stops_at_once(tmp_path):
         assert time.monotonic() - begin < 12
 
 
+@only_long("a cluster of its own")
 def test_a_cluster_says_at_once_what_a_broker_of_it_waits_for(tmp_path):
     tree = f"sqlite:{tmp_path}/tree.db"
     with (

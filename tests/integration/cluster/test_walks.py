@@ -74,6 +74,7 @@ def test_preferred_leaders_come_back_with_their_brokers(cluster, pylog):
     until("elected", [1, 2, 3, 4, 5, 6, 7, 8], EVERYBODY)
 
 
+@only_long("eight brokers")
 def test_a_topic_moves_to_4_5_6_7_through_the_six_rows_of_the_table(cluster, pylog, tmp_path):
     topic = "topic2"
     pylog("topics", "create", topic, "--replica-assignment", "1:2:3,2:3:8").ok()

@@ -20,6 +20,7 @@ import logstore
 from logstore import NotAStoreError, ReadOnlyStoreError, StoreLockedError
 from logstore.env import SYSTEM, Env, OsFiles
 from logstore.store.log_dir import LogDir
+from tests.support.fork_server import quick
 from tests.support.repeats import only_long
 from tests.unit.logstore.store.conftest import rows
 
@@ -176,7 +177,7 @@ def test_s15_a_flipped_digit_in_the_recovery_points_is_not_blamed_on_the_log(tmp
         assert [store.read("t", partition=p).read_all().num_rows for p in (0, 1)] == [2, 2]
 
 
-WRITER = """
+WRITER = quick("""
 import sys, pyarrow as pa, logstore
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with logstore.open(path) as store:
@@ -184,23 +185,23 @@ with logstore.open(path) as store:
         value = f"{name}:{i}"
         store.append("t", pa.table({"key": [name], "value": [value]}))
         print(value, flush=True)
-"""
+""")
 
 
 def test_several_processes_append_at_once_and_nothing_is_lost_or_reordered(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t", partitions=2, config={"segment.bytes": 3000})
         command = [sys.executable, "-c", WRITER, str(tmp_path)]
-        writers = [subprocess.Popen([*command, f"w{i}", "150"], stdout=subprocess.PIPE) for i in range(3)]
-        for i in range(150):
+        writers = [subprocess.Popen([*command, f"w{i}", "100"], stdout=subprocess.PIPE) for i in range(3)]
+        for i in range(100):
             store.append("t", pa.table({"key": ["me"], "value": [f"me:{i}"]}))
         for writer in writers:
             writer.communicate(timeout=120)
             assert writer.returncode == 0
         found = [v.decode() for p in (0, 1) for v in store.read("t", partition=p).read_all()["value"].to_pylist()]
         for name in ("w0", "w1", "w2", "me"):
-            assert [v for v in found if v.startswith(name)] == [f"{name}:{i}" for i in range(150)]
-        assert len(found) == 600
+            assert [v for v in found if v.startswith(name)] == [f"{name}:{i}" for i in range(100)]
+        assert len(found) == 400
         assert all(list(log.verify()) == [] for log in (store.log("t", 0), store.log("t", 1)))
 
 

@@ -17,6 +17,7 @@ from logstore.log.segments.directory import create
 from logstore.store.stray import Unowned, unowned
 from logstore.tools.verify import verify_store
 from tests.support.disk import Disk, StillClock
+from tests.support.repeats import times
 from tests.unit.logstore.store.conftest import rows
 
 ROOT = Path("/store")
@@ -80,7 +81,7 @@ def begun(disk: Disk) -> None:
         ((make,), (delete, make)),
         ((), (make, delete)),
         ((half_deleted,), (finish,)),
-    ],
+    ][:: times(2, 1)],
 )
 def test_a_topic_that_comes_or_goes_while_somebody_looks_is_no_damage(before, meanwhile, caplog):
     caplog.set_level("CRITICAL")
