@@ -44,7 +44,8 @@ from logstore.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from logstore.store.catalog import TopicInfo
+from logstore.store.description import TopicDescription
+from logstore.store.description import TopicDescription as TopicInfo
 from logstore.store.reading import OffsetRange
 from logstore.store.store import LogStore, recover
 from logstore.store.store import open_store as open
@@ -74,6 +75,7 @@ __all__ = [
     "StorageError",
     "StoreError",
     "StoreLockedError",
+    "TopicDescription",
     "TopicExistsError",
     "TopicInfo",
     "TransactionAbortedError",

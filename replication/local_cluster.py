@@ -335,7 +335,7 @@ class LocalCluster:
     async def _missing(self) -> list[BrokerId]:
         found = await self._read(cluster.read_cluster)
         assigned = {
-            broker for topic in found.topics.values() for replicas in topic.partitions.values() for broker in replicas
+            broker for topic in found.topics.values() for replicas in topic.replicas.values() for broker in replicas
         }
         absent = assigned - self._brokers.keys()
         elsewhere = [found.brokers[broker] for broker in absent & found.brokers.keys()]
@@ -361,7 +361,7 @@ def _states_on(found: ClusterState, broker: BrokerId) -> Iterator[LeaderAndIsr]:
     """The states of the partitions that have a replica there."""
     for tp, state in found.leadership.items():
         topic = found.topics.get(tp.topic)
-        if topic is not None and broker in topic.partitions.get(tp.partition, ()):
+        if topic is not None and broker in topic.replicas.get(tp.partition, ()):
             yield state
 
 

@@ -21,7 +21,7 @@ from logstore.cli.terminal import (
     show_table,
     talk,
 )
-from logstore.store.catalog import TopicInfo
+from logstore.store.description import TopicDescription
 from logstore.store.store import LogStore
 from logstore.store.topics import new_topic
 from logstore.tools.describe import describe_topic
@@ -248,7 +248,7 @@ _SUMMARY = ("topic", "partitions", "config")
 _PARTITION = ("partition", "start", "end", "offsets", "segments", "bytes")
 
 
-def _summary(info: TopicInfo) -> dict[str, object]:
+def _summary(info: TopicDescription) -> dict[str, object]:
     return {
         "topic": info.name,
         "topic_id": info.topic_id,
@@ -257,7 +257,7 @@ def _summary(info: TopicInfo) -> dict[str, object]:
     }
 
 
-def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[TopicInfo]:
+def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[TopicDescription]:
     found = store.topics() if name is None else [store.topic(name)]
     return [info for info in found if info.overrides or info.damage or not with_overrides]
 

@@ -9,7 +9,7 @@ from logstore.config import LogConfig
 from logstore.errors import PylogError, StaleLogError
 from logstore.log.producers.state import Producing
 from logstore.log.validation import result_of
-from logstore.store.catalog import TopicInfo
+from logstore.store.description import TopicDescription
 from logstore.store.log_manager import LogManager
 from logstore.store.reading import OffsetRange
 from logstore.store.transactions.transaction import Part
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def append_parts(
     logs: LogManager,
-    info: TopicInfo,
+    info: TopicDescription,
     rows: Rows,
     parts: Sequence[Part],
     codec: Codec,

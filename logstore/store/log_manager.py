@@ -23,7 +23,7 @@ from logstore.errors import (
 from logstore.log.log import Log
 from logstore.log.segments.names import METADATA
 from logstore.maintenance import retention
-from logstore.store.catalog import TopicInfo, as_int
+from logstore.store.description import TopicDescription, as_int
 from logstore.store.log_dir import LogDir
 from logstore.store.topics import Topics
 
@@ -91,7 +91,7 @@ class LogManager:
             with self._mutex:
                 self._changes -= 1
 
-    def topic(self, name: str) -> TopicInfo:
+    def topic(self, name: str) -> TopicDescription:
         """One topic. Raises: UnknownTopicError."""
         self.check_open()
         return self.topics.catalog.topic(name)
@@ -116,7 +116,7 @@ class LogManager:
                 log.reconfigure(info.config)
             return log
 
-    def _open(self, info: TopicInfo, partition: int) -> Log:
+    def _open(self, info: TopicDescription, partition: int) -> Log:
         directory = self.log_dir.partition(info.name, partition)
         catalog = self.topics.catalog
         if self.env.files.stat(directory) is None:
@@ -149,7 +149,7 @@ class LogManager:
         with self._mutex:
             self._appended.add((topic, partition))
 
-    def drop(self, info: TopicInfo) -> None:
+    def drop(self, info: TopicDescription) -> None:
         with self._mutex:
             for partition in range(info.partitions):
                 if log := self._logs.pop((info.name, partition), None):

@@ -29,7 +29,7 @@ from logstore.maintenance.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.progress import Progress, no_progress
 from logstore.store import recovery
 from logstore.store.appending import append_parts, codec_of
-from logstore.store.catalog import TopicInfo, as_int
+from logstore.store.description import TopicDescription, as_int
 from logstore.store.log_dir import LogDir
 from logstore.store.log_manager import LogManager
 from logstore.store.reading import READ_BYTES, OffsetRange, extent_of, read_isolated, schema_of
@@ -113,12 +113,12 @@ class LogStore:
 
     # ------------------------------------------------------------------ topics
 
-    def topics(self) -> list[TopicInfo]:
+    def topics(self) -> list[TopicDescription]:
         """Every topic, by name. One whose description is damaged has `damage`; it can be neither read nor written."""
         self.logs.check_open()
         return self.logs.topics.catalog.topics()
 
-    def topic(self, name: str) -> TopicInfo:
+    def topic(self, name: str) -> TopicDescription:
         """One topic. Raises: UnknownTopicError (with the names that look alike)."""
         return self.logs.topic(name)
 
@@ -129,7 +129,7 @@ class LogStore:
         partitions: int = 1,
         config: Mapping[str, Any] | None = None,
         if_not_exists: bool = False,
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """Create a topic; on return it is durable.
 
         Raises: TopicExistsError (unless `if_not_exists`), InvalidTopicError, InvalidConfigError, ReadOnlyStoreError.
@@ -140,7 +140,7 @@ class LogStore:
 
     def alter_topic(
         self, name: str, *, partitions: int | None = None, config: Mapping[str, Any] | None = None
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """Change settings (a value of None removes the override) or add partitions; never fewer.
 
         Keys hash over the number of partitions: after it has grown, new records of a key may go elsewhere.

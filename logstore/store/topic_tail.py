@@ -9,7 +9,7 @@ from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError, UnreadableBatchError
 from logstore.log.isolation import Isolation, Outcomes, end_of
 from logstore.log.log import Log
-from logstore.store.catalog import as_int
+from logstore.store.description import as_int
 from logstore.store.log_manager import LogManager
 from logstore.store.reading import ReadingOn, read_isolated, with_partition
 

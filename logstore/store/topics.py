@@ -20,17 +20,18 @@ from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
 from logstore.log.segments.directory import create as create_partition
 from logstore.log.segments.directory import topic_id_of
 from logstore.log.segments.names import deleted_partition
-from logstore.store.catalog import Catalog, KafkaCatalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
+from logstore.store.catalog import Catalog, KafkaCatalog
+from logstore.store.description import TopicDescription, check_partitions, check_topic_name, new_topic_id
 from logstore.store.log_dir import LogDir
 from logstore.store.stray import LostDescriptionError, lost_descriptions, unowned
 
 logger = logging.getLogger(__name__)
 
 
-def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicDescription:
     """Return a topic that is not created yet. Raises: InvalidTopicError, InvalidConfigError."""
     check_topic_name(name)
-    info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
+    info = TopicDescription.of(name, new_topic_id(), check_partitions(partitions), config)
     info.config.check()
     return info
 
@@ -54,7 +55,7 @@ class Topics:
 
     def create(
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_not_exists: bool = False
-    ) -> TopicInfo:
+    ) -> TopicDescription:
         """Create a topic. Raises: TopicExistsError, InvalidTopicError, InvalidConfigError."""
         info = new_topic(name, partitions, config)
         with self._changing():
@@ -66,7 +67,7 @@ class Topics:
             self.catalog.put(info)
         return info
 
-    def alter(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicInfo:
+    def alter(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicDescription:
         """Change settings (None removes an override), add partitions. Raises: InvalidRequestError: fewer of them."""
         with self._changing():
             old = self.catalog.topic(name)
@@ -78,13 +79,13 @@ class Topics:
             changed = canonical_properties({k: v for k, v in config.items() if v is not None})
             removed = canonical_properties({k: old.config.to_properties().get(k, "") for k in config})
             kept = {k: v for k, v in old.overrides.items() if k not in removed}
-            info = TopicInfo.of(name, old.topic_id, count, kept | changed)
+            info = TopicDescription.of(name, old.topic_id, count, kept | changed)
             info.config.check()
             self._create_directories(info, range(old.partitions, count))
             self.catalog.put(info)
         return info
 
-    def delete(self, name: str) -> TopicInfo:
+    def delete(self, name: str) -> TopicDescription:
         with self._changing():
             info = self.catalog.topic(name)
             now_ms = self._env.clock.now_ms()
@@ -124,7 +125,7 @@ class Topics:
         with self.catalog.lock(), marking_failure(self._env, self._log_dir.path):
             yield
 
-    def _create_directories(self, info: TopicInfo, partitions: range) -> None:
+    def _create_directories(self, info: TopicDescription, partitions: range) -> None:
         self._log_dir.recovery_points.forget({(info.name, partition) for partition in partitions})
         for partition in partitions:
             directory = self._log_dir.partition(info.name, partition)
@@ -152,7 +153,7 @@ class Topics:
             except StorageError as error:
                 logger.warning("what is left of topic %s stays for now: %s", info.name, error)
 
-    def _sweep_topic(self, info: TopicInfo, *, is_over: bool) -> None:
+    def _sweep_topic(self, info: TopicDescription, *, is_over: bool) -> None:
         hidden = [deleted_partition(self._log_dir.path, info.name, p, info.topic_id) for p in range(info.partitions)]
         for partition, directory in enumerate(hidden):
             live = self._log_dir.partition(info.name, partition)

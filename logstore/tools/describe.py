@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from logstore.errors import PylogError
-from logstore.store.catalog import TopicInfo
+from logstore.store.description import TopicDescription
 from logstore.store.store import LogStore
 
 
-def describe_topic(store: LogStore, info: TopicInfo) -> dict[str, Any]:
+def describe_topic(store: LogStore, info: TopicDescription) -> dict[str, Any]:
     """Return the topic's settings, and the offsets [start, end), segments and bytes of each partition.
 
     There may be fewer records than offsets: markers of transactions take offsets, and compaction leaves gaps. A

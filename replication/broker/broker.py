@@ -17,7 +17,7 @@ from typing import Any
 
 from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidConfigError
-from logstore.store.catalog import new_topic_id
+from logstore.store.description import new_topic_id
 from logstore.store.log_dir import BROKER
 from replication.broker.config_changes import ConfigChanges
 from replication.broker.coordinators import Coordinators
@@ -87,7 +87,6 @@ class Broker:
             self._call,
             self.state_changes.write,
             env.clock,
-            unclean_default=lambda: config.unclean_leader_election_enable,
         )
         self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
@@ -227,6 +226,7 @@ class Broker:
     def _settings_changed(self) -> None:
         if self.server is not None:
             self.server.admission.limit(self.config.part(SocketServerSettings))
+        self.controller.limits = self.config.part(ControllerSettings)
         self.controller.look_again()  # for unclean.leader.election.enable
 
     def _tree(self) -> Tree:

@@ -242,7 +242,7 @@ class Metrics:
         assigned = {
             TopicPartition(topic, number): replicas
             for topic, info in state.topics.items()
-            for number, replicas in info.partitions.items()
+            for number, replicas in info.replicas.items()
         }
         led = {tp: state.leadership[tp].leader for tp in assigned if tp in state.leadership}
         for what, value in (

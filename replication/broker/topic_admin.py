@@ -16,7 +16,7 @@ from functools import partial
 
 from logstore.env import Env
 from logstore.errors import InvalidTopicError, TopicExistsError
-from logstore.store.catalog import check_collision, check_topic_name, new_topic_id
+from logstore.store.description import check_collision, check_topic_name, new_topic_id
 from replication.config.broker import BrokerConfig
 from replication.coordination import nodes, topics
 from replication.coordination.placements import Placements

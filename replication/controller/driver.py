@@ -19,7 +19,7 @@ from typing import Any
 
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError
-from logstore.store.catalog import new_topic_id
+from logstore.store.description import new_topic_id
 from replication.controller.channels import BrokerChannels, Call
 from replication.controller.machine import events
 from replication.controller.machine.state import Controller, ControllerSettings
@@ -69,8 +69,6 @@ class _Term:
 
 
 class ControllerLoop:
-    """`unclean_default`: may a topic without that setting elect a leader outside its ISR?"""
-
     def __init__(
         self,
         broker: BrokerId,
@@ -78,17 +76,14 @@ class ControllerLoop:
         call: Call,
         log: Callable[[StateChange], None],
         clock: Clock,
-        *,
-        unclean_default: Callable[[], bool] = lambda: False,
     ) -> None:
         self.broker = broker
         self.state = Controller(broker=broker)
         self.unclean_elections = 0
-        self._limits = limits
+        self.limits = limits
         self._call = call
         self._log = log
         self._clock = clock
-        self._unclean_default = unclean_default
         self._tree: Tree | None = None
         self._term: _Term | None = None
         self._campaign: asyncio.Task[None] | None = None
@@ -175,7 +170,7 @@ class ControllerLoop:
             self._brokers_answered,
             self._spawn,
         )
-        watches = Watches(tree, lambda: self.state, unclean_default=self._unclean_default)
+        watches = Watches(tree, lambda: self.state)
         self._term = _Term(term, channels, watches)
         self.post(events.Elected(term.controller_epoch))
 
@@ -220,7 +215,7 @@ class ControllerLoop:
 
     def post(self, event: events.Event) -> None:
         """Take an event: decide, keep the state, perform the effects."""
-        self.state, effects = step(self.state, event, self._limits)
+        self.state, effects = step(self.state, event, self.limits)
         for effect in effects:
             self._perform(effect)
 
@@ -294,7 +289,7 @@ class ControllerLoop:
         await asyncio.gather(*armed)
         for name in await self._repeat(lambda: lives.clean_orphans(tree, term.term)):
             logger.warning("[Controller %d]: deleted the id of topic %s, which does not exist", self.broker, name)
-        found = await self._repeat(lambda: cluster.read_cluster(tree, unclean_default=self._unclean_default()))
+        found = await self._repeat(lambda: cluster.read_cluster(tree))
         logger.info(
             "[Controller %d]: Controller %d ready to serve as the new controller with epoch %d: brokers %s, %d topics",
             self.broker,

@@ -25,12 +25,11 @@ Look: TypeAlias = Callable[[Watch], Awaitable[tuple[events.Event, ...]]]
 
 
 class Watches:
-    """The watches of one term. `unclean_default` as in `cluster.read_topics`; `known` returns the machine's state."""
+    """The watches of one term. `known` returns the machine's state."""
 
-    def __init__(self, tree: Tree, known: Callable[[], Controller], *, unclean_default: Callable[[], bool]) -> None:
+    def __init__(self, tree: Tree, known: Callable[[], Controller]) -> None:
         self._tree = tree
         self._known = known
-        self._unclean_default = unclean_default
         self._watched_topics: set[str] = set()
         self._reading: list[set[str]] = []  # per read of topics that goes on: the ids that were deleted meanwhile
         self._reading_offline = asyncio.Lock()  # a later read is posted later
@@ -100,10 +99,10 @@ class Watches:
         deleted: set[str] = set()
         self._reading.append(deleted)
         try:
-            found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default())
+            found = await cluster.read_topics(self._tree)
         finally:
             self._reading = [each for each in self._reading if each is not deleted]
-        return events.TopicsChanged({name: topic for name, topic in found.items() if topic.id not in deleted})
+        return events.TopicsChanged({name: topic for name, topic in found.items() if topic.topic_id not in deleted})
 
     def note_deleted(self, topic_id: str) -> None:
         """Note that this controller has deleted the topic of this id."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from logstore.store.description import TopicDescription
 from replication.coordination import features, nodes
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import (
@@ -37,7 +38,6 @@ from replication.model.cluster import (
     Election,
     LeaderAndIsr,
     Reassignment,
-    TopicInfo,
     TopicPartition,
     WriteResult,
 )
@@ -246,16 +246,17 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
     return {broker: info for broker, info in found.items() if finalized.level in info.levels}
 
 
-async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
-    """Return all topics, with their ids and the settings that the controller needs: all of a topic from one life of it.
+async def read_topics(tree: Tree) -> dict[str, TopicDescription]:
+    """Return all topics, with their ids, replicas and settings: all of a topic from one life of it.
 
     Ids and settings are read before topics. An id that was created with its topic or later, and read before it, belongs
     to it; so do the settings that were read between. Other topics are looked at again: one that has lived since the
     first look has no id. Topics that come and go during the read may be missing.
 
-    A topic whose node is malformed has no partitions; that is logged, and does not affect other topics.
+    A topic whose node is malformed has no replicas, and malformed settings count as none; both are logged, and other
+    topics are not affected.
     """
-    found: dict[str, TopicInfo] = {}
+    found: dict[str, TopicDescription] = {}
     seen: dict[str, int] = {}  # the creations of the topics that are looked at again
     names = await tree.children(nodes.TOPICS)
     while names:
@@ -268,7 +269,7 @@ async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str,
             assert node is not None
             is_of_one_life = topic_id is not None and topic_id.creation >= node.creation
             if is_of_one_life or seen.get(name) == node.creation:
-                found[name] = _topic(name, node, config, topic_id, unclean_default)
+                found[name] = _topic(name, node, config, topic_id)
             else:
                 seen[name] = node.creation
                 again.append(name)
@@ -276,17 +277,16 @@ async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str,
     return found
 
 
-def _topic(name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool) -> TopicInfo:
-    settings = _settings(name, config) or {}
-    partitions: dict[int, Assignment] = {}
+def _topic(name: str, node: Node, config: Node | None, topic_id: Node | None) -> TopicDescription:
+    replicas: dict[int, Assignment] = {}
     with log_if_malformed():
-        partitions = nodes.decode_topic(name, node.data)
-    return TopicInfo(
-        partitions=partitions,
-        id=topic_id.data.decode() if topic_id is not None else None,
-        unclean_leader_election=(
-            settings.get("unclean.leader.election.enable", str(unclean_default)).lower() == "true"
-        ),
+        replicas = nodes.decode_topic(name, node.data)
+    return TopicDescription(
+        name=name,
+        topic_id=topic_id.data.decode() if topic_id is not None else "",
+        partitions=len(replicas),
+        overrides=_settings(name, config) or {},
+        replicas=replicas,
     )
 
 
@@ -303,11 +303,11 @@ def _settings(topic: str, node: Node | None) -> dict[str, str] | None:
     return settings
 
 
-async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
+async def read_cluster(tree: Tree) -> ClusterState:
     """Return everything that a new controller must know. Set the watches first: they report changes during the read."""
     brokers = await read_brokers(tree)
-    topics = await read_topics(tree, unclean_default=unclean_default)
-    partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
+    topics = await read_topics(tree)
+    partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.replicas]
     states = await read_states(tree, partitions)
     # These two may be written by hand, and wrongly: the watches report it when they are corrected.
     election = Election()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from logstore.store.description import TopicDescription
 from replication.model.features import UNTOLD, Levels
 
 _Row = TypeVar("_Row")
@@ -161,15 +162,6 @@ class LeaderAndIsrPartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic in the tree. `id` is None until the controller has set one; no partitions: its node is malformed."""
-
-    partitions: Mapping[int, Assignment]
-    id: str | None = None
-    unclean_leader_election: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Reassignment:
     """The wanted replicas of a partition, in this order.
 
@@ -219,7 +211,7 @@ class ClusterState:
     """The content of the coordination tree: brokers, topics, their leaders, and requests."""
 
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
-    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicDescription] = field(default_factory=dict)
     leadership: Mapping[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     deletions: tuple[str, ...] = ()
     election: Election = Election()

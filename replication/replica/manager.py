@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from logstore.env import SYSTEM, Env
-from logstore.store.catalog import TopicInfo, new_topic_id
+from logstore.store.description import TopicDescription, new_topic_id
 from logstore.store.log_dir import DirectoryOwner
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster
@@ -66,7 +66,7 @@ class ReplicaManager:
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
 
-    async def open(self, tree: Tree) -> Sequence[TopicInfo]:
+    async def open(self, tree: Tree) -> Sequence[TopicDescription]:
         """Take the directory, and mend what a crash left; the settings of topics come from the tree.
 
         Returns the topics that came with a directory that no broker had before. Raises: StoreLockedError,

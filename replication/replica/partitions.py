@@ -11,12 +11,11 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import DiskFullError, InvalidConfigError, PylogError
 from logstore.log.log import Log
-from logstore.store.catalog import TopicInfo
+from logstore.store.description import TopicDescription
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, registration
 from replication.coordination.tree import Tree
 from replication.model.cluster import Replica, TopicPartition
-from replication.model.cluster import TopicInfo as ClusterTopic
 from replication.replica.follower.follower import Asking
 from replication.replica.leader.leader import Leader
 from replication.replica.machine.leadership import is_replica_lost
@@ -57,7 +56,7 @@ class Partitions:
         self._topic_configs: dict[str, LogConfig] = {}
         self._unread: set[str] = set()  # topics of which a node was malformed at the start
 
-    async def open(self, tree: Tree) -> Sequence[TopicInfo]:
+    async def open(self, tree: Tree) -> Sequence[TopicDescription]:
         """Take the directory, and recover its logs; return the topics that were adopted with it (see `adoption`).
 
         Raises: StoreLockedError; NotAStoreError: it belongs to another broker; TopicExistsError: see `adoption`.
@@ -115,10 +114,10 @@ class Partitions:
         states = await cluster.read_states(tree, self._assigned(topics))
         without = [tp for tp, state in states.items() if state is None]
         found = await tree.read_batch([nodes.state_path(tp) for tp in without]) if without else ()
-        self._unread = {name for name, topic in topics.items() if not topic.partitions}
+        self._unread = {name for name, topic in topics.items() if not topic.replicas}
         self._unread |= {tp.topic for tp, node in zip(without, found, strict=True) if node is not None}
         for tp in states:
-            topic_id = topics[tp.topic].id or ""
+            topic_id = topics[tp.topic].topic_id
             me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)
             if state is not None and is_replica_lost(me, state, is_on_disk=is_on_disk, is_new=False):
                 logger.error("tp=%s is lost: it is in the ISR %s, and missing here", tp, state.isr)
@@ -128,16 +127,16 @@ class Partitions:
         """Forget the loss once the controller has decided about every replica of this life."""
         topics = await cluster.read_topics(tree)
         told = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
-        is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
+        is_all_known = all(topics[tp.topic].replicas for tp in self.partitions if tp.topic in topics)
         is_decided = is_all_known and told.issuperset(self._assigned(topics)) and self.has_lost_writes
         if is_decided and await registration.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 
-    def _assigned(self, topics: Mapping[str, ClusterTopic]) -> list[TopicPartition]:
+    def _assigned(self, topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
         return [
             TopicPartition(name, number)
             for name, topic in topics.items()
-            for number, replicas in topic.partitions.items()
+            for number, replicas in topic.replicas.items()
             if self.broker in replicas
         ]
 

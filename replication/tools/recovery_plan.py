@@ -119,16 +119,16 @@ def _identify(draft: Plan, name: str, found: Found, known: ClusterState, chosen:
         told = "; ".join(f"{topic_id} on brokers {holders[topic_id]}" for topic_id in ids)
         draft.problems.append(
             f"topic {name} was deleted and made again, and directories have more than one of them: {told}"
-            + (f"; the copy has {topic.id}" if topic is not None else "")
+            + (f"; the copy has {topic.topic_id}" if topic is not None else "")
             + f". Say which with --topic-id {name}=ID; the others are hidden when their brokers start"
         )
         return None
     if ids:
-        if topic is not None and topic.id != ids[0]:
-            draft.notes.append(f"topic {name} was made again after the copy ({ids[0]}, not {topic.id})")
+        if topic is not None and topic.topic_id != ids[0]:
+            draft.notes.append(f"topic {name} was made again after the copy ({ids[0]}, not {topic.topic_id})")
         return ids[0]
     assert topic is not None, "it is known from somewhere"
-    return topic.id or ""
+    return topic.topic_id
 
 
 def _plan_topic(
@@ -141,9 +141,9 @@ def _plan_topic(
     }
     mine = {number: row for number, row in mine.items() if row}
     topic = known.topics.get(name)
-    if topic is not None and topic.id != topic_id:
+    if topic is not None and topic.topic_id != topic_id:
         topic = None
-    assigned = dict(topic.partitions) if topic is not None else {}
+    assigned = dict(topic.replicas) if topic is not None else {}
     if not mine and {b for row in assigned.values() for b in row} <= set(brokers):
         draft.dropped.append(name)
         draft.notes.append(f"topic {name} has no replica in these directories: deleted after the copy; left out")

@@ -394,7 +394,7 @@ async def _state(side: Side) -> ClusterState:
 async def _read(tree: Tree) -> ClusterState:
     """Brokers, topics and leaderships: what the trees of both have."""
     brokers, topics = await cluster.read_brokers(tree), await cluster.read_topics(tree)
-    partitions = [model.TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
+    partitions = [model.TopicPartition(name, p) for name, topic in topics.items() for p in topic.replicas]
     states = await cluster.read_states(tree, partitions)
     return ClusterState(brokers, topics, {tp: state for tp, state in states.items() if state is not None})
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import replace
 
+from logstore import TopicDescription
 from replication.model.cluster import (
     Reassignment,
     ReassignmentWrite,
     ReassignmentWritten,
-    TopicInfo,
     TopicPartition,
 )
 
 
 def write(
     plans: MutableMapping[TopicPartition, Reassignment],
-    topics: MutableMapping[str, TopicInfo],
+    topics: MutableMapping[str, TopicDescription],
     asked: ReassignmentWrite,
 ) -> ReassignmentWritten:
     """Change both nodes, if they say what the write says that they do."""
     tp, topic, known = asked.tp, topics.get(asked.tp.topic), plans.get(asked.tp)
-    replicas = topic.partitions.get(tp.partition, ()) if topic else ()
+    replicas = topic.replicas.get(tp.partition, ()) if topic else ()
     is_known = known == asked.before or (known is None and asked.after is None)
     if not is_known or (asked.replicas is not None and replicas != asked.stored):
         return ReassignmentWritten(tp, False, known, replicas)
@@ -30,5 +29,5 @@ def write(
         plans[tp] = asked.after
     if asked.replicas is not None and topic is not None:
         replicas = asked.replicas
-        topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
+        topics[tp.topic] = topic.assigned({**topic.replicas, tp.partition: replicas})
     return ReassignmentWritten(tp, True, asked.after, replicas)

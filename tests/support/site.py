@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from logstore.env import Env
 from logstore.records.batch import Record, batches, build, records
-from logstore.store.catalog import new_topic_id
+from logstore.store.description import new_topic_id
 from replication.broker.coordinators import Coordinators
 from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.offsets import PositionHandlers

@@ -33,6 +33,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
+from logstore import TopicDescription
 from replication.controller.machine import events
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
@@ -43,11 +44,11 @@ from replication.model.cluster import (
     LeaderAndIsr,
     Offline,
     Reassignment,
-    TopicInfo,
     TopicPartition,
 )
 from replication.model.state_changes import StateChange
 from tests.support import reassigning
+from tests.support.topics import described
 
 Order: TypeAlias = events.WriteStates | events.WriteReassignment | events.SendStopReplica
 
@@ -57,7 +58,7 @@ class Cluster:
         self.state = Controller(broker=0)
         self.limits = ControllerSettings(leader_imbalance_check_interval_seconds=10)
         self.brokers: dict[int, BrokerInfo] = {}
-        self.topics: dict[str, TopicInfo] = {}
+        self.topics: dict[str, TopicDescription] = {}
         self.stored: dict[TopicPartition, LeaderAndIsr] = {}
         self.controller_epoch = 0
         self.next_broker_epoch = 1
@@ -113,10 +114,10 @@ class Cluster:
         rows = [word for word in words if "=" not in word]
         partitions = {n: tuple(int(b) for b in row.split(":")) for n, row in enumerate(rows)}
         named = [word.removeprefix("id=") for word in words if word.startswith("id=")]
-        topic_id = None if named == ["none"] else named[0] if named else f"{name}@1"
+        topic_id = "" if named == ["none"] else named[0] if named else f"{name}@1"
         if name in self.topics:
             self.stored = {tp: state for tp, state in self.stored.items() if tp.topic != name}
-        self.topics[name] = TopicInfo(partitions, topic_id, "unclean=yes" in words)
+        self.topics[name] = described(partitions, topic_id, name=name, unclean="unclean=yes" in words)
         self._post(events.TopicsChanged(dict(self.topics)))
 
     def do_isr(self, word: str, members: str) -> None:
@@ -190,7 +191,7 @@ class Cluster:
 
     def do_replicas(self) -> None:
         for name, topic in sorted(self.topics.items()):
-            for number, replicas in topic.partitions.items():
+            for number, replicas in topic.replicas.items():
                 tp = TopicPartition(name, number)
                 plan = f", to be {row(self.plans[tp].target)}" if tp in self.plans else ""
                 self.out.append(f"{tp} on {row(replicas)}{plan}: {written(self.stored[tp])}")
@@ -274,7 +275,7 @@ class Cluster:
                 self.deletions = [name for name in self.deletions if name != topic]
             case events.MakeTopicId(topic):
                 self.out.append(f"topic id of {topic} made")
-                self.topics[topic] = replace(self.topics[topic], id=f"{topic}@1")
+                self.topics[topic] = replace(self.topics[topic], topic_id=f"{topic}@1")
                 self._post(events.TopicsChanged(dict(self.topics)))
             case events.Resign():
                 self.out.append("resigns")

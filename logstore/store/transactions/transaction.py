@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from logstore.errors import PylogError, TransactionAbortedError
 from logstore.records.batch import ProducerStamp, sequence_after
-from logstore.store.catalog import TopicInfo
+from logstore.store.description import TopicDescription
 from logstore.store.transactions.state import Content, Partition, Producer, TransactionAttempt
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Transaction:
         """Producer id and epoch; None before the first append."""
         return self._attempt.producer if self._attempt.producer_id >= 0 else None
 
-    def enlist(self, info: TopicInfo, parts: Sequence[Part]) -> Sequence[Part]:
+    def enlist(self, info: TopicDescription, parts: Sequence[Part]) -> Sequence[Part]:
         """Register these partitions durably before rows are appended there; return those to write, none in a replay.
 
         `wrote` follows: an append that fails between leaves a transaction that can only be aborted.
@@ -89,7 +89,7 @@ class Transaction:
         self._broken = "an append of it failed"
         return () if self.is_replay else parts
 
-    def wrote(self, info: TopicInfo, rows: Rows) -> None:
+    def wrote(self, info: TopicDescription, rows: Rows) -> None:
         self._broken = ""
         digest = rows.digest(info.name) if self._kept else 0  # a batch that nobody can repeat needs none
         self._content += Content(rows=rows.count, digest=digest)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from logstore.errors import InvalidTopicError, PylogError
-from logstore.store.catalog import check_topic_name
+from logstore.store.description import check_topic_name
 from replication.broker.handlers.operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 from logstore.config import INT32_MAX, Listed, LogConfig, format_value
 from logstore.errors import PylogError
-from logstore.store.catalog import check_topic_name
+from logstore.store.description import check_topic_name
 from replication.config.broker import BrokerConfig
 from replication.config.live import DEFAULT, LIVE, OF_CLUSTER, Given, LiveSettings, NotLiveError, Source
 from replication.coordination import nodes, topics

@@ -30,7 +30,7 @@ def begin(draft: WorkingState, topics: Iterable[str]) -> None:
             draft.also(Unmark(name))
         elif not draft.limits.delete_topic_enable:
             continue
-        elif any(tp.topic == name for tp in draft.moves) or not draft.topics[name].partitions:
+        elif any(tp.topic == name for tp in draft.moves) or not draft.topics[name].replicas:
             draft.delayed_deletions.add(name)
         elif name not in draft.deletions:
             draft.delayed_deletions.discard(name)
@@ -85,7 +85,7 @@ def replicas_deleted(draft: WorkingState, event: ReplicasDeleted) -> None:
 def nodes_deleted(draft: WorkingState, event: TopicNodesDeleted) -> None:
     """Forget the topic, unless another one of its name was created since."""
     found = draft.topics.get(event.topic)
-    if found is not None and found.id == event.topic_id:
+    if found is not None and found.topic_id == event.topic_id:
         forget(draft, event.topic)
 
 
@@ -106,7 +106,7 @@ def forget(draft: WorkingState, topic: str) -> None:
 
 def partitions_of(draft: WorkingState, topic: str) -> list[TopicPartition]:
     found = draft.topics.get(topic)
-    return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
+    return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.replicas)]
 
 
 def _stop_replicas(draft: WorkingState, tp: TopicPartition) -> None:
@@ -127,6 +127,6 @@ def _maybe_finish(draft: WorkingState, topic: str) -> None:
     for tp in tps:
         draft.move_partition(tp, PartitionState.OFFLINE)
         draft.move_partition(tp, PartitionState.NON_EXISTENT)
-    topic_id = draft.topics[topic].id
-    assert topic_id is not None, f"{topic}: its replicas were deleted by its id"
+    topic_id = draft.topics[topic].topic_id
+    assert topic_id, f"{topic}: its replicas were deleted by its id"
     draft.also(DeleteTopicNodes(topic, topic_id))

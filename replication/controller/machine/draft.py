@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from logstore.store.description import TopicDescription
 from replication.controller.machine.assignment import Choice, ElectionError
 from replication.controller.machine.events import (
     Effect,
@@ -38,11 +39,12 @@ from replication.model.cluster import (
     LeaderAndIsrPartitionState,
     Offline,
     Replica,
-    TopicInfo,
     TopicPartition,
 )
 from replication.model.edit import freeze, thaw
 from replication.model.state_changes import ControllerLines, StateChange
+
+UNCLEAN = "unclean.leader.election.enable"
 
 
 class WorkingState:
@@ -51,7 +53,7 @@ class WorkingState:
     is_active: bool
     brokers: dict[BrokerId, BrokerInfo]
     offline: dict[BrokerId, Offline]
-    topics: dict[str, TopicInfo]
+    topics: dict[str, TopicDescription]
     leadership: dict[TopicPartition, LeaderAndIsr]
     partition_states: dict[TopicPartition, PartitionState]
     replica_states: dict[Replica, ReplicaState]
@@ -93,7 +95,7 @@ class WorkingState:
 
     def partitions(self) -> Iterable[tuple[TopicPartition, Assignment]]:
         for name, topic in self.topics.items():
-            for number, replicas in topic.partitions.items():
+            for number, replicas in topic.replicas.items():
                 yield TopicPartition(name, number), replicas
 
     def partitions_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
@@ -101,7 +103,12 @@ class WorkingState:
 
     def replicas_of(self, tp: TopicPartition) -> Assignment:
         topic = self.topics.get(tp.topic)
-        return () if topic is None else topic.partitions.get(tp.partition, ())
+        return () if topic is None else topic.replicas.get(tp.partition, ())
+
+    def is_unclean(self, topic: str) -> bool:
+        """Return whether the topic may elect a leader outside its ISR; without a setting of its own, as brokers may."""
+        own = self.topics[topic].overrides.get(UNCLEAN)
+        return self.limits.unclean_leader_election_enable if own is None else own.lower() == "true"
 
     def offline_of(self, tp: TopicPartition) -> frozenset[BrokerId]:
         return frozenset(broker for broker, offline in self.offline.items() if offline.reason(tp) is not None)
@@ -119,7 +126,7 @@ class WorkingState:
 
     def assign(self, tp: TopicPartition, replicas: Assignment) -> None:
         topic = self.topics[tp.topic]
-        self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
+        self.topics[tp.topic] = topic.assigned({**topic.replicas, tp.partition: replicas})
 
     def elect(
         self,
@@ -211,8 +218,8 @@ class WorkingState:
 
     def tell_to_stop(self, tp: TopicPartition, broker: BrokerId, *, delete: bool, leader_epoch: int = NO_EPOCH) -> None:
         """Tell a broker to stop a replica, and with `delete` to delete it; `leader_epoch` as in `Stop`."""
-        topic_id = self.topics[tp.topic].id
-        if broker in self.brokers and topic_id is not None:
+        topic_id = self.topics[tp.topic].topic_id
+        if broker in self.brokers and topic_id:
             self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
 
     def _described(
@@ -220,7 +227,7 @@ class WorkingState:
     ) -> LeaderAndIsrPartitionState:
         replicas, gone = self.replicas_of(tp), self.offline_of(tp)
         offline = tuple(broker for broker in replicas if broker in gone)
-        return LeaderAndIsrPartitionState(tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline)
+        return LeaderAndIsrPartitionState(tp, self.topics[tp.topic].topic_id, state, replicas, is_new, offline)
 
     def _requests(self) -> Iterable[Effect]:
         for broker, told in sorted(self._leadership_for.items()):

@@ -31,7 +31,7 @@ from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr, Replica
 def drive(draft: WorkingState, tp: TopicPartition) -> None:
     """Propose the next write for a partition, or settle it if there is none."""
     topic = draft.topics.get(tp.topic)
-    if tp in draft.pending or topic is None or topic.id is None or tp.topic in draft.deletions:
+    if tp in draft.pending or topic is None or not topic.topic_id or tp.topic in draft.deletions:
         return
     reassignment.proceed(draft, tp)
     current = draft.leadership.get(tp)
@@ -153,7 +153,7 @@ def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> t
         if any(broker in candidates for broker in current.isr):
             choice = elect_offline(current, replicas, candidates, unclean=False)
             return choice, choice.leader in suspects
-    unclean = draft.topics[tp.topic].unclean_leader_election or tp in draft.unclean
+    unclean = draft.is_unclean(tp.topic) or tp in draft.unclean
     rest = replace(current, isr=tuple(broker for broker in current.isr if broker in kept))
     candidates = able if not unclean or able.intersection(replicas) else present
     choice = elect_offline(rest, replicas, candidates, unclean=unclean)
@@ -171,7 +171,7 @@ def can_change(draft: WorkingState, tp: TopicPartition) -> bool:
 
 
 def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
-    if draft.topics[tp.topic].unclean_leader_election:
+    if draft.is_unclean(tp.topic):
         return ()
     gone = draft.removals.get(tp, frozenset())
     suspects = {b for b in gone if b in draft.brokers and draft.brokers[b].lost_writes}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from logstore.store.description import TopicDescription
 from replication.model.cluster import (
     Assignment,
     BrokerId,
@@ -19,7 +20,6 @@ from replication.model.cluster import (
     Reassignment,
     ReassignmentWrite,
     ReassignmentWritten,
-    TopicInfo,
     TopicPartition,
     WriteResult,
 )
@@ -75,7 +75,7 @@ class OfflineReplicasChanged:
 class TopicsChanged:
     """All topics in the tree. The replicas of partitions that are already known are not taken from here."""
 
-    topics: dict[str, TopicInfo]
+    topics: dict[str, TopicDescription]
 
 
 @dataclass(frozen=True, slots=True)

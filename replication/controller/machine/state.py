@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from logstore.store.description import TopicDescription
 from replication.controller.machine.events import StateWrite
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import (
@@ -15,7 +16,6 @@ from replication.model.cluster import (
     Offline,
     Reassignment,
     Replica,
-    TopicInfo,
     TopicPartition,
 )
 
@@ -26,6 +26,7 @@ class ControllerSettings:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10
+    unclean_leader_election_enable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Controller:
     is_active: bool = False
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
     offline: Mapping[BrokerId, Offline] = field(default_factory=dict)
-    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicDescription] = field(default_factory=dict)
     leadership: Mapping[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     partition_states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: Mapping[Replica, ReplicaState] = field(default_factory=dict)
@@ -98,6 +99,6 @@ class Controller:
         return [
             TopicPartition(name, number)
             for name, topic in rows
-            for number, replicas in topic.partitions.items()
+            for number, replicas in topic.replicas.items()
             if not doubtful.isdisjoint(replicas)
         ]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
+from logstore.store.description import TopicDescription
 from replication.controller.machine import deletion, events, reassignment, rebalance
 from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.elections import (
@@ -39,7 +40,6 @@ from replication.model.cluster import (
     Offline,
     ReassignmentWritten,
     Replica,
-    TopicInfo,
     TopicPartition,
     WriteResult,
 )
@@ -282,24 +282,24 @@ def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
 # -------------------------------------------------------------------- topics
 
 
-def _topics_changed(draft: WorkingState, topics: dict[str, TopicInfo]) -> None:
+def _topics_changed(draft: WorkingState, topics: dict[str, TopicDescription]) -> None:
     for tp in _note_topics(draft, topics):
         drive(draft, tp)
     _begin_delayed_deletions(draft)
 
 
-def _note_topics(draft: WorkingState, topics: dict[str, TopicInfo]) -> list[TopicPartition]:
+def _note_topics(draft: WorkingState, topics: dict[str, TopicDescription]) -> list[TopicPartition]:
     for name in sorted(draft.topics.keys() - topics.keys()):
         deletion.forget(draft, name)
     for name, topic in sorted(topics.items()):
         known = draft.topics.get(name)
-        if known is not None and known.id is not None and topic.id != known.id:
+        if known is not None and known.topic_id and topic.topic_id != known.topic_id:
             deletion.forget(draft, name)  # deleted and recreated
             known = None
-        if topic.id is None:
+        if not topic.topic_id:
             draft.also(events.MakeTopicId(name))
-        kept = {} if known is None else known.partitions
-        draft.topics[name] = TopicInfo({**topic.partitions, **kept}, topic.id, topic.unclean_leader_election)
+        kept = {} if known is None else known.replicas
+        draft.topics[name] = topic.assigned({**topic.replicas, **kept})
         for tp in deletion.partitions_of(draft, name):
             if tp.partition not in kept:
                 _add_partition(draft, tp)

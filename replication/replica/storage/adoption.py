@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from logstore.env import Env
 from logstore.errors import TopicExistsError
-from logstore.store.catalog import TopicInfo, new_topic_id
+from logstore.store.description import TopicDescription, new_topic_id
 from logstore.store.log_dir import DirectoryOwner, LogDir
 from logstore.store.recovery import take_over
 from logstore.store.store import LogStore
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 RETENTION_MS = "retention.ms"  # the only setting whose default differs in a broker
 
 
-async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Sequence[TopicInfo]:
+async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Sequence[TopicDescription]:
     """Make the directory this broker's if it has no owner yet; return the topics that it brought.
 
     Raises: NotAStoreError: it belongs to another broker or cluster; TopicExistsError: the cluster has another topic
@@ -44,7 +44,7 @@ async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Seque
     return ()
 
 
-def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicInfo]:
+def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicDescription]:
     """Return the topics, after recovering from the last crash and ending every transaction."""
     store = LogStore(log_dir, env)
     if not store.topics():
@@ -53,7 +53,7 @@ def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicInfo]:
     return store.topics()
 
 
-async def _adopt(tree: Tree, topic: TopicInfo, broker: BrokerId) -> None:
+async def _adopt(tree: Tree, topic: TopicDescription, broker: BrokerId) -> None:
     settings = {RETENTION_MS: str(topic.config.retention_ms), **topic.overrides}
     try:
         await topics.create_topic(
@@ -61,6 +61,6 @@ async def _adopt(tree: Tree, topic: TopicInfo, broker: BrokerId) -> None:
         )
     except TopicExistsError:
         known = (await cluster.read_topics(tree)).get(topic.name)
-        if known is None or known.id != topic.topic_id:
+        if known is None or known.topic_id != topic.topic_id:
             raise
     logger.info("broker=%d topic=%s id=%s partitions=%d adopted", broker, topic.name, topic.topic_id, topic.partitions)

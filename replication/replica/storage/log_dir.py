@@ -36,7 +36,8 @@ from logstore.log.log import Log
 from logstore.log.segments.directory import create, topic_id_of
 from logstore.log.segments.names import DELETED_PARTITION, PARTITION, deleted_partition
 from logstore.log.soundness import SetAside
-from logstore.store.catalog import Catalog, new_topic_id
+from logstore.store.catalog import Catalog
+from logstore.store.description import new_topic_id
 from logstore.store.log_dir import BROKER, LogDir, owner_of
 from logstore.store.topics import remove_partition
 from replication.config.broker import BrokerConfig

@@ -28,8 +28,9 @@ from replication.coordination.registration import (
 )
 from replication.coordination.topics import create_topic, find_missing, is_marked_deleted, mark_deleted
 from replication.coordination.tree import CoordinationError, SessionEvent
-from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicInfo, TopicPartition
+from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicPartition
 from replication.model.features import Finalized, Levels
+from tests.support.topics import described
 from tests.support.trees import Seen, on_loop
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -265,7 +266,7 @@ async def test_a_new_controller_reads_the_whole_cluster(room):
     await tree.create(f"{nodes.DELETED_TOPICS}/gone")
     await tree.create(nodes.ELECTION, nodes.encode_election(Election((T1,), is_unclean=True)))
     cluster = await read_cluster(tree)
-    assert cluster.topics == {"t": TopicInfo({0: (1, 2), 1: (2, 1)}, "first", unclean_leader_election=True)}
+    assert cluster.topics == {"t": described({0: (1, 2), 1: (2, 1)}, "first", unclean=True)}
     assert cluster.leadership == {T0: outcome.stored}
     assert (cluster.brokers, cluster.deletions) == ({}, ("gone",))
     assert cluster.election == Election((T1,), is_unclean=True)
@@ -285,7 +286,7 @@ async def test_every_store_takes_the_steps_that_create_and_delete_a_topic(room):
         assert not await is_marked_deleted(tree, "t")
         await mark_deleted(tree, "t", life)
         assert (await unmark(tree, term, "t"), await is_marked_deleted(tree, "t")) == (False, True)
-        assert (await read_cluster(tree)).topics == {"t": TopicInfo({0: (1,)}, life)}
+        assert (await read_cluster(tree)).topics == {"t": described({0: (1,)}, life)}
         await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1,), 1))])
         assert await find_missing(tree, ["t", "u"]) == {"u"}
         await delete_topic_nodes(tree, term, "t", life)

@@ -32,7 +32,7 @@ async def refusals(*placing):
 
 async def counts(tree):
     found = await read_topics(tree)
-    return Counter(broker for t in found.values() for replicas in t.partitions.values() for broker in replicas)
+    return Counter(broker for t in found.values() for replicas in t.replicas.values() for broker in replicas)
 
 
 @on_loop

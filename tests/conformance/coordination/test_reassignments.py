@@ -25,7 +25,7 @@ async def plans(tree):
 
 
 async def replicas(tree, tp=T0):
-    return (await read_cluster(tree)).topics[tp.topic].partitions[tp.partition]
+    return (await read_cluster(tree)).topics[tp.topic].replicas[tp.partition]
 
 
 @on_loop

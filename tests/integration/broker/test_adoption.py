@@ -26,8 +26,8 @@ def read(store):
 async def led(site, broker):
     """What a controller makes of the topics that it finds."""
     found = (await cluster.read_topics(site.tree))["orders"]
-    assert found.partitions == {0: (1,), 1: (1,), 2: (1,)}
-    site.topic_ids["orders"], site.replicas[T1] = found.id, (1,)
+    assert found.replicas == {0: (1,), 1: (1,), 2: (1,)}
+    site.topic_ids["orders"], site.replicas[T1] = found.topic_id, (1,)
     await site.tree.create("/brokers/topics/orders/partitions")
     await site.tree.create("/brokers/topics/orders/partitions/1")
     await site.tree.create("/brokers/topics/orders/partitions/1/state")
@@ -46,7 +46,7 @@ async def test_what_the_library_wrote_is_served_and_what_clients_wrote_is_read_b
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
         found = await led(site, one)
-        assert found.id == topic.topic_id
+        assert found.topic_id == topic.topic_id
         config = one.replicas.partitions()[T1].replica.config
         assert (config.segment_bytes, config.retention_ms) == (1000, -1)  # what was kept for ever still is
         fetched = await one.consume(tp=T1)
@@ -61,7 +61,7 @@ async def test_what_the_library_wrote_is_served_and_what_clients_wrote_is_read_b
             with pytest.raises(ReadOnlyStoreError, match="broker 1's"):
                 store.append("orders", rows(b"e"))
         await one.start()  # it adopts once only
-        assert (await cluster.read_topics(site.tree))["orders"].id == topic.topic_id
+        assert (await cluster.read_topics(site.tree))["orders"].topic_id == topic.topic_id
 
 
 @on_loop

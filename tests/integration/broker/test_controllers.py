@@ -4,9 +4,11 @@ import sqlite3
 from contextlib import contextmanager
 
 from replication.controller.machine import events
+from replication.controller.machine.draft import UNCLEAN
 from replication.coordination import nodes, topics
+from replication.coordination.tree import Create, ensure_path
 from replication.errors import ErrorCode
-from replication.model.cluster import Election, TopicPartition
+from replication.model.cluster import NO_LEADER, Election, LeaderAndIsr, TopicPartition
 from tests.integration.broker.test_offline import brokers, is_led, made, produce
 from tests.support.inside import tree_of
 from tests.support.site import T0, on_loop, until
@@ -112,3 +114,18 @@ async def test_what_one_controller_was_asked_to_elect_the_next_one_elects(tmp_pa
         assert running[2].controller.is_active
         node = await tree.get(nodes.ELECTION)
         await until(lambda: node is None or not running[2].controller.state.has_election_node)
+
+
+@on_loop
+async def test_the_default_of_brokers_for_unclean_elections_counts_from_the_moment_it_is_set(tmp_path):
+    async with brokers(tmp_path, 1) as running:
+        tree, leader = tree_of(running[1]), running[1].replicas.metadata.leader
+        clean = LeaderAndIsr(9, 3, (9,), 1)
+        state = [Create(path) for path in (nodes.partitions_path(P0.topic), nodes.partition_path(P0))]
+        state.append(Create(nodes.state_path(P0), nodes.encode_state(clean)))
+        await topics.create_topic(tree, P0.topic, "j" * 21 + "A", {0: (1, 9)}, {}, *state)
+        await until(lambda: leader(*P0) == NO_LEADER)
+        of_all = nodes.broker_config_path("")
+        await ensure_path(tree, of_all)
+        await topics.change_config(tree, of_all, lambda known: {**known, UNCLEAN: "true"})
+        await until(lambda: leader(*P0) == 1)

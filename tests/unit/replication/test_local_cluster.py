@@ -19,10 +19,11 @@ from replication.local_cluster import (
     LocalCluster,
     LocalClusterError,
 )
-from replication.model.cluster import BrokerInfo, ClusterState, LeaderAndIsr, TopicInfo, TopicPartition
+from replication.model.cluster import BrokerInfo, ClusterState, LeaderAndIsr, TopicPartition
 from replication.replica.storage.log_dir import check_directory
 from tests.conftest import BROKERS
 from tests.support.inside import brokers_of
+from tests.support.topics import described
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_what_lacks_a_leader_or_a_replica_in_sync_is_counted_by_who_is_up(tmp_pa
     states = [(1, (1,)), (3, (3,)), (1, (1,)), (-1, (2,)), (1, (1, 2))]  # leader and ISR
     found = ClusterState(
         brokers={broker: BrokerInfo(broker, 9) for broker in (1, 2)},
-        topics={"t": TopicInfo(id="x", partitions={0: (1, 2), 1: (2, 3), 2: (1,), 3: (2,), 4: (1, 2)})},
+        topics={"t": described({0: (1, 2), 1: (2, 3), 2: (1,), 3: (2,), 4: (1, 2)}, "x")},
         leadership={TopicPartition("t", n): LeaderAndIsr(leader, 5, isr, 1) for n, (leader, isr) in enumerate(states)},
     )
     made = LocalCluster(2, tmp_path)

@@ -113,10 +113,10 @@ def test_what_is_asked_for_is_begun_listed_and_taken_back(tmp_path):
             assert plans == {TP: Reassignment((2,), (1,))}
             assert await codes(handlers, {TP: None}) == {TP: ErrorCode.NONE}
             await here.until(lambda: is_idle(here.tree))
-            assert (await cluster.read_topics(here.tree))["t"].partitions == {0: (1,)}
+            assert (await cluster.read_topics(here.tree))["t"].replicas == {0: (1,)}
 
     def replicas(here):
-        return here.loop.state.topics["t"].partitions[0]
+        return here.loop.state.topics["t"].replicas[0]
 
     async def is_idle(tree):
         return not await cluster.read_reassignments(tree)

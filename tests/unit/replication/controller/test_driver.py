@@ -156,7 +156,7 @@ def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_
             await asyncio.sleep(3 * RETRY_S)
             await here.until(here.state)
             await here.until(lambda: _true(TP in here.loop.state.leadership))
-            assert (await cluster.read_topics(here.tree))["t"].id == "j" * 21 + "A"
+            assert (await cluster.read_topics(here.tree))["t"].topic_id == "j" * 21 + "A"
 
     asyncio.run(check())
 
@@ -202,7 +202,7 @@ def test_a_topic_that_is_made_again_during_a_look_at_the_marks_is_not_deleted(tm
             await here.until(lambda: _true(here.loop.state.topics.keys() == {"t"}))
             await here.until(here.state)
             assert not here.loop.state.deletions
-            assert (await cluster.read_topics(here.tree))["t"].id == "j" * 21 + "A"
+            assert (await cluster.read_topics(here.tree))["t"].topic_id == "j" * 21 + "A"
 
     asyncio.run(check())
 
@@ -391,7 +391,7 @@ def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_
             await here.tree.set(nodes.REASSIGNMENT, nodes.encode_reassignment({TP: Reassignment((2,))}))
             await here.until(lambda: _is_gone(here.tree, nodes.REASSIGNMENT))
             assert wrapped[0].lost == 2  # begun, and ended
-            assert (await cluster.read_topics(here.tree))["t"].partitions == {0: (2,)}
+            assert (await cluster.read_topics(here.tree))["t"].replicas == {0: (2,)}
             state = await here.state()
             assert (state.leader, state.isr, state.controller_epoch) == (2, (2,), 1)
             stops = [request for key, request in here.asked if key is ApiKey.STOP_REPLICA]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from replication.controller.machine import events
+from replication.controller.machine.draft import UNCLEAN
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.machine.transitions import PARTITION_ENTERED_FROM, REPLICA_ENTERED_FROM
@@ -21,10 +22,10 @@ from replication.model.cluster import (
     Reassignment,
     ReassignmentWrite,
     ReassignmentWritten,
-    TopicInfo,
     TopicPartition,
 )
 from tests.support import reassigning
+from tests.support.topics import described
 
 LIMITS = ControllerSettings(leader_imbalance_check_interval_seconds=1)
 ALL = (1, 2, 3, 4)
@@ -41,7 +42,7 @@ class World:
         self.live = {b: BrokerInfo(b, b) for b in ALL}
         self.next_epoch = 10
         self.stored: dict[TopicPartition, LeaderAndIsr] = {}
-        self.topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", unclean)}
+        self.topics = {"t": described({0: (1, 2, 3)}, "t@1", unclean=unclean)}
         self.deletions: list[str] = []
         self.offline: dict[int, Offline] = {}
         self.orders: list[events.WriteStates | events.WriteReassignment] = []
@@ -106,7 +107,7 @@ class World:
 
     def leaves(self, tp: TopicPartition, broker: int) -> bool:
         move = self.state.moves[tp]
-        return move.is_leaving and broker not in self.state.topics[tp.topic].partitions[tp.partition]
+        return move.is_leaving and broker not in self.state.topics[tp.topic].replicas[tp.partition]
 
     def is_offline(self, tp: TopicPartition, broker: int) -> bool:
         return broker in self.state.offline and self.state.offline[broker].reason(tp) is not None
@@ -266,7 +267,7 @@ def act(world: World, action) -> None:
 def ask(world: World, action) -> None:
     match action:
         case ("create", row):
-            world.topics.setdefault("u", TopicInfo({0: row}, "u@1", world.unclean))
+            world.topics.setdefault("u", described({0: row}, "u@1", name="u", unclean=world.unclean))
             world.post(events.TopicsChanged(dict(world.topics)))
         case ("delete",):
             world.deletions.append("u")
@@ -376,7 +377,7 @@ def test_whatever_happens_the_laws_hold_and_in_the_end_everything_is_led(actions
     assert not world.plans
     assert not world.state.moves
     for tp, target in wanted.items():
-        assert tp.topic not in world.topics or world.topics[tp.topic].partitions[tp.partition] == target
+        assert tp.topic not in world.topics or world.topics[tp.topic].replicas[tp.partition] == target
     assert world.state.topics == world.topics
     for tp, state in world.stored.items():
         assert state.leader in world.live, tp
@@ -421,7 +422,7 @@ def told_of(effects):
 def in_the_middle_of_a_write(isr, leader, live, then):
     """A controller that reads this state, writes what comes of it, and hears of `then` before of the outcome."""
     brokers = {info.id: info for info in live}
-    topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", False)}
+    topics = {"t": described({0: (1, 2, 3)}, "t@1")}
     stored = LeaderAndIsr(leader, 4, isr, 1, 9)
     state, _ = step(Controller(broker=3), events.Elected(2), LIMITS)
     state, effects = step(state, events.ContextLoaded(events.ClusterState(brokers, topics, {T0: stored}), 0), LIMITS)
@@ -467,7 +468,7 @@ def test_who_comes_back_without_its_data_while_nobody_leads_is_not_waited_for():
 def test_a_leader_without_its_data_leads_no_more_once_it_shows_that_another_member_has_them():
     """(R10) It led alone, and wrote that broker 1 is in sync, too, just before it lost its writes."""
     one, three = BrokerInfo(1, 1), BrokerInfo(3, 13, lost_writes=True)
-    topics = {"t": TopicInfo({0: (3, 1)}, "t@1", False)}
+    topics = {"t": described({0: (3, 1)}, "t@1")}
     alone, both = LeaderAndIsr(3, 4, (3,), 1, 7), LeaderAndIsr(3, 4, (3, 1), 1, 8)
     state, _ = step(Controller(broker=1), events.Elected(2), LIMITS)
     cluster = events.ClusterState({1: one, 3: BrokerInfo(3, 3)}, topics, {T0: alone})
@@ -482,7 +483,7 @@ def test_a_leader_without_its_data_leads_no_more_once_it_shows_that_another_memb
 def admitted_before_it_lost_writes():
     """The leader has admitted broker 3 before that lost power; the controller learns both now."""
     brokers = {b: BrokerInfo(b, b) for b in (1, 2)}
-    topics = {"t": TopicInfo({0: (2, 3, 1)}, "t@1", False)}
+    topics = {"t": described({0: (2, 3, 1)}, "t@1")}
     known, stored = LeaderAndIsr(2, 4, (2, 1), 1, 8), LeaderAndIsr(2, 4, (2, 1, 3), 1, 9)
     state, _ = step(Controller(broker=1), events.Elected(2), LIMITS)
     cluster = events.ClusterState({**brokers, 3: BrokerInfo(3, 3)}, topics, {T0: known})
@@ -517,10 +518,22 @@ def test_who_lost_its_writes_joins_again_once_and_stays():
     assert state.leadership[T0] == joined
 
 
+@pytest.mark.parametrize(
+    ("own", "default", "led"), [(None, False, -1), (None, True, 2), ("True", False, 2), ("false", True, -1)]
+)
+def test_a_topic_elects_outside_its_isr_if_it_says_so_and_as_brokers_say_if_it_says_nothing(own, default, led):
+    topic = replace(described({0: (1, 2)}, "t@1"), overrides={} if own is None else {UNCLEAN: own})
+    cluster = events.ClusterState({2: BrokerInfo(2, 2)}, {"t": topic}, {T0: LeaderAndIsr(1, 4, (1,), 1, 9)})
+    limits = ControllerSettings(unclean_leader_election_enable=default)
+    state, _ = step(Controller(broker=2), events.Elected(2), limits)
+    _, effects = step(state, events.ContextLoaded(cluster, 0), limits)
+    assert next_write(effects).state.leader == led
+
+
 def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_says():
     """The news of the next reassignment overtakes the outcome of the write that ended the former one."""
     brokers = {b: BrokerInfo(b, b) for b in ALL}
-    topics = {"t": TopicInfo({0: (1, 2)}, "t@1", False)}
+    topics = {"t": described({0: (1, 2)}, "t@1")}
     plans = {T0: Reassignment((2,), (1, 2))}
     cluster = events.ClusterState(brokers, topics, {T0: LeaderAndIsr(2, 4, (2, 1), 1, 9)}, reassignments=plans)
     state, _ = step(Controller(broker=3), events.Elected(2), LIMITS)
@@ -533,7 +546,7 @@ def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_say
     again = {T0: Reassignment((3,))}
     state, _ = step(state, events.ReassignmentsRequested(again), LIMITS)
     state, _ = step(state, ReassignmentWritten(T0, True, None, (2,)), LIMITS)
-    assert state.topics["t"].partitions == {0: (2,)}
+    assert state.topics["t"].replicas == {0: (2,)}
     assert [replica.broker for replica in state.replica_states] == [2]
     state, effects = step(state, events.ReassignmentsRequested(again), LIMITS)
     (begin,) = [effect for effect in effects if isinstance(effect, events.WriteReassignment)]

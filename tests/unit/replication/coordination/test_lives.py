@@ -147,7 +147,7 @@ def test_nothing_of_a_topic_is_found_with_a_later_one_of_its_name(writer):
 
 def check_read(found):
     for topic in found.values():
-        assert (topic.id, topic.partitions) in ((OLD, OF_OLD), (NEW, OF_NEW)), found
+        assert (topic.topic_id, topic.replicas) in ((OLD, OF_OLD), (NEW, OF_NEW)), found
 
 
 def test_a_read_of_topics_gives_each_as_it_was_in_one_life():
@@ -165,7 +165,7 @@ def test_a_read_of_topics_gives_each_as_it_was_in_one_life():
     seen = set()
     for _, found in orders(make, SOME):
         check_read(found)
-        seen.add(found["t"].id if found else None)
+        seen.add(found["t"].topic_id if found else None)
     assert {None, OLD} <= seen <= {None, OLD, NEW}
 
 
@@ -182,7 +182,7 @@ def test_an_id_without_a_topic_is_cleaned_and_keeps_no_name():
     for results in orders(make, SOME):
         assert not any(isinstance(result, Exception) for result in results)
         sites[-1].check()
-        assert run(sites[-1].read())["t"].id == NEW
+        assert run(sites[-1].read())["t"].topic_id == NEW
     alone = Site(has_topic=False)
     alone.tree.table.apply([Create(nodes.topic_id_path("t"), OLD.encode())], 1)
     assert run(alone.clean()) == ("t",)
@@ -235,7 +235,7 @@ def test_a_deletion_by_id_does_not_delete_a_later_topic_of_that_name():
     run(topics.mark_deleted(site.tree, "t", OLD))
     run(lives.delete_topic_nodes(site.tree, TERM, "t", OLD))
     site.check()
-    assert run(site.read())["t"].id == NEW
+    assert run(site.read())["t"].topic_id == NEW
     run(topics.mark_deleted(site.tree, "t"))
     assert run(topics.is_marked_deleted(site.tree, "t"))
     assert run(lives.unmark(site.tree, TERM, "t")) is False

@@ -8,7 +8,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.env import SETTLED_NS, Env, OsFiles
-from logstore.store.catalog import new_topic_id
+from logstore.store.description import new_topic_id
 from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
 from replication.replica.storage import clean_stop

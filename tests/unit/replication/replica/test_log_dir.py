@@ -7,7 +7,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.env import Env, OsFiles
 from logstore.errors import CorruptLogError
-from logstore.store.catalog import new_topic_id
+from logstore.store.description import new_topic_id
 from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.log_dir import BOOT, HIGH_WATERMARKS, ReplicaLogDir

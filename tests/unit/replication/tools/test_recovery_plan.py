@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.model.cluster import ClusterState, LeaderAndIsr, Reassignment, TopicInfo, TopicPartition
+from replication.model.cluster import ClusterState, LeaderAndIsr, Reassignment, TopicPartition
 from replication.tools.recovery_plan import STEP, FoundReplica, agreed_end, plan
+from tests.support.topics import described
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -16,7 +17,7 @@ def replica(*epochs, end=0, topic_id="id", hw=0, damage=""):
 def copy(state=None, *, replicas=(1, 2, 3), topic_id="id", partitions=1, **more):
     states = {} if state is None else {T0: state}
     return ClusterState(
-        topics={"t": TopicInfo(dict.fromkeys(range(partitions), replicas), topic_id, False)},
+        topics={"t": described(dict.fromkeys(range(partitions), replicas), topic_id)},
         leadership=states,
         **more,
     )
