@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.repeats import times
 
-SECONDS = times(2, 12, "PYLOG_PROCESSES_SECONDS")
+SECONDS = times(1, 12, "PYLOG_PROCESSES_SECONDS")
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 
 

@@ -173,6 +173,7 @@ def test_pushed_filters_give_the_same_rows(orders, read, pushdown):
 
 
 @pytest.mark.directory  # its files
+@only_long("jobs of Spark")
 def test_pushed_filters_leave_partitions_unread(orders, read, pushdown):
     """A damaged partition is harmless to a query that does not read it, and to no other."""
     path = Path(orders.path, "orders-1", "00000000000000000000.log")

@@ -319,6 +319,7 @@ def test_an_older_batch_than_the_last_is_refused(copy, topics):
     assert len(seen(topics)) == 16
 
 
+@only_long("queries of its own")
 def test_a_batch_over_several_topics_is_one(copy, topics):
     topics.create("other")
     topics.append("in", [f"{n}" for n in range(6)])

@@ -169,6 +169,7 @@ def test_few_rows_wait_for_more(topics, query):
     running.stop()
 
 
+@only_long("queries of its own")
 def test_lost_records_end_the_query_and_are_named(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 3))

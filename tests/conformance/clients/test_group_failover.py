@@ -121,7 +121,6 @@ class Asker(threading.Thread):
         self.consumer.close()
 
 
-@only_long("brokers that are killed")
 def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
     """(R28) Nobody is told an older offset, or none, while coordinators are killed, stopped, paused, and load."""
     group = "committer"
@@ -189,6 +188,7 @@ def test_a_member_whose_coordinator_moves_just_when_it_asks_for_its_offsets_read
     assert (len(moved), errors, set(found)) == (1, [], {b"%d" % number for number in range(PARTITIONS)})
 
 
+@only_long("clients of every kind")
 def test_members_of_all_clients_outlive_their_coordinator(cluster, topic):
     """Killed, then another one stopped in good order: nothing is missed, and all partitions are read at the end."""
     group = "survivors"
