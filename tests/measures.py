@@ -8,9 +8,9 @@ Functions of a Produce: a real broker takes one request of one batch with acks=a
 that is on the stack whenever the request is handed on: to the file, to a thread, to the loop, to a future or to the
 socket. `down` is until the write to the .log file, `back` adds those from there to the socket.
 
-Drivers are the modules of `replication` that import a machine (a package `machine`). A simulated run reaches a driver
-if it calls a function of it. A test uses a private name of the product if it imports it, reads or sets it as an
-attribute of something other than `self`, or names it in a text (for monkeypatch).
+Drivers are the modules of `replication` that import a machine (a package `machine`, or one of a group's). A simulated
+run reaches a driver if it calls a function of it. A test uses a private name of the product if it imports it, reads or
+sets it as an attribute of something other than `self`, or names it in a text (for monkeypatch).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("logstore", "replication", "datasource", "pyspark_pylog", "pytest_pylog")
 LONG_LINES = 450
+MACHINE = re.compile(r"\.machine\b|\.groups\.(classic|offsets)\b")
 SEEDS = range(1, 4)  # of the simulated runs
 UNCLEAR_BEGINNINGS = ("What", "Who", "Whoever", "As", "Of")
 NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}  # private by their names only
@@ -150,8 +151,8 @@ def drivers(modules: dict[str, Path], imported: dict[str, set[str]]) -> set[str]
     return {
         name
         for name, others in imported.items()
-        if name.startswith("replication.") and ".machine" not in name and modules[name].name != "__init__.py"
-        if any(re.search(r"\.machine\b", other) for other in others)
+        if name.startswith("replication.") and not MACHINE.search(name) and modules[name].name != "__init__.py"
+        if any(MACHINE.search(other) for other in others)
     }
 
 

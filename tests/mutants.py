@@ -23,7 +23,7 @@ controller/deletion        6         4       2
 controller/draft           4         3       1
 controller/reassignment    2         2
 groups/joining, commits    4+4       8
-groups/machine, draft      3+4       6       1
+groups/classic, draft      3+4       6       1
 groups/records             3         2       1
 epochs, retention          8+1       9
 recovery                   10        6       4
@@ -84,9 +84,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
         for name in ("deletion", "draft", "elections", "reassignment", "rebalance", "step")
     },
     **{
-        f"replication/coordinators/groups/machine/{name}.py": GROUPS
-        for name in ("commits", "draft", "joining", "permission", "records", "step")
+        f"replication/coordinators/groups/classic/{name}.py": GROUPS
+        for name in ("commits", "draft", "joining", "permission", "step")
     },
+    "replication/coordinators/groups/records.py": GROUPS,
     "replication/coordinators/groups/offsets/step.py": GROUPS,
     **{
         f"replication/coordinators/transactions/machine/{name}.py": (

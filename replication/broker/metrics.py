@@ -20,7 +20,7 @@ from replication.broker.families import Family, Labels, counter, gauge, text
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.process_metrics import clients, process
 from replication.controller.driver import ControllerLoop
-from replication.coordinators.groups.machine.state import Group
+from replication.coordinators.groups.classic.state import Group
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from replication.controller.machine import events as controller
-from replication.coordinators.groups.machine import events as groups
+from replication.coordinators.groups.classic import events as groups
 from replication.coordinators.transactions.machine import events as transactions
 from replication.replica.machine import follower, isr
 

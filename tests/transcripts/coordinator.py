@@ -23,10 +23,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import NO_GENERATION, Group, Phase
-from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.state import NO_GENERATION, Group, Phase
+from replication.coordinators.groups.classic.step import resume, step
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Done, Now
 from replication.coordinators.groups.offsets.events import (
     Commit,
@@ -36,6 +35,7 @@ from replication.coordinators.groups.offsets.events import (
     OffsetsDone,
 )
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed
+from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition

@@ -8,8 +8,8 @@ from typing import Any
 
 from logstore.env import Clock
 from replication.broker.verification import Asked, Verification
+from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.machine.state import Group
 from replication.coordinators.groups.offsets import events
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed
 from replication.coordinators.partitioning import not_heard

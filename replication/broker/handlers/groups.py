@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from replication.broker.handlers.operations import NOT_ASKED, OF_GROUP
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.state import Group, Phase
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.state import Group, Phase
 from replication.coordinators.groups.messages import Body, Done
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps

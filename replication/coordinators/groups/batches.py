@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.records.keyed import build_keyed
-from replication.coordinators.groups.machine.records import offset_key, offset_value, records_of
 from replication.coordinators.groups.messages import Append
 from replication.coordinators.groups.offsets.events import NewOffsets
 from replication.coordinators.groups.offsets.state import NewOffset
+from replication.coordinators.groups.records import offset_key, offset_value, records_of
 from replication.coordinators.groups.slot import Slot
 from replication.coordinators.terms import Term
 from replication.model.cluster import TopicPartition

@@ -17,12 +17,11 @@ from logstore.env import SYSTEM, Env
 from logstore.records.keyed import build_keyed
 from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.batches import BYTES_MAX, Commit, CommitBatch, batch_of
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.permission import may_commit, may_stay
+from replication.coordinators.groups.classic.state import Group, deadline_ms
+from replication.coordinators.groups.classic.step import code_told, resume, step
 from replication.coordinators.groups.deleted_topics import DeletedTopics
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.permission import may_commit, may_stay
-from replication.coordinators.groups.machine.records import Loaded
-from replication.coordinators.groups.machine.state import Group, deadline_ms
-from replication.coordinators.groups.machine.step import code_told, resume, step
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Now
 from replication.coordinators.groups.offsets.events import (
     ExpireOffsets,
@@ -31,6 +30,7 @@ from replication.coordinators.groups.offsets.events import (
     NewOffsets,
     TransactionEnded,
 )
+from replication.coordinators.groups.records import Loaded
 from replication.coordinators.groups.settings import GroupSettings
 from replication.coordinators.groups.slot import Slot
 from replication.coordinators.partitioning import PartitionMapping

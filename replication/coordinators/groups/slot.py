@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from replication.coordinators.groups.machine.standing import caught_up
-from replication.coordinators.groups.machine.state import Group
+from replication.coordinators.groups.classic.standing import caught_up
+from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.offsets.state import Committed, NewOffset
 from replication.model.cluster import TopicPartition
 

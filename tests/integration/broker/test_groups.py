@@ -11,11 +11,11 @@ from replication.coordination import nodes, topics
 from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.coordinators import terms
 from replication.coordinators.groups import deleted_topics
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.records import offset_key, offset_value
-from replication.coordinators.groups.machine.state import Phase
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.state import Phase
 from replication.coordinators.groups.offsets.events import Commit
 from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.records import offset_key, offset_value
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate

@@ -8,10 +8,10 @@ import pytest
 from logstore.records.batch import batches, records
 from logstore.records.keyed import build_keyed
 from replication.coordinators.groups.batches import Commit
-from replication.coordinators.groups.machine.records import OFFSET_KEY, offset_key, offset_value
-from replication.coordinators.groups.machine.state import Phase
+from replication.coordinators.groups.classic.state import Phase
 from replication.coordinators.groups.offsets import events
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset
+from replication.coordinators.groups.records import OFFSET_KEY, offset_key, offset_value
 from replication.coordinators.terms import Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition

@@ -8,10 +8,10 @@ import pytest
 from logstore.records import compaction  # noqa: F401  its kernels: to load or compile them takes longer than any test
 from logstore.records.batch import Record, batches, build, records
 from replication.broker import internal_topics
-from replication.coordinators.groups.machine.events import DeleteGroup
-from replication.coordinators.groups.machine.records import offset_key, offset_value
+from replication.coordinators.groups.classic.events import DeleteGroup
 from replication.coordinators.groups.offsets.events import Commit
 from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.records import offset_key, offset_value
 from replication.coordinators.transactions.machine.events import Initialize
 from replication.coordinators.transactions.machine.records import key_of, value_of
 from replication.coordinators.transactions.machine.state import Phase, Transaction

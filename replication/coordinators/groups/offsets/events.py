@@ -1,4 +1,4 @@
-"""The events of the offsets of a group, and their effects. `request` is as in `groups.machine.events`."""
+"""The events of the offsets of a group, and their effects. `request` is as in `groups.classic.events`."""
 
 from __future__ import annotations
 

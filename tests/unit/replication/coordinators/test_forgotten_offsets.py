@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 
-from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import Group
-from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.classic.step import resume, step
 from replication.coordinators.groups.messages import Append, Appended, Now
 from replication.coordinators.groups.offsets.events import (
     Commit,
@@ -16,6 +15,7 @@ from replication.coordinators.groups.offsets.events import (
     TransactionEnded,
 )
 from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition

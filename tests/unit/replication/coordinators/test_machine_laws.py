@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import Group, Phase, deadline_ms
-from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.state import Group, Phase, deadline_ms
+from replication.coordinators.groups.classic.step import resume, step
 from replication.coordinators.groups.messages import Append, Appended, Body, Now
 from replication.coordinators.groups.offsets.events import Commit, DeleteOffsets, ExpireOffsets, NewOffsets
 from replication.coordinators.groups.offsets.state import Committed, Offsets
+from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition

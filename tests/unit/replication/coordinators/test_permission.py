@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from replication.coordinators.groups.machine.permission import may_commit, may_stay
-from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.classic.permission import may_commit, may_stay
+from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.errors import ErrorCode
 
 NOW = 4  # the generation

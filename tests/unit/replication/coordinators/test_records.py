@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.coordinators.binary import UnknownRecordError, partition_of
-from replication.coordinators.groups.machine.events import AppendGroup, EmptyGroup
-from replication.coordinators.groups.machine.records import (
+from replication.coordinators.groups.classic.events import AppendGroup, EmptyGroup
+from replication.coordinators.groups.classic.state import Group, Member, Phase
+from replication.coordinators.groups.offsets.events import AppendOffsets
+from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.records import (
     GroupKey,
     Loaded,
     OffsetKey,
@@ -21,9 +24,6 @@ from replication.coordinators.groups.machine.records import (
     read_offset,
     records_of,
 )
-from replication.coordinators.groups.machine.state import Group, Member, Phase
-from replication.coordinators.groups.offsets.events import AppendOffsets
-from replication.coordinators.groups.offsets.state import Committed
 from replication.model.cluster import TopicPartition
 
 TP = TopicPartition("orders", 7)

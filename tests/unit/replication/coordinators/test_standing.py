@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.permission import may_commit, may_stay
-from replication.coordinators.groups.machine.standing import caught_up
-from replication.coordinators.groups.machine.state import Group, Member, Phase
-from replication.coordinators.groups.machine.step import step
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.permission import may_commit, may_stay
+from replication.coordinators.groups.classic.standing import caught_up
+from replication.coordinators.groups.classic.state import Group, Member, Phase
+from replication.coordinators.groups.classic.step import step
 from replication.coordinators.groups.messages import Append, Appended, Done, Now
 from replication.coordinators.groups.offsets.events import Commit, OffsetsDone
 from replication.coordinators.groups.offsets.state import Committed, Offsets

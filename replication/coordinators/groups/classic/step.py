@@ -22,11 +22,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from replication.coordinators.groups.machine import commits, events
-from replication.coordinators.groups.machine.draft import WorkingState
-from replication.coordinators.groups.machine.joining import join, static_id_stored
-from replication.coordinators.groups.machine.permission import check_member, holder_of, may_stay, who_is
-from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.classic import commits, events
+from replication.coordinators.groups.classic.draft import WorkingState
+from replication.coordinators.groups.classic.joining import join, static_id_stored
+from replication.coordinators.groups.classic.permission import check_member, holder_of, may_stay, who_is
+from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.messages import Appended, Done, Now, Write
 from replication.coordinators.groups.offsets.events import (
     Commit,

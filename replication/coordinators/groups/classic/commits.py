@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.draft import WorkingState
-from replication.coordinators.groups.machine.permission import may_commit
-from replication.coordinators.groups.machine.state import Phase
+from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.draft import WorkingState
+from replication.coordinators.groups.classic.permission import may_commit
+from replication.coordinators.groups.classic.state import Phase
 from replication.coordinators.groups.messages import Appended, Done
 from replication.coordinators.groups.offsets.events import (
     Commit,

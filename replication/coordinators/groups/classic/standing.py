@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from replication.coordinators.groups.machine.state import Group
+from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.offsets.step import take_in
 from replication.model.cluster import TopicPartition

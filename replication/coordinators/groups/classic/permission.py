@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from replication.coordinators.groups.machine.state import Member, Phase
+from replication.coordinators.groups.classic.state import Member, Phase
 from replication.errors import ErrorCode
 
 

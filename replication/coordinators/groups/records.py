@@ -28,8 +28,8 @@ from replication.coordinators.binary import (
     nullable,
     string,
 )
-from replication.coordinators.groups.machine.events import AppendGroup
-from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.classic.events import AppendGroup
+from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.messages import Append
 from replication.coordinators.groups.offsets.events import AppendOffsets
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from replication.coordinators.groups.machine.state import NO_GENERATION, Group, Member
+from replication.coordinators.groups.classic.state import NO_GENERATION, Group, Member
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Write
 from replication.coordinators.groups.offsets.events import (
     AppendOffsets,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replication.coordinators.groups.machine.draft import WorkingState
-from replication.coordinators.groups.machine.events import AppendGroup, Join, Joined, NewStaticId
-from replication.coordinators.groups.machine.permission import holder_of, who_is
-from replication.coordinators.groups.machine.state import Member, Phase, subscribed_topics
+from replication.coordinators.groups.classic.draft import WorkingState
+from replication.coordinators.groups.classic.events import AppendGroup, Join, Joined, NewStaticId
+from replication.coordinators.groups.classic.permission import holder_of, who_is
+from replication.coordinators.groups.classic.state import Member, Phase, subscribed_topics
 from replication.coordinators.groups.messages import Appended
 from replication.errors import ErrorCode
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from replication.coordinators.groups.machine.events import AppendGroup, Effect, EmptyGroup, Joined, Synced
-from replication.coordinators.groups.machine.state import Group, Member, Phase
+from replication.coordinators.groups.classic.events import AppendGroup, Effect, EmptyGroup, Joined, Synced
+from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.messages import Answer, Body, Now
 from replication.coordinators.groups.offsets.state import Offsets
 from replication.coordinators.groups.settings import GroupSettings
