@@ -17,7 +17,7 @@ from replication.protocol.one_partition import decode_one
 
 # A short request has at most so many items, and, unless it brings records, so many bytes. Those of Produce and Fetch
 # cost 1 to 2 µs each, others up to 5; to append to a partition takes some 30 µs.
-SHORT_BATCHES, SHORT_PARTITIONS, SHORT_ITEMS, SHORT_BYTES = 250, 1000, 500, 64 * 1024
+SHORT_BATCHES, SHORT_PARTITIONS, SHORT_ITEMS, SHORT_BYTES = 100, 1000, 500, 64 * 1024
 
 BOUNDS: Mapping[ApiKey, Bound] = {key: key.bound for key in apis.SERVED}
 

@@ -158,10 +158,10 @@ def produce(topic: str) -> Callable[[ApiKey, int], bytes]:
 
 
 def produce_bytes(key: ApiKey, version: int) -> bytes:
-    """100 MB in batches of 900 kB."""
+    """100 MB in batches of 900 kB, or as many as one request may have."""
     batch = bytes(build_batch([Record(0, 1_000, b"k", b"x" * 900_000)]))
     head = struct.pack(">hhi", key, version, 1) + struct.pack(">h", 5) + b"giant\0"
-    count = 104_000_000 // len(batch)
+    count = min(104_000_000 // len(batch), bounds.BOUNDS[key].items_max - 1)
     rows = [struct.pack(">i", number) + counted(len(batch), True) + batch + b"\0" for number in range(count)]
     start = [b"\0", struct.pack(">hi", 1, 30_000), counted(1, True), string_of(PARTITIONS, True)]
     return head + b"".join([*start, counted(count, True), *rows]) + b"\0\0"
