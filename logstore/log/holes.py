@@ -136,7 +136,7 @@ class SegmentCopy:
         return kept
 
     def _replace(self) -> str:
-        stat = self._segment.stat()
+        stat = self._segment.source.extent()
         self._copy_up_to(stat.size)  # it may have grown
         self._files.set_time(self._path, stat.mtime_ns)
         return soundness.replace_damaged(self._log.files, self._segment.path, self._path)

@@ -41,7 +41,7 @@ from logstore.log.segments.formats import named
 from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import NO_SPACE, Space
+from logstore.log.segments.segment_reader import NO_SPACE, Space
 from logstore.log.validation import AppendInfo, AppendOutcome, Prepared, limits_of, prepare, result_of, valid_batches
 from logstore.log.writer import Append, LogWriter
 from logstore.records.compression import Buffer
@@ -370,7 +370,7 @@ class Log:
                     offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.LOG_START, offset)
                 self.files.reread()
             view = self.files.view
-            if below := [base for base, end in pairwise(view.bases) if end <= view.start]:
+            if below := [base for base, end in pairwise(view.bases) if end <= view.local_start]:
                 for base in below:  # the oldest first: whatever is left is a log
                     delete_later(self.env, self.files.segment(base), self.env.clock.now_ms())
                 self.files.reread()

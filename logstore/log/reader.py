@@ -13,7 +13,15 @@ from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import OffsetAndTimestamp
-from logstore.log.segments.segment import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, Segment, Slice, Space
+from logstore.log.segments.segment_reader import (
+    NO_SPACE,
+    NOTHING,
+    READ_BYTES_MIN,
+    Request,
+    SegmentReader,
+    Slice,
+    Space,
+)
 from logstore.records.batch import header_at
 
 # Scans in progress whose place is remembered; more of them fall back to the index.
@@ -96,13 +104,13 @@ class LogReader:
             found = segment.read(request, 0, lookup.end_of(view, number))
         return self._found(segment, found)
 
-    def _found(self, segment: Segment, found: Slice) -> ReadResult:
+    def _found(self, segment: SegmentReader, found: Slice) -> ReadResult:
         if len(self._cursors) >= CURSORS_MAX:
             self._cursors.clear()
         self._cursors[found.next_offset] = (segment.base_offset, found.position + len(found.data))
         return ReadResult(found.data, segment.path, found.position, found.next_offset)
 
-    def _read_on(self, segment: Segment, request: Request, limit: int) -> Slice | None:
+    def _read_on(self, segment: SegmentReader, request: Request, limit: int) -> Slice | None:
         """Read where another read ended, if the next batch is there: a scan needs no index."""
         base_offset, position = self._cursors.pop(request.offset, (-1, 0))
         if base_offset != segment.base_offset:

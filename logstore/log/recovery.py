@@ -42,7 +42,8 @@ from logstore.log.segments.names import (
     damaged_file,
 )
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import TORN, Segment
+from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment_reader import TORN, SegmentReader
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -94,7 +95,7 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
         next_offset, indexes = base, IndexCheck(segment, is_sealed=not is_active)
         try:
             size_bytes = view.tail.position if is_active else segment.size_bytes()
-            for position, batch in checked_batches(files.env, segment, size_bytes):
+            for position, batch in checked_batches(segment, size_bytes):
                 indexes.apply(position, batch)
                 epochs.apply(batch)
                 has_producers |= batch.producer_id >= 0
@@ -131,7 +132,7 @@ def end_reason(env: Env, segment: Segment, tail: SegmentEnd) -> str | None:
 
 
 def checked_batches(
-    env: Env, segment: Segment, size_bytes: int, *, position: int = 0, next_offset: int = 0
+    segment: SegmentReader, size_bytes: int, *, position: int = 0, next_offset: int = 0
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each batch from `position` to `size_bytes`, CRCs checked, offsets going up.
 
@@ -139,7 +140,7 @@ def checked_batches(
     """
     next_offset, space = max(next_offset, segment.base_offset), memoryview(bytearray(CHUNK_BYTES))
     while position < size_bytes:
-        count = env.files.read_into(segment.path, position, space[: size_bytes - position])
+        count = segment.source.read_into(position, space[: size_bytes - position])
         chunk, at, needed = space[:count], 0, HEADER_BYTES
         try:
             while at + HEADER_BYTES <= count:
@@ -310,7 +311,7 @@ class Recovery:
         is_damaged = False
         while True:
             try:
-                for at, batch in checked_batches(self._env, segment, size_bytes, position=position, next_offset=end):
+                for at, batch in checked_batches(segment, size_bytes, position=position, next_offset=end):
                     position, end = at + batch.size_bytes, batch.next_offset
                     indexes.apply(at, batch)
                     see_epoch(self._epoch_starts, batch)
@@ -395,7 +396,7 @@ class Recovery:
         The last batch was read. An epoch may have none any more. Below the recovery point only these are read.
         """
         view, begins = self._files.refresh(), {s.start_offset for s in (*starts, *self._epoch_starts)}
-        for offset in {view.start, *begins, *(begin - 1 for begin in begins)}:
+        for offset in {view.local_start, *begins, *(begin - 1 for begin in begins)}:
             try:
                 found = place_of(self._files, view, offset)
             except CorruptLogError:

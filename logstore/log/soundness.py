@@ -72,7 +72,7 @@ def check_segment(
     sound, end = (0, segment.base_offset) if start is None else start
     paced, before = sound, (end, sound)
     try:
-        for position, batch in checked_batches(files.env, segment, size_bytes, position=sound, next_offset=end):
+        for position, batch in checked_batches(segment, size_bytes, position=sound, next_offset=end):
             before = end, sound
             end, sound = batch.next_offset, position + batch.size_bytes
             if sound - paced >= CHUNK_BYTES:
@@ -176,7 +176,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
         if found is not None and view.bases:  # before a recovery might cut it
             aside = _keep(files, found) or aside
             files.reread()
-        if whole or (found is not None and (not view.bases or found.offset < view.start)):
+        if whole or (found is not None and (not view.bases or found.offset < view.local_start)):
             with cutting(0):
                 log.cut_damage(view.start_mark, None)  # whatever a crash has left of it
         elif found is not None:

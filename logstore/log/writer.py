@@ -352,7 +352,7 @@ class LogWriter:
         """Note that a leader epoch begins here."""
         epochs, view = self._epochs, self._files.view
         epochs.load()  # another process may have noted it
-        if not epochs.starts and view.end > view.start:
+        if not epochs.starts and view.end > view.local_start:
             epochs.replace(epoch_starts(self._files, view.bases))  # lost or damaged
         epochs.assign(epoch, offset)
 

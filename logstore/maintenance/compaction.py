@@ -46,7 +46,8 @@ from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import SegmentInfo, discontinuity
 from logstore.log.segments.names import CLEANED_SUFFIX, CLEANER_LOCK
 from logstore.log.segments.replacement import commit, make_durable, new_segment
-from logstore.log.segments.segment import TORN, Segment
+from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment_reader import TORN
 from logstore.maintenance import retention_clock
 from logstore.maintenance.compaction_plan import Plan, groups, plan
 from logstore.progress import Progress, no_progress
@@ -245,10 +246,11 @@ class _Pass:
         """
         from logstore.records.compaction import whole_in_order
 
+        source = self._log.files.segment(segment.base_offset).source
         position, next_offset = 0, segment.base_offset
         while position < segment.size_bytes:
             space = memoryview(self._space)
-            count = self._log.env.files.read_into(segment.path, position, space)
+            count = source.read_into(position, space)
             end, next_offset = whole_in_order(
                 space[: min(count, segment.size_bytes - position)],
                 next_offset,
@@ -333,12 +335,12 @@ class _Pass:
 
     def _copy(self, segment: SegmentInfo, size: int, cleaned: Segment) -> None:
         """Write the first `size` bytes of a segment, all of which stay."""
-        files, position = self._log.env.files, 0
+        source, position = self._log.files.segment(segment.base_offset).source, 0
         while position < size:
-            data = files.read(segment.path, position, min(READ_BYTES, size - position))
+            data = source.read(position, min(READ_BYTES, size - position))
             if not data:
                 raise self._wrong(segment, position, "the file ends before what was read of it")
-            files.write(cleaned.path, position, data)
+            self._log.env.files.write(cleaned.path, position, data)
             position += len(data)
 
     def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> None:

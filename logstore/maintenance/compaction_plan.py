@@ -84,14 +84,14 @@ def _plan(log: Log, view: DirectoryView, stable: int, now_ms: int) -> Plan:
     files, config = log.files, log.config
     segments = tuple(lookup.segment_infos(files, view))
     lag_ms = min(config.min_compaction_lag_ms, config.max_compaction_lag_ms)
-    dirty = max(offset_checkpoints.read(log.env, files.path, offset_checkpoints.CLEANED), view.start)
+    dirty = max(offset_checkpoints.read(log.env, files.path, offset_checkpoints.CLEANED), view.local_start)
     count = 0
     for segment, age_ms in zip(segments[:-1], ages_ms(segments, now_ms), strict=False):
         is_young = lag_ms > 0 and age_ms < lag_ms and segment.next_offset > dirty
         if segment.next_offset > stable or is_young:
             break
         count += 1
-    chosen = tuple(s for s in segments[:count] if s.next_offset > view.start)
+    chosen = tuple(s for s in segments[:count] if s.next_offset > view.local_start)
     upper = chosen[-1].next_offset if chosen else dirty
     dirty = min(dirty, upper)
     return Plan(

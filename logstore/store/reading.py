@@ -10,7 +10,7 @@ from logstore.errors import InvalidRequestError, UnreadableBatchError, did_you_m
 from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, end_of, kept
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
-from logstore.log.segments.segment import READ_BYTES_MIN, Space
+from logstore.log.segments.segment_reader import READ_BYTES_MIN, Space
 
 if TYPE_CHECKING:
     import pyarrow as pa

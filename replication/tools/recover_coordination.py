@@ -238,7 +238,7 @@ def _sound_end(log: Log, bases: Sequence[int], end: int) -> int:
         stat = log.env.files.stat(segment.path)
         sound = base
         try:
-            for _, batch in checked_batches(log.env, segment, 0 if stat is None else stat.size):
+            for _, batch in checked_batches(segment, 0 if stat is None else stat.size):
                 sound = batch.next_offset
         except CorruptLogError:
             return max(sound, point) if sound >= point else sound

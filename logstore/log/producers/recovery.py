@@ -38,7 +38,7 @@ def mend(files: PartitionDirectory, recovery_point: int, *, has_producers: bool)
     good = [offset for offset in view.snapshots if offset <= view.end and offset not in damaged]
     announced = None
     if damaged and min(damaged) < min(good, default=view.end + 1):
-        announced = view.start  # the first one is lost, and with it from where on there were producers
+        announced = view.local_start  # the first one is lost, and with it from where on there were producers
     elif not good:
         announced = first  # had there been any below the recovery point, so would be the snapshot before them
     if announced is not None:
@@ -60,14 +60,14 @@ def wrong_files(files: PartitionDirectory, view: DirectoryView, *, has_producers
     log = ProducerTracker(files)
     if has_producers and not view.snapshots:
         yield (
-            log.snapshot_path(view.start),
+            log.snapshot_path(view.local_start),
             "there is no snapshot, but batches of producers; run `pylog recover`",
         )
     for offset in view.snapshots:
         if log.load(offset) is None:
             yield log.snapshot_path(offset), "is no snapshot: an older one is used, or the log"
     if has_producers or view.transactional:
-        for base, _ in _wrong_indexes(files, view, log, view.start):
+        for base, _ in _wrong_indexes(files, view, log, view.local_start):
             yield files.segment(base).transactions.paths[0], "does not fit its log; run `pylog recover`"
 
 

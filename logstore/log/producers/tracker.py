@@ -125,7 +125,7 @@ class ProducerTracker:
 
         def is_stored(offset: int, wanted: Sequence[BatchHeader]) -> bool:
             found = self._walk(view, offset)
-            return offset >= view.start and all(
+            return offset >= view.local_start and all(
                 is_same(wanted_batch, next(found, None), at)
                 for wanted_batch, at in zip(wanted, _offsets(wanted, offset), strict=True)
             )
@@ -274,10 +274,10 @@ class ProducerTracker:
         if not view.snapshots and not view.transactional:
             return ProducerStates(view.end)
         for offset in reversed(view.snapshots):
-            states = self.load(offset) if view.start <= offset <= view.end else None
+            states = self.load(offset) if view.local_start <= offset <= view.end else None
             if states is not None:
                 return states
-        return ProducerStates(view.start)
+        return ProducerStates(view.local_start)
 
     def _follow(self, states: ProducerStates, view: DirectoryView) -> None:
         """Walk on from where the states end, to the end of the view."""
@@ -317,7 +317,7 @@ class ProducerTracker:
         if not batch.is_control:
             return None
         try:
-            return marker_of(self._env.files.read(segment.path, position, batch.size_bytes))
+            return marker_of(segment.source.read(position, batch.size_bytes))
         except InvalidBatchError as error:
             raise CorruptLogError(segment.path, position, error.reason) from error
 
@@ -339,12 +339,12 @@ class ProducerTracker:
 
     def _aborted_in(self, view: DirectoryView, base: int) -> Iterable[AbortedTransaction]:
         """The aborted transactions by the index of a segment; if that is damaged, by its batches."""
-        index = self._files.segment(base).transactions
-        found = index.transactions()
+        segment = self._files.segment(base)
+        found = segment.source.aborted()
         if found is None:
             if self._files.is_kafkas:
                 return self.aborted_of(view, base)
-            logger.warning("path=%s is damaged: not used", index.paths[0])
+            logger.warning("path=%s is damaged: not used", segment.transactions.paths[0])
             return self.aborted_of(view, base)
         return (transaction for transaction in found if transaction.last_offset < view.end)
 
@@ -358,8 +358,8 @@ class ProducerTracker:
         self, view: DirectoryView, base: int
     ) -> Iterator[tuple[Segment, BatchHeader, AbortedTransaction | None]]:
         """Yield (segment, batch, what it aborts) from the newest snapshot at or below `base` on, or from the start."""
-        known = (self.load(offset) for offset in reversed(view.snapshots) if view.start <= offset <= base)
-        states = next((states for states in known if states is not None), ProducerStates(view.start))
+        known = (self.load(offset) for offset in reversed(view.snapshots) if view.local_start <= offset <= base)
+        states = next((states for states in known if states is not None), ProducerStates(view.local_start))
         for segment, position, batch in self._walk(view, states.end):
             yield segment, batch, states.apply(batch, self._marker_at(segment, position, batch), 0)
 

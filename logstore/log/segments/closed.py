@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from logstore.config import INT64_MAX
-from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment_reader import SegmentReader
 
 Bases: TypeAlias = "array[int]"  # the base offsets of segments, 8 bytes each
 
@@ -85,7 +85,7 @@ class ClosedSegments:
         if bases and known is not None:
             self._earlier = (bases, known._table) if known._table else known._earlier
 
-    def table(self, bases: Bases, segment_of: Callable[[int], Segment]) -> Table:
+    def table(self, bases: Bases, segment_of: Callable[[int], SegmentReader]) -> Table:
         """The table that has those of a view with these bases, or more.
 
         Raises: FileNotFoundError: one of them is gone.
@@ -104,10 +104,10 @@ class ClosedSegments:
             self._earlier = None
         return table
 
-    def _look(self, base: int, segment_of: Callable[[int], Segment]) -> tuple[ClosedSegment, bool]:
+    def _look(self, base: int, segment_of: Callable[[int], SegmentReader]) -> tuple[ClosedSegment, bool]:
         """A row, and whether the segment is sound."""
         segment = segment_of(base)
-        stat = segment.stat()  # first: it is of the times that follow, or of earlier ones
+        stat = segment.source.extent()  # first: it is of the times that follow, or of earlier ones
         file = stat.inode & INT64_MAX, stat.size, stat.mtime_ns
         known = self._known_before(base)
         if known is not None and known[:3] == file:

@@ -77,6 +77,11 @@ class DirectoryView(NamedTuple):
         return max(first, min(self.start_mark, self.tail.next_offset))
 
     @property
+    def local_start(self) -> int:
+        """The local log start offset: the first that is read from segments here. All are here now, so it is `start`."""
+        return self.start
+
+    @property
     def end(self) -> int:
         return self.tail.next_offset
 
@@ -310,7 +315,7 @@ class PartitionDirectory:
             _, now = self._list(known)
         if not now.bases:
             return now
-        active = self.segment(now.bases[-1]).stat()
+        active = self.segment(now.bases[-1]).source.extent()
         if now is known and active == known.active:
             return known
         return self._look_at_end(known, now._replace(active=active))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from logstore.config import LogConfig
 from logstore.log.segments.index import Entry
-from logstore.log.segments.segment import Segment
+from logstore.log.segments.segment_reader import SegmentReader
 from logstore.records.batch import NO_TIMESTAMP, BatchHeader
 
 
@@ -16,7 +16,9 @@ class IndexCheck:
     Entries of batches before that one count as right.
     """
 
-    def __init__(self, segment: Segment, *, is_sealed: bool, position: int = 0, offset: int | None = None) -> None:
+    def __init__(
+        self, segment: SegmentReader, *, is_sealed: bool, position: int = 0, offset: int | None = None
+    ) -> None:
         self._base_offset = segment.base_offset
         first = 0 if offset is None else offset - segment.base_offset
         offsets, times = segment.index.entries(), segment.time_index.entries()

@@ -18,7 +18,8 @@ from logstore.errors import CorruptLogError
 from logstore.log.segments.closed import Table
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.end import NO_TIME
-from logstore.log.segments.segment import LOG_SUFFIX, TORN, Segment
+from logstore.log.segments.segment_reader import TORN, SegmentReader
+from logstore.log.segments.source import LOG_SUFFIX
 from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, InvalidBatchError, records
 
 # Offsets in a segment reach so far, whatever the size of the batch behind a gap.
@@ -93,7 +94,7 @@ def _missing(start: int, end: int) -> str:
     return f"offsets {start} to {end} are missing behind this segment"
 
 
-def check_end(files: PartitionDirectory, segment: Segment, following: int, *, is_last: bool) -> None:
+def check_end(files: PartitionDirectory, segment: SegmentReader, following: int, *, is_last: bool) -> None:
     """Raise CorruptLogError unless this segment, in which an offset below `following` was not found, may end there."""
     size_bytes = segment.size_bytes()
     end = segment.tail(size_bytes).next_offset
@@ -165,14 +166,14 @@ def _newest_readable_ms(files: PartitionDirectory, view: DirectoryView) -> int:
         for batch_ms, position, batch_bytes in _newest_first(segment, size_bytes, view.start):
             if batch_ms <= newest_ms:
                 break
-            found = records(files.env.files.read(segment.path, position, batch_bytes))
+            found = records(segment.source.read(position, batch_bytes))
             with suppress(InvalidBatchError):
                 times = (record.timestamp for record in found if record.offset >= view.start)
                 newest_ms = max(newest_ms, max(times, default=NO_TIME))
     return newest_ms
 
 
-def _newest_first(segment: Segment, size_bytes: int, start: int) -> Iterator[tuple[int, int, int]]:
+def _newest_first(segment: SegmentReader, size_bytes: int, start: int) -> Iterator[tuple[int, int, int]]:
     """(largest time in the header, position, bytes) of the batches that reach `start`, the largest time first."""
     bound = INT64_MAX, size_bytes
     while True:
@@ -240,7 +241,7 @@ def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[Se
     closed, count = closed_in(files, view)
     path_of = f"{files.path}/{{:020d}}{LOG_SUFFIX}".format
     if count:
-        files.segment(view.bases[0]).stat()  # the oldest leaves first: a time stamp may not tell
+        files.segment(view.bases[0]).source.extent()  # the oldest leaves first: a time stamp may not tell
     for number in range(count):
         known, base_offset = closed[number], view.bases[number]
         yield SegmentInfo(
@@ -261,5 +262,5 @@ def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[Se
             path=segment.path,
             first_timestamp_ms=tail.first_timestamp_ms,
             max_timestamp_ms=tail.max_timestamp_ms,
-            appended_ms=segment.stat().mtime_ns // 1_000_000,
+            appended_ms=segment.source.extent().mtime_ns // 1_000_000,
         )

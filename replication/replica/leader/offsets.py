@@ -44,7 +44,7 @@ async def for_time(
     if error is not ErrorCode.NONE:
         return FoundOffset(error)
     if time in (SpecialTime.EARLIEST, SpecialTime.EARLIEST_LOCAL):
-        return _found(leader, leader.replica.start)
+        return _found(leader, leader.replica.start if time is SpecialTime.EARLIEST else leader.replica.local_start)
     if leader.replica.ends_early:
         return FoundOffset(ErrorCode.KAFKA_STORAGE_ERROR)
     if replica_id < 0 and not leader.state.is_settled:

@@ -100,6 +100,11 @@ class ReplicaLog:
         self.consumers: dict[object, Callable[[], None]] = {}
 
     @property
+    def local_start(self) -> int:
+        """The first offset whose segment is in this directory: `start`, unless older ones are stored elsewhere."""
+        return max(self.start, self.log.files.view.local_start)
+
+    @property
     def config(self) -> LogConfig:
         return self.log.config
 

@@ -10,7 +10,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.env import Env, FileStat, OsFiles
 from logstore.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyStoreError, RecordTooLargeError
-from logstore.log.segments.segment import Space
+from logstore.log.segments.segment_reader import Space
 from logstore.records.batch import Record, batches, build, check, header_at, records
 from tests.support.partition import appended, batch, contents, make, reopen
 
