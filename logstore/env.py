@@ -1,6 +1,6 @@
 """Env: the clock and the files of a store, as arguments, so that tests can move time and break disks.
 
-Only this module touches `time`, file descriptors, fsync and flock. What it promises:
+Only this module touches `time`, file descriptors, fsync and flock. It promises:
 
 - `Files.write` writes everything or raises; what was written of it then is for the caller to cut.
 - Errors of the system become StorageError here, once: DiskFullError when there is no room, FailedStoreError when an

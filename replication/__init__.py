@@ -6,7 +6,6 @@ connections; `client`, a cluster's topics for programs and Spark; `controller`, 
 partitions on one broker; `coordinators`, consumer groups and transactions; `broker`, one broker with all of these;
 `local_cluster`, brokers as processes of this machine; `tools`, what commands return; `cli`.
 
-What decides is a pure machine: `step(state, event) -> state, effects`, in the rooms called `machine`, and in those of a
-group, `classic` and `offsets`. Their drivers perform the effects in order and tell the
-outcome as the next event.
+A pure machine decides: `step(state, event) -> state, effects`, in the rooms called `machine`, and in those of a group,
+`classic` and `offsets`. Their drivers perform the effects in order and tell the outcome as the next event.
 """

@@ -313,7 +313,7 @@ class LocalCluster:
     def not_in_sync(self, broker: BrokerId) -> int:
         """Return how many partitions this broker, which is up, will be in sync with: it has to copy, or to be elected.
 
-        What waits for another broker does not count.
+        A partition that waits for another broker does not count.
         """
         found = self.describe()
         return sum((broker in state.isr) is not (state.leader in found.brokers) for state in _states_on(found, broker))

@@ -25,6 +25,7 @@ import threading
 import time
 import tokenize
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -123,10 +124,16 @@ def documented(path: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef |
     return [node for node in ast.walk(tree(path)) if isinstance(node, kinds) and ast.get_docstring(node)]
 
 
-def unclear_docstrings(paths: list[Path]) -> int:
-    """How many docstrings begin with a word behind which the subject is still to come."""
-    first_words = (re.match(r"\w*", ast.get_docstring(node))[0] for path in paths for node in documented(path))
-    return sum(word in UNCLEAR_BEGINNINGS for word in first_words)
+def unclear_sentences(paths: Iterable[Path]) -> list[str]:
+    """The sentences of docstrings that begin with a word behind which the subject is still to come."""
+    return [
+        f"{path.relative_to(ROOT)}: {sentence}"
+        for path in paths
+        for node in documented(path)
+        for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node))
+        for sentence in re.split(r"(?<=[.:!?]) (?=[A-Z])", " ".join(paragraph.split()))
+        if re.match(r"\W*(\w*)", sentence)[1] in UNCLEAR_BEGINNINGS
+    ]
 
 
 def methods(modules: dict[str, Path]) -> dict[str, list[str]]:
@@ -331,10 +338,10 @@ def main() -> None:
             ", ".join(str(appends(found, name)) for name in ("Leader", "Log", "LogWriter")),
         ),
         (
-            f"docstrings that begin with {', '.join(UNCLEAR_BEGINNINGS)}",
-            f"{unclear_docstrings(list(written.values()))}",
+            f"sentences of docstrings that begin with {', '.join(UNCLEAR_BEGINNINGS)}",
+            f"{len(unclear_sentences(written.values()))}",
         ),
-        ("the same in tests", f"{unclear_docstrings(sorted((ROOT / 'tests').rglob('*.py')))}"),
+        ("the same in tests", f"{len(unclear_sentences(sorted((ROOT / 'tests').rglob('*.py'))))}"),
         ("private names of the product in tests: uses; files", f"{sum(uses.values())}; {len(uses)}"),
         ("sleeps of a fixed time in tests", f"{fixed_sleeps().total()}"),
         ("import contracts; lines of pyproject for them", "{}; {}".format(*contracts())),

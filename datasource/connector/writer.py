@@ -195,7 +195,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
 
 
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
-    """Appends each micro-batch. Of one that is replayed after its commit nothing is written."""
+    """Appends each micro-batch. A micro-batch that is replayed after its commit is not written again."""
 
     def _batch(self) -> Batch:
         task = TaskContext.get()

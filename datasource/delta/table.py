@@ -4,7 +4,7 @@ The table itself says how far it goes: each commit that adds records carries, pe
 id `pylog:<topic id>:<partition>` and, as its version, the offset behind the last record. Rows and offset thus appear
 together or not at all, in every snapshot. Whose records they are, `owner` says.
 
-Of two commits that were prepared from one snapshot and name the same app id, the second fails.
+The second of two commits that were prepared from one snapshot and name the same app id fails.
 
 Needs the package `deltalake` (pip install "pyspark-pylog[delta]") and no jar. Tables are directories that this machine
 sees.

@@ -3,7 +3,7 @@
 The log's tiered offset is a copy of what the table says, and retention goes by it (`remote.storage.enable`). It moves
 after the rows are on disk, and back if the table holds less: a table that was restored from an older copy does.
 
-Reports have a row per partition. What fails there fails its row, and the other partitions go on.
+Reports have a row per partition. A failure fails its row, and the other partitions go on.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def prepare(task: TieringTask) -> TieringTask:
 def flushed(task: TieringTask, goal: Mapping[int, int], report: Report) -> dict[int, int]:
     """Flush the logs; return the goal of those that are on disk now.
 
-    A power failure must not take records from the log that are in the table: their offsets would be given again. What
-    a cluster calls committed is on all in-sync replicas.
+    A power failure must not take records from the log that are in the table: their offsets would be given again. A
+    cluster's committed records are on all in-sync replicas.
     """
     if not task.owner.is_store:
         return dict(goal)

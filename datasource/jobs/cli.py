@@ -188,9 +188,8 @@ def verify(**options: Any) -> None:
     \b
     $ pylog jobs verify --path data
 
-    It checks what `pylog verify` checks, and ends with exit code 1 if there is damage. Of a cluster it
-    checks what the leaders send: each broker reads its own replicas from time to time
-    (log.scrub.interval.ms).
+    It checks what `pylog verify` checks, and ends with exit code 1 if there is damage. In a cluster it checks the
+    batches that the leaders send: each broker reads its own replicas from time to time (log.scrub.interval.ms).
     """
     _run("verify", **options)
 

@@ -1,8 +1,8 @@
 """Copy the committed records of topics into Delta tables, exactly once: a row per record.
 
 The commit that adds rows also says how far the table goes (`datasource.delta.table`). So a killed run leaves all of a
-commit or nothing, and the next run goes on behind it. Of two runs at once the second finds the topic locked; on
-another host, the table refuses its commit.
+commit or nothing, and the next run goes on behind it. The second of two runs at once finds the topic locked; on another
+host, the table refuses its commit.
 
 With a declared schema values are JSON objects and their fields become columns. A value that cannot be parsed is a row
 of the table `<table>__dlq`, with the reason. That table is committed first and has a boundary of its own, so a crash

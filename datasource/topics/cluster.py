@@ -96,7 +96,7 @@ class ClusterTopics:
         return min(r.end, r.start + count)
 
     def _sample(self, r: PartitionRange) -> Sample:
-        """The first batches of what is there of a range. Who reads it is told of what is not."""
+        """The first batches of what is there of a range. A read of the range raises for records that are gone."""
         try:
             return self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
         except OffsetOutOfRangeError:

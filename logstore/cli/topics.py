@@ -152,7 +152,7 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
     $ pylog topics describe orders --path data
     $ pylog topics describe --under-replicated-partitions --bootstrap-server 127.0.0.1:9092
 
-    Of a directory: offsets, segments and bytes; of a cluster: leaders, replicas, and which are in sync or offline.
+    A directory has offsets, segments and bytes; a cluster has leaders, replicas, and which are in sync or offline.
 
     There may be fewer records than offsets: each end of a transaction takes an offset, and
     compaction leaves gaps.

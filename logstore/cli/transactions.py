@@ -61,7 +61,7 @@ def list_transactions(committed: bool, path: Path, output: str) -> None:
     $ pylog transactions list --committed --path data
     $ pylog transactions list --state Ongoing --bootstrap-server 127.0.0.1:9092
 
-    Of a directory those that have not ended; of a cluster the last one of each transactional id.
+    A directory shows those that have not ended; a cluster, the last one of each transactional id.
     """
     with open_store(path, mode="r") as store:
         if committed:

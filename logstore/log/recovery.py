@@ -197,7 +197,7 @@ class Recovery:
         """Mend the partition; its directory's view is that of the log as it is then.
 
         Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
-        What would be cut is whole, and its CRC is right.
+        This damage is also raised where the bytes to be cut are whole and their CRC is right.
         """
         names = self._sweep()
         self._asides = [int(found[1]) for name in names if (found := DAMAGED_LOG_FILE.fullmatch(name))]

@@ -14,18 +14,18 @@ A pass over one partition::
    takes as much of the dirty part as fits, and does another round for the rest.
 4. From the log start on, segments are copied without the records that have a later one in the map, small ones together
    into one, and each group takes the place of its segments (`logstore.log.segments.replacement`).
-5. What was dirty is clean now: the mark `cleaner-offset` says so.
+5. The dirty part is clean now: the mark `cleaner-offset` says so.
 
 Batches of a right CRC whose records cannot be decoded stay as they are, are named once, and supersede nothing: a round
 that meets one finds all of them, and begins anew without them.
 
-What stays: tombstones (null values) for `delete.retention.ms` after the first pass that saw them; transaction markers
+These stay: tombstones (null values) for `delete.retention.ms` after the first pass that saw them; transaction markers
 likewise, once nothing of their transaction is left; the last batch of a group and the last batches of every known
 producer, empty if need be. So a segment always ends where the next one begins, and no producer is forgotten. Records
 without a key go: they have no last one.
 
-Writers and readers go on. The partition is locked for the renames only; a second compaction of it gives up. What is
-read is flushed first: a record may not go before the later one is on disk.
+Writers and readers go on. The partition is locked for the renames only; a second compaction of it gives up. A round
+flushes the records that it reads first: a record may not go before the later one is on disk.
 """
 
 from __future__ import annotations

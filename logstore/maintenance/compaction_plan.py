@@ -1,7 +1,7 @@
 """The plan of a compaction: what of a log may be rewritten.
 
-Made once for a round. What is rewritten is below the first open transaction, so nothing in the plan can change but that
-segments leave the log, which `compaction.replace_segments` notices.
+Made once for a round. The rewritten part ends below the first open transaction, so nothing in the plan can change but
+that segments leave the log, which `compaction.replace_segments` notices.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ No thread does this: an append applies retention when it begins a new segment, a
 jobs do it all. It holds the partition for a few renames; two at once do no harm. The rule, oldest segment first, until
 one must stay:
 
-1. What lies below the log start goes, whatever the policy (`delete_records` moved it).
+1. A segment below the log start goes, whatever the policy (`delete_records` moved it).
 2. With `cleanup.policy=delete` a segment goes when it is older than `retention.ms`, or when the partition without it
    still has `retention.bytes`. The active segment goes by age only, after a roll.
 3. With `remote.storage.enable` only what is tiered goes.
@@ -12,8 +12,8 @@ one must stay:
 The age of a segment is that of its newest record, but a record counts as no newer than its append: dated into the
 future it keeps nothing for ever. When a segment was last appended to is the time stamp of its file, which is from a
 clock, too: appends follow each other, so a segment is as late as any before it, and a time stamp from the future says
-nothing. A wrong time stamp from the past thus makes nothing older than its neighbours. What time it is now is
-`maintenance.retention_clock`'s business.
+nothing. A wrong time stamp from the past thus makes nothing older than its neighbours. The present time comes from
+`maintenance.retention_clock`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The time that deletions go by: wall time, but for a day after the clock jumped.
 
-A clock that is set wrongly must not delete everything, nor nothing. What the store knows of time is in one file in its
-directory: wall time and monotonic time of one look, and the boot they belong to. While wall time and monotonic time
-have gone on alike since, wall time is right. If they differ by more than `JUMP_MS`, the clock jumped, and deletions go
-by the old time plus monotonic time; after `DOUBT_MS` the new time is believed (somebody wanted it so). After a reboot
-there is no monotonic time to compare with: then only time that went back, or went on by more than `ABSENCE_MS`, is
-doubted.
+A clock that is set wrongly must not delete everything, nor nothing. One file in the store's directory holds its
+knowledge of time: wall time and monotonic time of one look, and the boot they belong to. While wall time and monotonic
+time have gone on alike since, wall time is right. If they differ by more than `JUMP_MS`, the clock jumped, and
+deletions go by the old time plus monotonic time; after `DOUBT_MS` the new time is believed (somebody wanted it so).
+After a reboot there is no monotonic time to compare with: then only time that went back, or went on by more than
+`ABSENCE_MS`, is doubted.
 """
 
 from __future__ import annotations

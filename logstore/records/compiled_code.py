@@ -2,8 +2,8 @@
 
 It is where NUMBA_CACHE_DIR says, or beside the sources, or in the user's cache directory, or, where none of these may
 be written, in a private directory under the system's temporary directory; in a directory of its own for each state of
-the sources, because numba looks only at the file of a kernel itself. Of processes that begin at once one compiles, and
-the others wait for it.
+the sources, because numba looks only at the file of a kernel itself. One of several processes that begin at once
+compiles, and the others wait for it.
 """
 
 from __future__ import annotations

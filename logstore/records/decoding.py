@@ -83,7 +83,7 @@ class Piece:
 class _Columns:
     """Buffers that `kernels.decode` fills: as large as they could need to be, cut to size afterwards.
 
-    What takes the same space in every row lies in one allocation, in parts.
+    Columns that take the same space in every row share one allocation.
     """
 
     def __init__(self, names: list[str], rows: int, size: int) -> None:

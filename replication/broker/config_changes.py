@@ -61,7 +61,7 @@ class ConfigChanges:
             await topics.forget_old_notices(tree, NOTICES_KEPT)
 
     async def learn(self, tree: Tree) -> None:
-        """Read what brokers were given. What cannot be understood leaves what was known before."""
+        """Read what brokers were given. A node that cannot be understood changes nothing."""
         mine, all_brokers = nodes.broker_config_path(str(self._live.config.broker_id)), nodes.broker_config_path("")
         own, common = await tree.read_batch([mine, all_brokers])
         try:

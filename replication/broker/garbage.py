@@ -25,7 +25,7 @@ def begin() -> None:
 
 
 async def search() -> None:
-    """Search at set times, without an end. What lives when this begins is taken for used for an hour."""
+    """Search at set times, without an end. Objects that exist when this begins are taken for used for an hour."""
     gc.freeze()
     for turn in itertools.count(1):
         await asyncio.sleep(EVERY_S)

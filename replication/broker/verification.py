@@ -2,9 +2,8 @@
 
 A batch that comes late, after its transaction has ended, would open one that nobody ends. So the leader takes
 transactional batches of a producer only from when the coordinator says that the transaction holds the partition until
-the next marker comes: where a marker of that transaction overtakes the answer, the coordinator is asked again. What
-waits for an answer is appended in its order.
-Belongs to the event loop.
+the next marker comes: where a marker of that transaction overtakes the answer, the coordinator is asked again. Batches
+that wait for an answer are appended in their order. Belongs to the event loop.
 """
 
 from __future__ import annotations

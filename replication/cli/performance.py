@@ -184,7 +184,7 @@ def verifiable_consumer(
     \b
     $ pylog verifiable-consumer --topic orders --group-id g --max-messages 0 --bootstrap-server 127.0.0.1:9092
 
-    The names of the events and their fields are those of Kafka's tool. What was printed is committed.
+    The names of the events and their fields are those of Kafka's tool. Records are committed once they are printed.
     """
     from replication.tools.verifiable import consumed
 

@@ -60,7 +60,7 @@ async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]
     """Delete the records below these offsets, or of -1 all; return where the logs begin then.
 
     Raises: OffsetOutOfRange as KafkaError: an offset is above the high watermark; UnknownTopicError,
-    UnknownPartitionError, UnreachableError. Of other partitions records may be deleted all the same.
+    UnknownPartitionError, UnreachableError. Records of other partitions may be deleted all the same.
     """
 
     async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:

@@ -2,7 +2,7 @@
 
 Laws: what a partition's leader refuses is asked of the leader that the brokers name next, until the time of the call
 is over; then the last refusal is raised. A call never waits longer than its deadline for a broker that hangs: another
-address is tried. What no repetition mends is raised at once. Belongs to one event loop.
+address is tried. An error that no repetition mends is raised at once. Belongs to one event loop.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class BrokerConnection:
     async def connected(self) -> Connection:
         """The open connection: another one after it was lost, or when its authentication is about to end.
 
-        Whoever comes first gets it first. The answers of the old one come before anything is sent on the new one.
+        Callers get it in the order in which they came. The answers of the old one come before anything is sent on the
+        new one.
 
         Raises: as `call`.
         """

@@ -157,7 +157,7 @@ class AsyncConsumer:
     async def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
         """The next records of one partition; None: there were none in time.
 
-        Columns: topic, partition, and those of `RECORD_SCHEMA`. What was handed out before counts as done.
+        Columns: topic, partition, and those of `RECORD_SCHEMA`. Records that were handed out before count as done.
 
         Raises: OffsetOutOfRangeError (auto_offset_reset=none), CorruptLogError, KafkaError (it cannot be a member, a
         partition may not be read); InvalidRequestError: it is closed. TruncatedError: an unclean leader election, or

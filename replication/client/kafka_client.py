@@ -69,7 +69,7 @@ class Sample(NamedTuple):
 class KafkaClient(Closing):
     """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
-    `security`: TLS and SASL, by the settings of `security.SETTINGS`. What fails there is an AuthenticationError.
+    `security`: TLS and SASL, by the settings of `security.SETTINGS`. A failure there is an AuthenticationError.
 
     Raises: InvalidConfigError: the addresses or `security` are wrong. No broker is asked before the first call.
     """
@@ -99,7 +99,7 @@ class KafkaClient(Closing):
         self._is_closed = False
 
     def close(self) -> None:
-        """End every connection. What was sent and not acknowledged may be appended, or not.
+        """End every connection. Records that were sent and not acknowledged may be appended, or not.
 
         Calls of other threads that wait raise InvalidRequestError.
         """
@@ -252,7 +252,7 @@ class KafkaClient(Closing):
         fetch_bytes: int = FETCH_BYTES,
         leader_epoch: int = NO_EPOCH,
     ) -> Generator[Fetched, None, None]:
-        """Yield the batches of a range as the leader sends them, without a look at their records. As `read`."""
+        """Yield the batches of a range as the leader sends them, undecoded; arguments and errors of `read`."""
 
         def ask(offset: int, max_bytes: int) -> Future[Fetched]:
             bounds = {"isolation": isolation, "max_bytes": max_bytes}
@@ -337,7 +337,7 @@ class KafkaClient(Closing):
     ) -> Iterator[TransactionalProducer]:
         """A transaction of this id: committed at the end of the `with` block, aborted if that raises.
 
-        Whoever had one of the same id open before is fenced, and what it wrote is aborted.
+        A producer that had one of the same id open before is fenced, and its transaction is aborted.
 
         Raises: as `init_producer` and `end_transaction`; KafkaError: rows were not appended, and all are aborted.
         """

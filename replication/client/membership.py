@@ -2,8 +2,8 @@
 
 Laws: a member joins only while its program polls. With a cooperative assignor it keeps its partitions while the group
 is divided again, and gives up those only that it is told to; then it joins once more, so that another one gets them.
-With an eager one it gives up all before it joins. What a broker says of an earlier generation is not heard.
-Effects are performed in their order: partitions are given up before the join that tells so is sent.
+With an eager one it gives up all before it joins. A broker's answer about an earlier generation is ignored. Effects are
+performed in their order: partitions are given up before the join that tells so is sent.
 """
 
 from __future__ import annotations

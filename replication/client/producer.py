@@ -243,7 +243,7 @@ class AsyncProducer:
             await asyncio.wait(set(self._promises))
 
     async def close(self) -> None:
-        """Stop. What was not acknowledged may be appended, or not: `flush` before."""
+        """Stop. Records that were not acknowledged may be appended, or not: `flush` before."""
         self._fail(InvalidRequestError("the producer is closed"))
         if self._encoder is not None:
             self._encoder.cancel()

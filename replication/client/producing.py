@@ -170,7 +170,7 @@ class Sender:
         return self._error
 
     async def close(self) -> None:
-        """Stop. What was not acknowledged may be appended, or not."""
+        """Stop. Records that were not acknowledged may be appended, or not."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -223,7 +223,7 @@ class Sender:
         return None if again == float("inf") else max(again, 0.001)
 
     def _may_send(self, state: _Partition, now: float) -> bool:
-        """Is there something to send, in its turn? What is late fails first."""
+        """Is there something to send, in its turn? Late batches fail first."""
         if state.is_rewinding:
             return False
         while state.waiting and state.waiting[0].deadline <= now:

@@ -98,7 +98,7 @@ class PartitionReader:
     async def add(self, positions: Mapping[TopicPartition, Position | None]) -> None:
         """Read these from their positions on; None: as `reset` says.
 
-        Raises: OffsetOutOfRangeError: without a position, and `reset` is none. As `list_offsets`.
+        Raises: OffsetOutOfRangeError: without a position, and `reset` is none; and those of `list_offsets`.
         """
         found = await self._reset_positions([tp for tp, position in positions.items() if position is None])
         for tp, position in positions.items():

@@ -76,7 +76,7 @@ async def topic_overrides(cluster: Cluster, topics: Sequence[str]) -> dict[str, 
 async def _describe(cluster: Cluster, topics: Sequence[str], keys: Sequence[str] | None) -> dict[str, Sequence[Any]]:
     """The settings of the topics, but of those that may not be seen or are gone.
 
-    Whoever is asked may not have heard of a new topic yet: somebody is asked again for some seconds.
+    A broker may not know a new topic yet: brokers are asked again for some seconds.
     """
     patience = Backoff(asyncio.get_running_loop().time() + min(UNKNOWN_TOPIC_S, cluster.timeout_s))
     while True:

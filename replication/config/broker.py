@@ -36,7 +36,7 @@ _ALIASES = {
 
 
 class Endpoint(NamedTuple):
-    """The address of a listener or a broker. As text HOST:PORT, with an IPv6 host in brackets."""
+    """The address of a listener or a broker. Its text is HOST:PORT, with an IPv6 host in brackets."""
 
     host: str
     port: int

@@ -1,6 +1,6 @@
 """The settings of a broker that change while it runs: which, and what of four places counts.
 
-As in Kafka: what the broker was given, what all brokers of the cluster were given, its server.properties, the default.
+The order is Kafka's: values for this broker, values for all brokers of the cluster, server.properties, the default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections: requests in, responses out. What is answered is up to the handlers of `broker`.
+"""Connections: requests in, responses out. The handlers of `broker` decide the answers.
 
 From the ground up: `loops`, the event loop of brokers and clients; `steps`, long work of which each turn of the event
 loop does one; `long_requests`, those that are too long for one turn of the loop; `admission`, what all connections

@@ -4,7 +4,7 @@ The order of requests and responses is `exchange`'s, what a request is answered 
 When a client goes away, its parked Fetch is cancelled. Everything else runs to its end.
 
 Bounds: size of a request; open requests; nothing is read from a client that does not read its responses; idle
-connections are closed. What all connections share of them is in `admission`.
+connections are closed. All connections share `admission`.
 """
 
 from __future__ import annotations

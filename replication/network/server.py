@@ -84,7 +84,7 @@ class Server:
             listener.close()
 
     def running(self) -> str:
-        """What the event loop is doing, as far as that is known. From any thread: the loop may be stuck."""
+        """Say what the event loop is doing, as far as that is known. From any thread: the loop may be stuck."""
         works = [work for connection in tuple(self.connections) for work in connection.works()]
         return running(self.admission.loop, works, self.pipeline.begun)
 

@@ -1,7 +1,7 @@
 """Long work in an event loop, in steps: between two of them everybody else is served.
 
 In one turn of the loop at most one step is taken, of all the long work that there is: so it does not matter how many
-long requests come together. Whoever waits for a step gets it in turn.
+long requests come together. All who wait for a step get it in turn.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def all_of(act: Callable[[Item], Awaitable[Found]], items: Iterable[Item])
 def begin(work: Coroutine[Any, Any, Found]) -> Found | Awaitable[Found]:
     """Go through a coroutine as far as it waits for nothing: what it returns, or the rest of it.
 
-    Most need no task then. What it does before it waits knows no current task: no `asyncio.timeout`.
+    Most need no task then. Code before the first wait has no current task: no `asyncio.timeout`.
     """
     try:
         waits_for = work.send(None)

@@ -157,7 +157,7 @@ async def encoding(made: Iterator[None]) -> Encoded:
 
 
 def running(loop: asyncio.AbstractEventLoop, works: Iterable[Work], begun: Work | None) -> str:
-    """What the loop is doing, as far as that is known. From any thread: the loop may be stuck."""
+    """Say what the loop is doing, as far as that is known. From any thread: the loop may be stuck."""
     task = asyncio.current_task(loop)
     for work in works if task is not None else ():
         if work.future is task:

@@ -3,8 +3,8 @@
 A frame is four bytes of size, and that number of bytes. Small frames are copied out of the buffer in which the bytes
 came. The next bytes of a large, incomplete frame are received directly into its `room`, so that they are copied once.
 Memory grows with the received bytes, not with the promised size: at most to four times them, and never above the
-size; the system provides the pages of a very large frame as they are written. Whoever asked for a frame has its memory
-at once, in huge pages where the system has them: growing costs five times as much as receiving.
+size; the system provides the pages of a very large frame as they are written. A caller that asked for a frame has its
+memory at once, in huge pages where the system has them: growing costs five times as much as receiving.
 """
 
 from __future__ import annotations

@@ -137,9 +137,9 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A consumer's request; with `replica_id` >= 0 a follower's, or of EXAMINER. What nobody asks for is not in it.
+    """A consumer's request; with `replica_id` >= 0 a follower's, or of EXAMINER. Unused fields are left out.
 
-    `isolation` None: it named a level that there is none of.
+    `isolation` None: the request named a level that does not exist.
     """
 
     max_wait_ms: int

@@ -1,6 +1,6 @@
 """Filling: the damaged ranges of a replica, fetched from the replicas that have them soundly, each from any of them.
 
-What is fetched is checked here as it is written: CRC, offsets, leader epochs, and that it takes the room of what was
+Fetched bytes are checked here as they are written: CRC, offsets, leader epochs, and that it takes the room of what was
 there. So nobody has to be believed, and a piece that was had is kept even if the next one cannot be.
 """
 

@@ -223,8 +223,8 @@ class ReplicaManager:
     ) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
-        `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
-        failed is an error code, never an exception. `is_own`: this broker made them.
+        `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. A
+        failure is an error code, never an exception. `is_own`: this broker made them.
         """
         may_write = sum(map(len, records.values())) <= PROMPT_BYTES_MAX
         for tp, batches in records.items():

@@ -1,8 +1,8 @@
 """Repairs: damaged replicas of this broker, from the first doubt until they are copied from their leaders, or filled.
 
-Whoever reads something odd in a log calls `suspect`; it counts once a second look, while nobody writes, shows the
-same. `machine.repair` decides what follows; this does it, and logs a line for each step. Belongs to the event loop,
-but for `suspect`.
+A reader that finds something odd in a log calls `suspect`; the doubt counts once a second look, while nobody writes,
+shows the same. `machine.repair` decides what follows; this does it, and logs a line for each step. Belongs to the event
+loop, but for `suspect`.
 """
 
 from __future__ import annotations
@@ -234,7 +234,10 @@ class Repairs:
             await self._tick(tp, pause_s)
 
     async def _is_filled(self, partition: Partition, filling: Filling) -> bool:
-        """Is all of it sound, and as long as it was? What was cut before, or may be longer than it is led, is not."""
+        """Return whether all of it is sound, and as long as it was.
+
+        A log that was cut before, or may be longer than the leader's, is not.
+        """
         replica, log, tp = partition.replica, partition.replica.log, partition.tp
         note = self._dir.notes.all().get(tp)
         if log.files.may_have_gaps:

@@ -33,7 +33,7 @@ class Sized(NamedTuple):
 
 
 class ClusterTarget:
-    """A cluster as `logstore.tools.console.LineTarget`. What failed may be appended all the same."""
+    """A cluster as `logstore.tools.console.LineTarget`. Records that failed may be appended all the same."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client

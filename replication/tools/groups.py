@@ -162,8 +162,8 @@ def planned(
 ) -> list[Row]:
     """Where a reset would put the group: the present and the new offset of each partition of these topics.
 
-    Of all topics that the group has read if `topics` is None; `given` are partitions with offsets of their own. New
-    offsets are those that the log has: one outside becomes the nearest.
+    `topics` None: all that the group has read; `given` are partitions with offsets of their own. New offsets are those
+    that the log has: one outside becomes the nearest.
 
     A group that does not exist gets offsets of the topics that are named.
 

@@ -41,8 +41,8 @@ class Reset(NamedTuple):
 def new_offset(reset: Reset, committed: int | None, start: int, end: int, at_time: int | None) -> int:
     """The offset for a log of `[start, end)`: within it, or its end.
 
-    `at_time` is that of the first record at or after the time, -1 if there is none. What was not committed counts as
-    the end: that is where a group begins to read.
+    `at_time` is that of the first record at or after the time, -1 if there is none. A missing offset counts as the end:
+    that is where a group begins to read.
 
     Raises: InvalidRequestError: a shift of what was not committed.
     """

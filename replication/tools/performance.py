@@ -111,8 +111,8 @@ def consume(
 ) -> Row:
     """Read this many records as a member of a group, or until none came for `timeout_ms`; the rate.
 
-    The time runs from the moment when the member gets its partitions; `join_s` is the time until then. Of the last
-    batch no more is counted than was wanted. Raises: UnknownTopicError, KafkaError.
+    The time runs from the moment when the member gets its partitions; `join_s` is the time until then. Records of the
+    last batch count only up to the wanted number. Raises: UnknownTopicError, KafkaError.
     """
     client.topic(topic)
     count = size = 0

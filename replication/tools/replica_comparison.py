@@ -38,9 +38,9 @@ class Compared(NamedTuple):
 def compare(offset: int, end: int, chunks: Mapping[int, Buffer], *, is_compacted: bool) -> Compared:
     """Compare what replicas, by their brokers, have from `offset` on: batches, of which the first may begin below.
 
-    What begins at `end` or later is left out. The first broker that is sound is the one with which others are compared.
-    Replicas of a compacted topic may lack different records: there batches are compared that have all of theirs, and
-    the others have their checksums verified.
+    Batches that begin at `end` or later are left out. The first broker that is sound is the one with which others are
+    compared. Replicas of a compacted topic may lack different records: there batches are compared that have all of
+    theirs, and the others have their checksums verified.
     """
     size = min(map(len, chunks.values()))
     first, *others = (pa.py_buffer(chunk).slice(0, size) for chunk in chunks.values())

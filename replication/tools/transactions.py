@@ -72,7 +72,8 @@ def abort(client: KafkaClient, name: str) -> None:
 def hanging(client: KafkaClient, topics: Iterable[str] | None, *, older_than_ms: int) -> list[Row]:
     """Transactions that are open in a log for so long, and of which no coordinator knows: nobody will end them.
 
-    Of these topics, or of all. Partitions that nobody leads are left out. Raises: UnknownTopicError, KafkaError.
+    `topics` None: those of all topics. Partitions that nobody leads are left out. Raises: UnknownTopicError,
+    KafkaError.
     """
     led = [
         TopicPartition(name, number)

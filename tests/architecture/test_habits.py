@@ -1,4 +1,4 @@
-"""Habits of tests: what there was when they were counted may stay, and no more comes. See `tests.measures`."""
+"""Habits of tests and of prose: old uses may stay, and no more come. See `tests.measures`."""
 
 from tests import measures
 
@@ -20,3 +20,8 @@ def test_tests_use_no_more_private_names_of_the_product():
 def test_no_more_tests_sleep_for_a_fixed_time():
     found = measures.fixed_sleeps()
     assert found.total() <= FIXED_SLEEPS_MAX, found.most_common()
+
+
+def test_every_sentence_of_a_docstring_begins_with_its_subject_or_its_verb():
+    """The product has none that begins with What, Who, Whoever, As or Of."""
+    assert measures.unclear_sentences(measures.sources().values()) == []

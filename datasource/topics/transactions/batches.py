@@ -136,7 +136,7 @@ class ClusterTransactions:
 class ClusterPart:
     """The transaction of a task. It begins with the first rows: a task without rows asks nothing of anybody.
 
-    Of a batch that is committed already nothing is written: its rows are counted and hashed.
+    A batch that is committed already is not written: its rows are counted and hashed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The protocol of exactly-once batches: which message follows which, over `World`, so that it runs on a simulated one.
 
-Whoever changes the state of a name begins under the name's own transactional id, which fences everybody else who is
-about to; reads the state; and writes in one transaction what the rules make of it. Fenced, it begins again. So of two
+A writer that changes the state of a name begins under the name's own transactional id, which fences every other such
+writer; reads the state; and writes in one transaction what the rules make of it. Fenced, it begins again. So of two
 that write only one succeeds, and the other sees what it wrote.
 """
 

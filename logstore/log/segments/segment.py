@@ -1,6 +1,6 @@
 """Segment: one .log file of whole batches in offset order, and the two indexes that say where to look in it.
 
-As in Kafka, a batch has an index entry if it begins more than index.interval.bytes behind the batch of the last entry;
+A batch has, as in Kafka, an index entry if it begins more than index.interval.bytes behind the batch of the last entry;
 the time index gets one more when the segment is closed. A Segment adds to its reader what changes the files.
 """
 

@@ -1,8 +1,8 @@
 """The numba kernels: batches to columns, columns to batches, key hashes. Import it where it is used.
 
 Kernels take plain addresses and sizes (int64) and return plain numbers: nothing is boxed, a call costs about a
-microsecond, and the GIL is free while they run. Python callers keep the memory alive. What `decode` reads may be
-anything: every length is checked against the end of its section before it is used.
+microsecond, and the GIL is free while they run. Python callers keep the memory alive. The bytes that `decode` reads may
+be anything: every length is checked against the end of its section before it is used.
 
 From the ground up: `native` (how they are compiled, loads and stores), `varints`, `crc`, `hashing`,
 `headers`, `decoding`, `checking` (records against their header), `encoding`, `contents` (a sum over rows in any order),

@@ -160,7 +160,7 @@ class Completion:
         return ends if complete else None
 
     def _flush_markers(self, marked: Mapping[Partition, int]) -> None:
-        """Flush the markers that end here, where they are not on disk yet. What fails stays for the next."""
+        """Flush the markers that end here, where they are not on disk yet. A failure is left to the next call."""
         points = self._log_dir.recovery_points.read()
         try:
             self._logs.flush_partitions(

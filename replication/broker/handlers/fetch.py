@@ -50,7 +50,7 @@ Answer: TypeAlias = Encoded | FetchResponse
 
 
 class _Asked(NamedTuple):
-    """What a request asks for, by the names of topics; and its topics, as it names them."""
+    """The partitions of a request by the names of their topics, and the topics as the request names them."""
 
     wanted: dict[TopicPartition, FetchPartition]
     topics: dict[str, tuple[str | None, uuid.UUID | None]]

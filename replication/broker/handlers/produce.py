@@ -1,4 +1,4 @@
-"""Produce: records into logs as they are, undecoded. What is asked of a batch here is read off its header.
+"""Produce: records into logs as they are, undecoded. A batch is judged here by its header.
 
 The requests of one turn of the event loop are handled together: the batches of one log go to it in one list. A
 request's partitions fail one by one, each with its own error code. With acks=0 nobody can be told, so that a failure

@@ -279,7 +279,7 @@ class GroupCoordinator:
             self._post(term, slot, events.Ticked())
 
     def _append(self, term: Term[Slot], slot: Slot, append: Append) -> Written | None:
-        """What became of it, if that is known at once."""
+        """Append; return the outcome if it is known at once."""
         if term.leadership.is_over:
             written = Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             asyncio.get_running_loop().call_soon(self._appended, term, slot, append, written)

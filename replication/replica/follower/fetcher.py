@@ -259,7 +259,7 @@ class _Connection:
             await self._let_append()
 
     def _end_session(self, questions: _Questions) -> None:
-        """Begin another one with the next request. What stood at the leader does no more, and is unanswered."""
+        """Begin another one with the next request. Fetches that were parked at the leader are gone, unanswered."""
         questions.update((role, fetch) for role, fetch, _ in self._standing.values())
         self._standing.clear()
         self._forgotten.clear()

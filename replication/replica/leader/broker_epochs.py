@@ -1,6 +1,6 @@
 """BrokerEpochs: the epochs in which the other brokers live. A follower is believed if it names its own.
 
-What a follower asks for says what it has, and moves the high watermark, so nobody else may ask in its name: its epoch
+A follower's fetch shows the end of its log, and moves the high watermark, so nobody else may ask in its name: its epoch
 is a secret between it and the tree. An unknown one is looked up there, every LOOK_PAUSE_S at most. Belongs to the event
 loop.
 """

@@ -3,8 +3,8 @@
 The role lasts until another broker leads, or the session ends: a controller may begin any number of leader epochs with
 it meanwhile (`lead_on`), and no append is refused for that. Followers ask anew in each epoch.
 
-Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop. Appends that wait for
-the log's queue go to it together.
+Requests that come after the role was left are answered NOT_LEADER_OR_FOLLOWER. Belongs to the event loop. Appends that
+wait for the log's queue go to it together.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Leader(Readable):
         self.starts.tell()
 
     def lead_on(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
-        """Begin another leader epoch. What waits to be committed waits on, for the followers of this one.
+        """Begin another leader epoch. Appends that wait to be committed wait on, for the followers of this epoch.
 
         Fetches in the former epoch are answered now: see `Readable.refusal`.
         """

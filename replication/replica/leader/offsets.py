@@ -1,6 +1,6 @@
 """Offsets of a partition that this broker leads: by time, by leader epoch; and the start of its log, moved up.
 
-What looks at the disk does so in a reader thread. A failure is an error code in the answer.
+Lookups that need the disk run in a reader thread. A failure is an error code in the answer.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def end_of_epoch(
 ) -> EpochEnd:
     """The largest epoch that is not above `epoch`, and where it ends; OffsetForLeaderEpoch.
 
-    If all are newer, a follower is told where the log begins. Of an epoch that is yet to come a client learns nothing;
-    a follower, which may be ahead, where the log ends.
+    If all are newer, a follower is told where the log begins. For an epoch that is yet to come a client gets nothing,
+    and a follower, which may be ahead, the end of the log.
     """
     try:
         leader = find(TopicPartition(*tp))

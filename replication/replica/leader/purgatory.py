@@ -63,9 +63,9 @@ class PendingProduce:
             self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
 
     def wait(self, respond: Callable[[Results], Response], timeout_ms: int) -> asyncio.Future[Response]:
-        """As `then`: return a future of the response, which `respond` makes of the results; it raises for the future.
+        """Return a future of the response, which `respond` makes of the results, on the terms of `then`.
 
-        For a request that is not over.
+        An error of `respond` is the future's. For a request that is not over.
         """
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.then(partial(_respond, answer, respond, self.results), timeout_ms)

@@ -1,4 +1,4 @@
-"""What handlers and leaders say to each other about records, beside the `messages` of Produce and Fetch."""
+"""Values that pass between handlers and leaders about records, beside the `messages` of Produce and Fetch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def unlimited() -> int:
 
 
 class AppendResult(NamedTuple):
-    """What became of one partition's records. With an error `base_offset` is -1, unless they are in the log."""
+    """The outcome of an append to one partition. With an error `base_offset` is -1, unless they are in the log."""
 
     error_code: ErrorCode = ErrorCode.NONE
     base_offset: int = -1
@@ -27,7 +27,7 @@ class AppendResult(NamedTuple):
 
 
 class FetchTerms(NamedTuple):
-    """Who fetches (`replica_id` >= 0: that broker, in the life of this epoch; or EXAMINER), and when to answer."""
+    """The reader (`replica_id` >= 0: that broker, in the life of this epoch; or EXAMINER), and when to answer."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -39,7 +39,7 @@ class FetchTerms(NamedTuple):
 
     @property
     def is_follower(self) -> bool:
-        """What a follower asks for tells what it has."""
+        """A follower's fetch shows the end of its log."""
         return self.replica_id >= 0
 
     @property

@@ -106,7 +106,7 @@ class Row:
         return len(self.result.data) if self.result is not None else 0
 
     def look(self, terms: FetchTerms) -> bool:
-        """Return whether there is something to read. What was read before is forgotten."""
+        """Return whether there is something to read. Records of an earlier read are dropped."""
         self.result, self.aborted, self.error = None, (), None
         self.quota_bytes, self.stable_end = unlimited(), -1
         self.upper = self.leader.readable_end(terms)
@@ -150,7 +150,7 @@ class Row:
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
         """In a reader thread: read, and look at transactions if they matter.
 
-        What is copied, or is to be, is checked, and all of a log that is known to be damaged (decision 41).
+        Records for followers are checked, and all records of a log that is known to be damaged (decision 41).
         """
         replica, offset = self.leader.replica, self.asked.fetch_offset
         is_committed = terms.isolation is Isolation.READ_COMMITTED
@@ -273,7 +273,7 @@ def _look_at(rows: Iterable[Row]) -> None:
 def fetch_one(
     leader: Readable, asked: FetchPartition, isolation: Isolation, room_bytes: int, min_bytes: int
 ) -> tuple[int, int, int, Buffer] | None:
-    """What a consumer gets of its only partition, if it waits for nothing; None: `fetch` it, nothing was done.
+    """Read a consumer's only partition, if it waits for nothing; None: a session must read it, nothing was done.
 
     Returns high watermark, last stable offset, log start offset and records; no aborted transaction is among them.
     """

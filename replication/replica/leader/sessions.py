@@ -6,9 +6,9 @@ its time it is answered with what there is. It needs a task only while it reads 
 
 Most sessions are of one request. Those of followers go on: a request names the partitions that are new in its session,
 or whose position has changed, and repeats all others, noted once for all (`asked_ms`). An answer has the partitions
-that were named, those with records, an error or another log start, and those whose high watermark has moved. What was
-answered with records or an error leaves the session, until the follower is ready for more. So a partition without news
-costs nothing. Belongs to the event loop.
+that were named, those with records, an error or another log start, and those whose high watermark has moved. A
+partition that was answered with records or an error leaves the session, until the follower is ready for more. So a
+partition without news costs nothing. Belongs to the event loop.
 """
 
 from __future__ import annotations

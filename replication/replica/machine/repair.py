@@ -216,7 +216,7 @@ def _filled(me: BrokerId, state: Damaged, event: Filled) -> Step:
 
 
 def _found(state: Damaged | None, event: Found) -> Step:
-    """More damage in the same replica: the lowest counts. What is being cut is read from its start first."""
+    """More damage in the same replica: the lowest counts. A log that is being cut is read from its start first."""
     if state is None:
         state, stored = Damaged(offset=event.offset, reason=event.reason), event.stored
         if stored is not None:  # not whether it is out: it may have fetched since, and be a member

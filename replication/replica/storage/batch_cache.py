@@ -1,7 +1,7 @@
 """BatchCache: the last appends to a log, as they came, so that who reads at its end needs no disk.
 
 Invariant: what is kept is one unbroken range of offsets that ends at the last append noted, and has at most
-`RECENT_BYTES`, or one append. What is given out is what the log holds, byte for byte.
+`RECENT_BYTES`, or one append. The cache returns the bytes of the log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A slow disk does not stop the event loop.
 
-- What is submitted for one partition is done in order: a partition has one *queue*.
+- Jobs submitted for one partition run in order: a partition has one *queue*.
 - One thread does the work of all queues, since threads that write at the same time wait for the interpreter, and cost
   more than they bring. Another one comes when that takes longer than it should: a file that hangs holds up only its own
   queue.

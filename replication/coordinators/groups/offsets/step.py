@@ -2,7 +2,7 @@
 
 Laws:
 
-- A commit is answered once it is stored. Of two offsets for a partition, the later one in the log counts.
+- A commit is answered once it is stored. The later of two offsets for a partition in the log counts.
 - An offset in a transaction counts once it is committed, as of its place in the log.
 - The offsets of a deleted topic go, wherever they are kept.
 """
@@ -70,7 +70,7 @@ def _commit(draft: WorkingOffsets, event: events.Commit) -> None:
 
 
 def _offsets_stored(draft: WorkingOffsets, write: events.NewOffsets, outcome: Appended) -> None:
-    """Answer a commit. Of two commits for a partition, the later one in the log wins."""
+    """Answer a commit. The later of two commits for a partition in the log wins."""
     wanted = draft.in_flight.get(write.request, ())
     draft.in_flight = {request: tps for request, tps in draft.in_flight.items() if request != write.request}
     ended = draft.in_transactions.get(write.request, (0, True))[1]
@@ -193,7 +193,7 @@ def _remove_all(draft: WorkingOffsets, generation: int, request: int | None) -> 
 def _offsets_gone(draft: WorkingOffsets, write: events.GoneOffsets, outcome: Appended) -> None:
     """Forget deleted offsets that were not committed again.
 
-    What lies before the deletion in the log is deleted, in an open transaction, too: so will the next coordinator read.
+    Offsets before the deletion in the log are deleted, in an open transaction, too: so will the next coordinator read.
     """
     if outcome.error is ErrorCode.NONE:
         gone, position = frozenset(write.partitions), outcome.position
