@@ -187,7 +187,8 @@ class FetchSession:
         self.is_asking = False
         if not self.number:
             self.is_closed = True
-            self.rows.clear()
+            for known in (self.rows, self.changed, self._unanswered, self._again):
+                known.clear()  # rows and their session hold each other: else records stay until garbage is collected
         return found
 
     def _answer(self, row: Row, terms: FetchTerms) -> None:

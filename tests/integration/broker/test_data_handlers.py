@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import struct
 
@@ -28,6 +29,8 @@ from replication.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
+from replication.replica.leader.rows import Row
+from replication.replica.leader.sessions import FetchSession
 from tests.support.partition import appended, ended
 from tests.support.peer import Peer, serving
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, values_of
@@ -424,6 +427,21 @@ async def test_a_partition_asked_for_many_times_is_read_once(tmp_path):
         asked = FetchTopic("orders", None, (FetchPartition(0, 0, 1 << 20),) * 5000)
         answer = await client.ask(ApiKey.FETCH, 11, FetchRequest(0, 1, (asked, asked)))
         assert [len(topic.partitions) for topic in answer.topics] == [1]
+
+
+@on_loop
+async def test_the_records_of_an_answer_wait_for_no_collector_of_garbage(tmp_path):
+    async with client_of(tmp_path) as client:
+        await client.produce(bytes(batch(b"x")))
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                assert (await client.fetch_many({T0: 0, T1: 0})).topics
+            await asyncio.sleep(0)  # the connection has let go of the request
+            assert not [each for each in gc.get_objects() if isinstance(each, Row | FetchSession)]
+        finally:
+            gc.enable()
 
 
 @on_loop
