@@ -17,9 +17,10 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from logstore.checkpoint import make_directory
 from logstore.env import SYSTEM
@@ -27,6 +28,7 @@ from logstore.errors import InvalidConfigError, PylogError
 from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
 from replication.client.cluster import brokers_known_at
 from replication.config.broker import BrokerConfig
+from replication.controller.machine.draft import UNCLEAN
 from replication.coordination import cluster, open_tree
 from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerId, ClusterState, LeaderAndIsr
@@ -57,6 +59,14 @@ _OWN = {
     "parent": "this is no setting: brokers end with the process that starts them",
 }
 METRICS_PORT = "metrics.port"
+
+
+class DescribedTopic(NamedTuple):
+    """One topic of a cluster. `partitions`: the replicas of each, the preferred one first; `id` None: not set yet."""
+
+    partitions: Mapping[int, tuple[BrokerId, ...]]
+    id: str | None
+    unclean_leader_election: bool  # by a setting of its own
 
 
 class LocalClusterError(PylogError):
@@ -302,11 +312,22 @@ class LocalCluster:
         return [broker for broker, each in self._brokers.items() if each.is_up]
 
     def describe(self) -> ClusterState:
+        """Return the content of the coordination store; `topics` has a `DescribedTopic` for each name."""
+        found = self._found()
+        topics = {
+            name: DescribedTopic(
+                each.replicas, each.topic_id or None, each.overrides.get(UNCLEAN, "").lower() == "true"
+            )
+            for name, each in found.topics.items()
+        }
+        return replace(found, topics=topics)  # type: ignore[arg-type]  # with the fields that people use
+
+    def _found(self) -> ClusterState:
         return _in_thread(self._read(cluster.read_cluster))
 
     def leaderless(self, broker: BrokerId) -> int:
         """Return how many partitions with a replica on this broker have no leader that is up, now that it is not."""
-        found = self.describe()
+        found = self._found()
         up = found.brokers.keys() - {broker}
         return sum(state.leader not in up for state in _states_on(found, broker))
 
@@ -315,7 +336,7 @@ class LocalCluster:
 
         A partition that waits for another broker does not count.
         """
-        found = self.describe()
+        found = self._found()
         return sum((broker in state.isr) is not (state.leader in found.brokers) for state in _states_on(found, broker))
 
     def missing(self) -> list[BrokerId]:

@@ -129,7 +129,7 @@ def alter(cluster, broker, topic, replicas):
 
 
 def replicas_of(cluster, topic, partition=0):
-    return list(cluster.running.describe().topics[topic].replicas[partition])
+    return list(cluster.running.describe().topics[topic].partitions[partition])
 
 
 def until_over(cluster, timeout_s=30.0):

@@ -64,14 +64,14 @@ def test_replicas_move_to_other_brokers_and_back(pylog, cluster, tmp_path):
     (tmp_path / "back.json").write_text(begun.out)
     cluster.until(lambda: pylog("reassign-partitions", "--verify", *plan).code == 0)
     assert rows(pylog("reassign-partitions", "--verify", *plan)) == [[topic, "0", "3,1", "3,1", "complete"]]
-    assert cluster.running.describe().topics[topic].replicas[0] == (3, 1)
+    assert cluster.running.describe().topics[topic].partitions[0] == (3, 1)
     assert cluster.values(topic, count=10) == [str(n) for n in range(10)]
 
     undone = pylog("reassign-partitions", "--verify", "--reassignment-json-file", tmp_path / "back.json")
     assert undone.code == 1
     assert rows_of(undone) == [[topic, "0", "3,1", "1,2", "failed"]]
     pylog("reassign-partitions", "--execute", "--reassignment-json-file", tmp_path / "back.json").ok()
-    cluster.until(lambda: cluster.running.describe().topics[topic].replicas[0] == (1, 2))
+    cluster.until(lambda: cluster.running.describe().topics[topic].partitions[0] == (1, 2))
 
     logs = [cluster.running.log_dir(broker) / "broker" / "state-change.log" for broker in (1, 2, 3)]
     told = run_pylog("merge-state-logs", *logs, "--topic", topic, "--timeline", "--output", "json").ok().json_lines
@@ -98,7 +98,7 @@ def test_a_reassignment_under_way_is_listed_and_can_be_cancelled(pylog, cluster,
     pylog("reassign-partitions", "--cancel", "--reassignment-json-file", plan).ok()
     cluster.until(lambda: not rows_of(pylog("reassign-partitions", "--list")))
     cluster.running.resume(stopped)
-    cluster.until(lambda: cluster.running.describe().topics[topic].replicas[0] == (stays,))
+    cluster.until(lambda: cluster.running.describe().topics[topic].partitions[0] == (stays,))
     assert "no reassignment in progress" in pylog(
         "reassign-partitions", "--cancel", "--reassignment-json-file", plan
     ).err.lower()  # fmt: skip

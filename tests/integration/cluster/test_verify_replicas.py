@@ -122,7 +122,7 @@ def test_it_goes_on_beside_writers_from_where_replicas_were_alike(cluster):
 def test_a_follower_shows_an_examiner_all_it_has_and_others_nothing(cluster, version):
     topic = cluster.create((1, 2))
     assert cluster.produce(topic, ["a", "b"]) == []
-    topic_id = topic_uuid(cluster.running.describe().topics[topic].topic_id)
+    topic_id = topic_uuid(cluster.running.describe().topics[topic].id)
 
     async def asked(replica_id):
         host, port = cluster.running.address(2).split(":")
