@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -28,10 +28,9 @@ from logstore.errors import InvalidConfigError, PylogError
 from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
 from replication.client.cluster import brokers_known_at
 from replication.config.broker import BrokerConfig
-from replication.controller.machine.draft import UNCLEAN
 from replication.coordination import cluster, open_tree
 from replication.coordination.tree import Tree
-from replication.model.cluster import BrokerId, ClusterState, LeaderAndIsr
+from replication.model.cluster import UNCLEAN, BrokerId, ClusterState, LeaderAndIsr
 from replication.replica.storage.log_dir import SERVER_LOG, check_directory
 
 logger = logging.getLogger(__name__)
@@ -67,6 +66,13 @@ class DescribedTopic(NamedTuple):
     partitions: Mapping[int, tuple[BrokerId, ...]]
     id: str | None
     unclean_leader_election: bool  # by a setting of its own
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription(ClusterState):
+    """The content of the coordination store, its topics by the fields that people use."""
+
+    topics: Mapping[str, DescribedTopic] = field(default_factory=dict)  # type: ignore[assignment]
 
 
 class LocalClusterError(PylogError):
@@ -311,23 +317,20 @@ class LocalCluster:
     def live(self) -> list[BrokerId]:
         return [broker for broker, each in self._brokers.items() if each.is_up]
 
-    def describe(self) -> ClusterState:
-        """Return the content of the coordination store; `topics` has a `DescribedTopic` for each name."""
-        found = self._found()
+    def describe(self) -> ClusterDescription:
+        found = _in_thread(self._read(cluster.read_cluster))
         topics = {
             name: DescribedTopic(
                 each.replicas, each.topic_id or None, each.overrides.get(UNCLEAN, "").lower() == "true"
             )
             for name, each in found.topics.items()
         }
-        return replace(found, topics=topics)  # type: ignore[arg-type]  # with the fields that people use
-
-    def _found(self) -> ClusterState:
-        return _in_thread(self._read(cluster.read_cluster))
+        known = {each.name: getattr(found, each.name) for each in fields(found)}
+        return ClusterDescription(**known | {"topics": topics})
 
     def leaderless(self, broker: BrokerId) -> int:
         """Return how many partitions with a replica on this broker have no leader that is up, now that it is not."""
-        found = self._found()
+        found = self.describe()
         up = found.brokers.keys() - {broker}
         return sum(state.leader not in up for state in _states_on(found, broker))
 
@@ -336,7 +339,7 @@ class LocalCluster:
 
         A partition that waits for another broker does not count.
         """
-        found = self._found()
+        found = self.describe()
         return sum((broker in state.isr) is not (state.leader in found.brokers) for state in _states_on(found, broker))
 
     def missing(self) -> list[BrokerId]:
@@ -378,11 +381,11 @@ class LocalCluster:
             raise LocalClusterError(f"brokers {sorted(live)} do not all know each other") from None
 
 
-def _states_on(found: ClusterState, broker: BrokerId) -> Iterator[LeaderAndIsr]:
+def _states_on(found: ClusterDescription, broker: BrokerId) -> Iterator[LeaderAndIsr]:
     """The states of the partitions that have a replica there."""
     for tp, state in found.leadership.items():
         topic = found.topics.get(tp.topic)
-        if topic is not None and broker in topic.replicas.get(tp.partition, ()):
+        if topic is not None and broker in topic.partitions.get(tp.partition, ()):
             yield state
 
 

@@ -161,6 +161,9 @@ class LeaderAndIsrPartitionState:
     offline: Assignment = ()
 
 
+UNCLEAN = "unclean.leader.election.enable"  # the setting of a topic
+
+
 @dataclass(frozen=True, slots=True)
 class Reassignment:
     """The wanted replicas of a partition, in this order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from logstore import TopicDescription
-from replication.controller.machine.draft import UNCLEAN
+from replication.model.cluster import UNCLEAN
 
 
 def described(

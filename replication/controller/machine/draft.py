@@ -32,6 +32,7 @@ from replication.controller.machine.transitions import (
 from replication.model.cluster import (
     LEADER_DURING_DELETE,
     NO_EPOCH,
+    UNCLEAN,
     Assignment,
     BrokerId,
     BrokerInfo,
@@ -43,8 +44,6 @@ from replication.model.cluster import (
 )
 from replication.model.edit import freeze, thaw
 from replication.model.state_changes import ControllerLines, StateChange
-
-UNCLEAN = "unclean.leader.election.enable"
 
 
 class WorkingState:

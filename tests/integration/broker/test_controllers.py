@@ -4,11 +4,10 @@ import sqlite3
 from contextlib import contextmanager
 
 from replication.controller.machine import events
-from replication.controller.machine.draft import UNCLEAN
 from replication.coordination import nodes, topics
 from replication.coordination.tree import Create, ensure_path
 from replication.errors import ErrorCode
-from replication.model.cluster import NO_LEADER, Election, LeaderAndIsr, TopicPartition
+from replication.model.cluster import NO_LEADER, UNCLEAN, Election, LeaderAndIsr, TopicPartition
 from tests.integration.broker.test_offline import brokers, is_led, made, produce
 from tests.support.inside import tree_of
 from tests.support.site import T0, on_loop, until

@@ -16,14 +16,15 @@ from replication.local_cluster import (
     DEFAULTS,
     MENDING_TIMEOUT_S,
     READY_TIMEOUT_S,
+    ClusterDescription,
+    DescribedTopic,
     LocalCluster,
     LocalClusterError,
 )
-from replication.model.cluster import BrokerInfo, ClusterState, LeaderAndIsr, TopicPartition
+from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
 from replication.replica.storage.log_dir import check_directory
 from tests.conftest import BROKERS
 from tests.support.inside import brokers_of
-from tests.support.topics import described
 
 
 @pytest.fixture
@@ -196,9 +197,9 @@ def test_a_broker_that_did_not_end_in_good_order_has_more_time_to_start(tmp_path
 
 def test_what_lacks_a_leader_or_a_replica_in_sync_is_counted_by_who_is_up(tmp_path, monkeypatch):
     states = [(1, (1,)), (3, (3,)), (1, (1,)), (-1, (2,)), (1, (1, 2))]  # leader and ISR
-    found = ClusterState(
+    found = ClusterDescription(
         brokers={broker: BrokerInfo(broker, 9) for broker in (1, 2)},
-        topics={"t": described({0: (1, 2), 1: (2, 3), 2: (1,), 3: (2,), 4: (1, 2)}, "x")},
+        topics={"t": DescribedTopic({0: (1, 2), 1: (2, 3), 2: (1,), 3: (2,), 4: (1, 2)}, "x", False)},
         leadership={TopicPartition("t", n): LeaderAndIsr(leader, 5, isr, 1) for n, (leader, isr) in enumerate(states)},
     )
     made = LocalCluster(2, tmp_path)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 
 from replication.controller.machine import events
-from replication.controller.machine.draft import UNCLEAN
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.machine.transitions import PARTITION_ENTERED_FROM, REPLICA_ENTERED_FROM
 from replication.model.cluster import (
     NO_LEADER,
+    UNCLEAN,
     Assignment,
     BrokerInfo,
     Election,
