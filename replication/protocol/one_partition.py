@@ -14,6 +14,7 @@ from replication.protocol.apis import SERVED, UNREADABLE, ApiKey, Request
 from replication.protocol.small_messages import CommitPartition, CommitTopic, OffsetCommitRequest
 
 COMMIT_BYTES_MIN = 32
+_new = tuple.__new__  # half the time of a NamedTuple's own call; a test compares what both ways make
 FETCH_ONE = 11  # the first version that is read at once
 _ONE_HEAD = struct.Struct(">hhih")  # API key, version, correlation id, size of the client's id
 
@@ -50,7 +51,7 @@ def _decode_produce(frame: memoryview) -> Request | None:
         return None
     version, correlation_id, client_id, at = head
     body = decoding.produce_one(version, frame, at)
-    return None if body is None else Request(ApiKey.PRODUCE, version, correlation_id, client_id, body)
+    return None if body is None else _new(Request, (ApiKey.PRODUCE, version, correlation_id, client_id, body))
 
 
 def _decode_fetch(frame: memoryview) -> Request | None:
@@ -59,7 +60,7 @@ def _decode_fetch(frame: memoryview) -> Request | None:
         return None
     version, correlation_id, client_id, at = head
     body = decoding.fetch_one(version, frame, at)
-    return None if body is None else Request(ApiKey.FETCH, version, correlation_id, client_id, body)
+    return None if body is None else _new(Request, (ApiKey.FETCH, version, correlation_id, client_id, body))
 
 
 def _decode_commit(frame: memoryview) -> Request | None:
@@ -69,10 +70,9 @@ def _decode_commit(frame: memoryview) -> Request | None:
     if split is not None and known is not None:
         version, client_id, body, topic, partition = known
         _, correlation_id, offset, leader_epoch = split
-        row = CommitTopic(topic, (CommitPartition(partition, offset, leader_epoch, ""),))
-        return Request(
-            ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, OffsetCommitRequest._make((*body, (row,)))
-        )
+        row = _new(CommitTopic, (topic, (_new(CommitPartition, (partition, offset, leader_epoch, "")),)))
+        commit = _new(OffsetCommitRequest, (*body, (row,)))
+        return _new(Request, (ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, commit))
     head = _body_begin(frame, *SERVED[ApiKey.OFFSET_COMMIT], small_messages.COMMIT_FLEXIBLE)
     if head is None:
         return None
