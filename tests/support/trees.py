@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 OTHER_PROCESS = quick("tests.conformance.coordination.other_process", "-m")
 SESSION_MS = 1500
 TEST_S = 60
+LOCKED_WITHIN_S = 30
 
 
 def on_loop(test):
@@ -155,6 +156,23 @@ class Other:
         self._process.stdout.close()
 
 
+async def sit_on(path):
+    """Take the lock of a SQLite file; return the connection that has it.
+
+    The event loop goes on meanwhile: a client of it that has the lock may need the loop to let go.
+    """
+    sitter = sqlite3.connect(path, isolation_level=None, timeout=0)
+    async with asyncio.timeout(LOCKED_WITHIN_S):
+        while True:
+            try:
+                sitter.execute("BEGIN IMMEDIATE")
+                return sitter
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
+            await asyncio.sleep(0.001)
+
+
 class SqliteRoom(Room):
     """A file. It is cut off from all writers while somebody sits on its lock."""
 
@@ -164,9 +182,8 @@ class SqliteRoom(Room):
         self.address = f"sqlite:{path}"
         self._sitter = None
 
-    def cut(self):
-        self._sitter = sqlite3.connect(self.path, isolation_level=None, timeout=10)
-        self._sitter.execute("BEGIN IMMEDIATE")
+    async def cut(self):
+        self._sitter = await sit_on(self.path)
 
     def heal(self):
         if self._sitter is not None:
@@ -184,7 +201,7 @@ class ZooKeeperRoom(Room):
         self._proxy = Proxy((host, int(port)))
         self.address = f"zookeeper:127.0.0.1:{self._proxy.port}/{name}"
 
-    def cut(self):
+    async def cut(self):
         self._proxy.cut()
 
     def heal(self):

@@ -126,7 +126,7 @@ async def test_suspended_is_not_lost(room):
     await tree.create("/short", ephemeral=True)
     dropped = Seen()
     await tree.get("/short", dropped)
-    room.cut()
+    await room.cut()
     await session.event(SessionEvent.SUSPENDED)
     with pytest.raises(ConnectionLossError):
         await tree.set("/short", b"1")
@@ -155,7 +155,7 @@ async def test_a_call_under_way_when_the_connection_goes_fails_and_does_not_hang
 
     writing = asyncio.create_task(write_for_ever())
     await under_way.wait()
-    room.cut()
+    await room.cut()
     with pytest.raises(ConnectionLossError):
         await writing
     room.heal()

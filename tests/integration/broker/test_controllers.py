@@ -1,7 +1,6 @@
 """Whole brokers and their controller: what a silence of the store ends, and when leadership goes back."""
 
-import sqlite3
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 
 from replication.controller.machine import events
 from replication.coordination import nodes, topics
@@ -11,15 +10,15 @@ from replication.model.cluster import NO_LEADER, UNCLEAN, Election, LeaderAndIsr
 from tests.integration.broker.test_offline import brokers, is_led, made, produce
 from tests.support.inside import tree_of
 from tests.support.site import T0, on_loop, until
+from tests.support.trees import sit_on
 
 P0, P1 = TopicPartition("others", 0), TopicPartition("others", 1)
 
 
-@contextmanager
-def silent(path):
+@asynccontextmanager
+async def silent(path):
     """Somebody sits on the lock of the store."""
-    sitter = sqlite3.connect(path, isolation_level=None, timeout=10)
-    sitter.execute("BEGIN IMMEDIATE")
+    sitter = await sit_on(path)
     try:
         yield
     finally:
@@ -40,7 +39,7 @@ async def test_r25_a_silence_of_the_store_ends_no_role_no_life_and_no_term(tmp_p
             return roles, lives, terms
 
         before, leader = facts(), running[1].replicas.partitions()[T0].role
-        with silent(tmp_path / "tree.db"):
+        async with silent(tmp_path / "tree.db"):
             await until(lambda: leader.state.is_suspended)
             assert facts() == before
             assert await produce(running[1], b"a") == ErrorCode.NONE
