@@ -142,10 +142,9 @@ def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> t
     all others of the ISR are offline, too. After that, if the topic allows it or somebody asked for it, any replica,
     preferably one that is not offline.
     """
-    replicas, removed = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
-    offline = draft.offline_of(tp)
+    replicas, offline = draft.replicas_of(tp), draft.offline_of(tp)
     present = frozenset(draft.brokers) - draft.shutting_down
-    suspects = frozenset(broker for broker in removed & present if draft.brokers[broker].lost_writes)
+    suspects = _suspects(draft, tp)
     kept = frozenset(current.isr) - suspects
     able = present - offline
     last = kept if kept <= present & offline else frozenset()
@@ -170,24 +169,30 @@ def can_change(draft: WorkingState, tp: TopicPartition) -> bool:
     return True
 
 
+def _suspects(draft: WorkingState, tp: TopicPartition) -> frozenset[BrokerId]:
+    """Return the live brokers that lost writes and have yet to leave the ISR."""
+    gone = draft.removals.get(tp, frozenset())
+    return frozenset(broker for broker in gone if broker in draft.brokers and draft.brokers[broker].lost_writes)
+
+
 def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
     if draft.is_unclean(tp.topic):
         return ()
-    gone = draft.removals.get(tp, frozenset())
-    suspects = {b for b in gone if b in draft.brokers and draft.brokers[b].lost_writes}
+    suspects = _suspects(draft, tp)
     return tuple(broker for broker in current.isr if broker not in suspects) or current.isr
 
 
 def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Write leader -1. The ISR keeps the members that may lead again: all but those that lost writes.
 
-    With unclean elections there is nothing to keep.
+    If all of them did, the ISR stays, and so does the note that they have yet to leave it. With unclean elections
+    there is nothing to keep.
     """
-    gone = draft.removals.get(tp, frozenset())
     isr = _waited_for(draft, tp, current)
     if current.leader == NO_LEADER and isr == current.isr:
         return
-    draft.propose(tp, current.next_term(NO_LEADER, isr, draft.epoch), "offline", removing=gone)
+    removing = draft.removals.get(tp, frozenset()) - (_suspects(draft, tp) & frozenset(isr))
+    draft.propose(tp, current.next_term(NO_LEADER, isr, draft.epoch), "offline", removing=removing)
 
 
 def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:

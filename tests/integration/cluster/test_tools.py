@@ -15,6 +15,7 @@ import pytest
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
+from tests.support.asker import until
 from tests.support.commands import rows, rows_of, run_pylog
 
 pytestmark = pytest.mark.slow
@@ -50,7 +51,7 @@ def test_a_topic_is_created_described_altered_and_deleted(pylog, name):
     }  # fmt: skip
 
     assert pylog("topics", "delete", name).ok().err == f"deleted topic {name}\n"
-    assert name not in pylog("topics", "list").ok().out
+    until(lambda: name not in pylog("topics", "list").ok().out)  # the broker that is asked may hear of it a moment later
     assert "no topic" in pylog("topics", "delete", name).failed().lower()
     assert pylog("topics", "delete", name, "--if-exists").ok().err == f"there is no topic {name}\n"
 

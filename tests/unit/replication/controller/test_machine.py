@@ -480,6 +480,20 @@ def test_a_leader_without_its_data_leads_no_more_once_it_shows_that_another_memb
     assert not told_of(effects)
 
 
+def test_a_leader_that_stops_after_the_whole_isr_lost_writes_hands_over_to_another_member():
+    """(R10) They come back one after the other while a write is under way, the leader last, and it asks to stop."""
+    world = World(unclean=False)
+    elect(world)
+    world.post(events.TopicsChanged(dict(world.topics)))
+    for action in [("writes", 0), ("loses", 2), ("starts", 3, True, None), ("loses", 1), ("shutdown", 1)]:
+        act(world, action)
+    act(world, ("writes", 0))  # refused, since the leader wrote meanwhile
+    act(world, ("writes", 0))
+    stored = world.stored[T0]
+    assert (stored.leader, stored.isr) == (2, (2, 3))
+    assert not world.tainted
+
+
 def admitted_before_it_lost_writes():
     """The leader has admitted broker 3 before that lost power; the controller learns both now."""
     brokers = {b: BrokerInfo(b, b) for b in (1, 2)}
