@@ -11,8 +11,7 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 Item = TypeVar("Item")
@@ -122,26 +121,41 @@ def begin(work: Coroutine[Any, Any, Found]) -> Found | Awaitable[Found]:
     return _Rest(work, waits_for)
 
 
-class _Rest(Generic[Found]):
-    """A coroutine that has begun, and waits."""
+class _Rest(Coroutine[Any, Any, Found]):
+    """A coroutine that has begun, and waits. Its task may be cancelled before its first turn: that reaches the work."""
+
+    __slots__ = ("_is_awaited", "_waits_for", "_work")
 
     def __init__(self, work: Coroutine[Any, Any, Found], waits_for: Any) -> None:
         self._work, self._waits_for = work, waits_for
+        self._is_awaited = False
+
+    def send(self, value: Any) -> Any:
+        if self._is_awaited:
+            return self._work.send(value)
+        self._is_awaited = True
+        waits_for, self._waits_for = self._waits_for, None
+        return waits_for
+
+    def throw(self, *error: Any) -> Any:
+        """Raise the error in the work; where nobody waits yet, that ends what it waits for, as a task would."""
+        if not self._is_awaited:
+            self._is_awaited = True
+            if self._waits_for is not None:
+                self._waits_for.cancel()
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
 
     def __await__(self) -> Generator[Any, Any, Found]:
-        waits_for, work = self._waits_for, self._work
-        while True:
-            try:
-                came = yield waits_for
-            except BaseException as error:  # noqa: BLE001  it is the coroutine's
-                go_on = partial(work.throw, error)
-            else:
-                go_on = partial(work.send, came)
-            try:
-                waits_for = go_on()
-            except StopIteration as end:
-                found: Found = end.value
-                return found
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
 
 
 async def run(steps: Iterator[Any], size: int = ROWS) -> Any:

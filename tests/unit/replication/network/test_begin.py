@@ -64,6 +64,18 @@ async def test_it_is_cancelled_where_it_waits():
 
 
 @on_loop
+async def test_it_is_cancelled_before_its_task_had_a_turn():
+    """A lock that it holds is released at once, and not when garbage is collected."""
+    future, log = asyncio.get_running_loop().create_future(), []
+    rest = asyncio.ensure_future(begin(after(future, log)))
+    rest.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await rest
+    assert future.cancelled()
+    assert log == ["begun", "ended"]
+
+
+@on_loop
 async def test_it_may_wait_more_than_once():
     async def twice():
         await asyncio.sleep(0)
