@@ -32,7 +32,7 @@ def test_every_fault_has_a_section():
 @pytest.mark.parametrize("fault", SECTIONS)
 def test_a_section_says_what_happens_and_names_tests_that_exist(fault):
     section = SECTIONS[fault]
-    assert section.index("*What happens.*") < section.index("*What pylog does.*")
+    assert section.index("*Fault.*") < section.index("*Handling.*")
     assert f'<a id="{fault.lower()}"></a>{fault}: ' in PAGE
     named = re.findall(r"^- `(tests/[\w/]+\.py)::(\w+)`$", section, re.MULTILINE)
     assert named, f"{fault} has no test"
