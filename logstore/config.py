@@ -64,8 +64,7 @@ class LogConfig:
 
     cleanup_policy: frozenset[str] = setting(
         frozenset({"delete"}),
-        "What happens to old records: delete whole segments, compact to the last record of each key, or both. Empty: "
-        "all stay.",
+        "Old records: delete whole segments, compact to the last record of each key, or both. Empty: all stay.",
         members=CLEANUP_POLICIES,
     )
     compression_type: str = setting(
@@ -74,24 +73,24 @@ class LogConfig:
         choices=COMPRESSION_TYPES,
     )
     delete_retention_ms: int = setting(86_400_000, "How long compaction keeps tombstones.", minimum=0)
-    file_delete_delay_ms: int = setting(60_000, "How long a deleted file stays for those who still read it.", minimum=0)
+    file_delete_delay_ms: int = setting(60_000, "How long a deleted file stays for open readers.", minimum=0)
     flush_messages: int = setting(INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1)
     flush_ms: int = setting(
         INT64_MAX,
-        "fsync at an append when the last fsync is this long ago; brokers also without one, up to a second later.",
+        "fsync at an append when the last fsync is this long ago; brokers also without an append, up to a second "
+        "later.",
         minimum=0,
     )
     follower_replication_throttled_replicas: frozenset[str] = setting(
         frozenset(),
-        "Replicas that are copied no faster than the follower.replication.throttled.rate of their brokers.",
+        "Followers that copy no faster than the follower.replication.throttled.rate of their brokers.",
         each=_REPLICA,
         form="partition:broker, separated by commas; or * for all",
     )
     index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX)
     leader_replication_throttled_replicas: frozenset[str] = setting(
         frozenset(),
-        "Replicas from which, while they lead, no more is copied than the leader.replication.throttled.rate of their "
-        "brokers.",
+        "Leaders from which followers copy no faster than the leader.replication.throttled.rate of their brokers.",
         each=_REPLICA,
         form="partition:broker, separated by commas; or * for all",
     )
@@ -121,7 +120,7 @@ class LogConfig:
         False, "Retention and compaction wait until segments are tiered, by `pylog jobs tiering`."
     )
     producer_id_expiration_ms: int = setting(
-        86_400_000, "A producer that wrote nothing for so long, and has no open transaction, is forgotten.", minimum=1
+        86_400_000, "How long a log remembers a producer that is idle and has no open transaction.", minimum=1
     )
     retention_bytes: int = setting(-1, "Delete old segments of a partition above this size; -1: never.", minimum=-1)
     retention_ms: int = setting(-1, "Delete segments older than this; -1: never.", minimum=-1)
@@ -130,7 +129,7 @@ class LogConfig:
         10_485_760, "A segment is closed when its index has this size.", minimum=12, maximum=INT32_MAX
     )
     segment_jitter_ms: int = setting(
-        0, "Up to this much, never all, is taken off segment.ms, at random per segment.", minimum=0
+        0, "Random time, below this and below segment.ms, by which a segment is closed earlier.", minimum=0
     )
     segment_ms: int = setting(604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1)
     unclean_leader_election_enable: bool = setting(
@@ -181,8 +180,8 @@ class LogConfig:
         low, high = self.min_compaction_lag_ms, self.max_compaction_lag_ms
         if low > high:
             raise InvalidConfigError(
-                f"min.compaction.lag.ms={low} is above max.compaction.lag.ms={high}: what must be compacted after "
-                "so long may not be yet; lower the one, or raise the other",
+                f"min.compaction.lag.ms={low} is above max.compaction.lag.ms={high}: compaction would have to remove "
+                "a record that it may not remove yet; lower the one, or raise the other",
                 key="min.compaction.lag.ms",
             )
 

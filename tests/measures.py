@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import os
 import re
 import sys
 import tempfile
@@ -25,7 +26,7 @@ import threading
 import time
 import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -124,15 +125,26 @@ def documented(path: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef |
     return [node for node in ast.walk(tree(path)) if isinstance(node, kinds) and ast.get_docstring(node)]
 
 
+def paragraphs(path: Path) -> Iterator[str]:
+    """The paragraphs of a module's docstrings, or of a page: list items and cells of tables, too, but no code."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        for node in documented(path):
+            yield from re.split(r"\n\s*\n", ast.get_docstring(node))
+        return
+    for part in re.split(r"^```.*?^ *```$|<!--.*?-->", text, flags=re.MULTILINE | re.DOTALL):
+        for block in re.split(r"\n\s*\n|^#.*$|^\s*(?:[-*]|\d+\.) ", part, flags=re.MULTILINE):
+            yield from re.split(r"(?<!\\)\|", block) if block.startswith("|") else [block]
+
+
 def unclear_sentences(paths: Iterable[Path]) -> list[str]:
-    """The sentences of docstrings that begin with a word behind which the subject is still to come."""
+    """The sentences of docstrings and pages that begin with a word behind which the subject is still to come."""
     return [
-        f"{path.relative_to(ROOT)}: {sentence}"
+        f"{os.path.relpath(path, ROOT)}: {sentence}"
         for path in paths
-        for node in documented(path)
-        for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node))
-        for sentence in re.split(r"(?<=[.:!?]) (?=[A-Z])", " ".join(paragraph.split()))
-        if re.match(r"\W*(\w*)", sentence)[1] in UNCLEAR_BEGINNINGS
+        for paragraph in paragraphs(path)
+        for sentence in re.split(r"(?<=[.:!?])[*_)]* (?=\W*[A-Z])", " ".join(paragraph.split()))
+        if re.match(r"\W*([^\W_]*)", sentence)[1] in UNCLEAR_BEGINNINGS
     ]
 
 

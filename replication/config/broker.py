@@ -93,10 +93,11 @@ class BrokerConfig(_Given):
     broker_id: int = setting(
         0, "Number of this broker; no other broker of the cluster may have it.", minimum=0, maximum=INT32_MAX
     )
-    broker_rack: str = setting("", "Where it stands: replicas are spread over racks.")
+    broker_rack: str = setting("", "Rack of this broker; replicas of a partition are spread over racks.")
     replica_selector_class: str = setting(
         LEADER_SELECTOR,
-        "Who serves consumers: leaders, or a follower in the consumer's rack (client.rack). Set it on all brokers.",
+        "Replicas that serve consumers: leaders, or a follower in the consumer's rack (client.rack). Set it on all "
+        "brokers.",
         choices=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
     )
     listeners: str = setting(
@@ -104,103 +105,107 @@ class BrokerConfig(_Given):
         "Address to listen on; port 0 takes a free one. With 0.0.0.0 or [::], which are every address of the machine, "
         "advertised.listeners is needed.",
     )
-    advertised_listeners: str = setting("", "Address that clients and other brokers are told; empty: as listeners.")
+    advertised_listeners: str = setting("", "Address that clients and other brokers use; empty: as listeners.")
     log_dirs: str = setting("pylog-data", "Directory of the logs (one).")
     coordination: str = setting(
         "",
-        "What the cluster agrees on: sqlite:PATH (brokers of one host) or zookeeper:HOST:PORT/CHROOT. "
-        "Empty: a file in log.dirs, for a broker alone. zookeeper.connect is taken, too.",
+        "Coordination store of the cluster: sqlite:PATH (brokers of one host) or zookeeper:HOST:PORT/CHROOT. "
+        "Empty: a file in log.dirs, for a broker alone. zookeeper.connect works, too.",
     )
     coordination_copy_dir: str = setting(
         "",
-        "Where a SQLite store of coordination is copied to, too, beside the copy that lies next to it: a directory on "
-        "another disk, of this cluster only.",
+        "Directory for a second copy of a SQLite coordination store, on another disk, for this cluster only; the first "
+        "copy is always beside the store.",
     )
     coordination_copy_interval_ms: int = setting(
-        60_000, "At most so often a SQLite store of coordination is copied, and only after a change.", minimum=100
+        60_000, "Least time between two copies of a SQLite coordination store, which only a change causes.", minimum=100
     )
     zookeeper_session_timeout_ms: int = setting(
-        6000, "A broker that is silent so long is taken for dead, with either kind of coordination.", minimum=500
+        6000, "Session timeout: a silent broker counts as dead after this time, with SQLite, too.", minimum=500
     )
     metrics_port: int = setting(
         -1, "Port of the Prometheus endpoint; 0: a free one; -1: none.", minimum=-1, maximum=PORT_MAX
     )
     num_io_threads: int = setting(4, "Threads that read and write logs, half of them each.", minimum=1)
     num_recovery_threads_per_data_dir: int = setting(
-        1, "Threads that open logs at the start, and mend them: more help where a disk is slow.", minimum=1
+        1, "Threads that open and recover logs at the start; a slow disk gains from more.", minimum=1
     )
-    queued_max_requests: int = setting(500, "Requests in work; more are not read from their sockets.", minimum=1)
-    queued_max_request_bytes: int = setting(536_870_912, "Bytes of large requests in work.", minimum=1)
+    queued_max_requests: int = setting(500, "Requests in progress; further ones wait in their sockets.", minimum=1)
+    queued_max_request_bytes: int = setting(536_870_912, "Bytes of requests above 64 KiB in progress.", minimum=1)
     socket_request_max_bytes: int = setting(104_857_600, "Largest request.", minimum=1, maximum=INT32_MAX)
     socket_send_buffer_bytes: int = setting(
-        -1, "SO_SNDBUF of clients' connections; -1: the system fits it to each.", minimum=-1, maximum=INT32_MAX
+        -1, "SO_SNDBUF of clients; -1: the system decides.", minimum=-1, maximum=INT32_MAX
     )
-    socket_receive_buffer_bytes: int = setting(-1, "SO_RCVBUF, likewise.", minimum=-1, maximum=INT32_MAX)
+    socket_receive_buffer_bytes: int = setting(
+        -1, "SO_RCVBUF of clients; -1: the system decides.", minimum=-1, maximum=INT32_MAX
+    )
     max_connections: int = setting(
-        INT32_MAX, "Connections; more are closed at once.", minimum=1, maximum=INT32_MAX, is_live=True
+        INT32_MAX, "Connections; the broker closes further ones at once.", minimum=1, maximum=INT32_MAX, is_live=True
     )
-    connections_max_idle_ms: int = setting(600_000, "A connection that is silent so long is closed.", minimum=1)
-    fetch_max_bytes: int = setting(57_671_680, "Most that one fetch is answered with.", minimum=1024, maximum=INT32_MAX)
+    connections_max_idle_ms: int = setting(600_000, "Idle time after which the broker closes a connection.", minimum=1)
+    fetch_max_bytes: int = setting(57_671_680, "Bytes in the answer to one fetch.", minimum=1024, maximum=INT32_MAX)
 
     # ------------------------------------------------------------ topics
-    auto_create_topics_enable: bool = setting(True, "Make a topic when a client first asks for it?")
-    num_partitions: int = setting(1, "Partitions of a topic whose maker names no number.", minimum=1)
-    default_replication_factor: int = setting(1, "Replicas of a topic whose maker names no number.", minimum=1)
+    auto_create_topics_enable: bool = setting(True, "Create a topic when a client first asks for it?")
+    num_partitions: int = setting(1, "Partitions of a topic created without a number.", minimum=1)
+    default_replication_factor: int = setting(1, "Replicas of a topic created without a number.", minimum=1)
     max_broker_partitions: int = setting(
         20_000,
-        "Replicas that a broker may have; topics, partitions and moves that would bring more are refused.",
+        "Replicas that a broker may have; topics, partitions and reassignments that would exceed it are refused.",
         minimum=1,
     )
     delete_topic_enable: bool = setting(True, "May topics be deleted?")
     produce_base_offset_strict: bool = setting(
         False,
-        "Refuse a produced batch that does not begin at offset 0, as Kafka does? Older clients of pylog send such; the "
-        "next release always refuses them.",
+        "Refuse a produced batch whose base offset is not 0, as Kafka does? Older clients of pylog send such batches; "
+        "the next release always refuses them.",
     )
 
     # ------------------------------------------------------------ replication
-    num_replica_fetchers: int = setting(1, "Connections that fetch from one leader broker.", minimum=1)
+    num_replica_fetchers: int = setting(1, "Connections of a follower to one leader broker.", minimum=1)
     replica_fetch_max_bytes: int = setting(
-        1_048_576, "Bytes that a follower asks for, per partition.", minimum=1, maximum=INT32_MAX
+        1_048_576, "Bytes per partition of one fetch of a follower.", minimum=1, maximum=INT32_MAX
     )
-    replica_fetch_response_max_bytes: int = setting(10_485_760, "The same, per request.", minimum=1, maximum=INT32_MAX)
-    replica_fetch_min_bytes: int = setting(1, "A leader answers a follower once it has so much for it.", minimum=0)
+    replica_fetch_response_max_bytes: int = setting(
+        10_485_760, "Bytes of one fetch of a follower.", minimum=1, maximum=INT32_MAX
+    )
+    replica_fetch_min_bytes: int = setting(1, "Bytes that a leader waits for before it answers a follower.", minimum=0)
     replica_fetch_wait_max_ms: int = setting(
-        500, "Or after this time; up to four times that while nothing comes.", minimum=0
+        500, "Time after which a leader answers a follower anyway; without records, up to four times that.", minimum=0
     )
     replica_fetch_backoff_ms: int = setting(1000, "Pause of a follower after a failed fetch.", minimum=0)
-    replica_socket_timeout_ms: int = setting(30_000, "How long a broker waits for another's answer.", minimum=1)
+    replica_socket_timeout_ms: int = setting(30_000, "How long brokers wait for each other's answers.", minimum=1)
     replica_lag_time_max_ms: int = setting(
         10_000, "A follower that has not caught up for so long leaves the ISR.", minimum=1
     )
     replica_lag_max_messages: int = setting(
-        -1, "One that is behind by more records leaves it, too; -1: never.", minimum=-1
+        -1, "A follower that is behind by more records leaves the ISR, too; -1: never.", minimum=-1
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        5000, "How often high watermarks are stored.", minimum=1
+        5000, "Time between two checkpoints of the high watermarks.", minimum=1
     )
 
     leader_replication_throttled_rate: int = setting(
         INT64_MAX,
-        "Bytes per second to followers that are not in sync, of the leader.replication.throttled.replicas of topics.",
+        "Bytes per second to followers that are not in sync, for the leader.replication.throttled.replicas of topics.",
         minimum=1,
         is_live=True,
     )
     follower_replication_throttled_rate: int = setting(
         INT64_MAX,
-        "Bytes per second from leaders, of the follower.replication.throttled.replicas of topics that are not in sync.",
+        "Bytes per second from leaders, for the follower.replication.throttled.replicas that are not in sync.",
         minimum=1,
         is_live=True,
     )
 
     # ------------------------------------------------------------ controller
     controlled_shutdown_enable: bool = setting(True, "Hand leadership over before stopping?")
-    controlled_shutdown_max_retries: int = setting(3, "How often that is tried.", minimum=1)
-    controlled_shutdown_retry_backoff_ms: int = setting(5000, "Pause between two tries.", minimum=0)
-    auto_leader_rebalance_enable: bool = setting(True, "Give leadership back to preferred replicas by itself?")
-    leader_imbalance_check_interval_seconds: int = setting(300, "How often that is looked at.", minimum=1)
+    controlled_shutdown_max_retries: int = setting(3, "Tries to hand leadership over.", minimum=1)
+    controlled_shutdown_retry_backoff_ms: int = setting(5000, "Pause between tries to hand over.", minimum=0)
+    auto_leader_rebalance_enable: bool = setting(True, "Move leadership back to preferred replicas?")
+    leader_imbalance_check_interval_seconds: int = setting(300, "Time between two checks of the leaders.", minimum=1)
     leader_imbalance_per_broker_percentage: int = setting(
-        10, "How much of a broker's leadership may be elsewhere.", minimum=0, maximum=100
+        10, "Share of a broker's preferred leaderships that may be elsewhere.", minimum=0, maximum=100
     )
 
     # ------------------------------------------------------------ groups
@@ -208,58 +213,70 @@ class BrokerConfig(_Given):
     group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a member.", minimum=1)
     group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member.", minimum=1)
     group_max_size: int = setting(INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX)
-    offset_metadata_max_bytes: int = setting(4096, "Text that a member may store with an offset.", minimum=0)
-    offsets_commit_timeout_ms: int = setting(5000, "How long a commit waits for all replicas.", minimum=1)
+    offset_metadata_max_bytes: int = setting(4096, "Bytes of metadata beside a committed offset.", minimum=0)
+    offsets_commit_timeout_ms: int = setting(5000, "How long an offset commit waits for the ISR.", minimum=1)
     offsets_retention_minutes: int = setting(10_080, "How long an empty group's offsets are kept.", minimum=1)
-    offsets_retention_check_interval_ms: int = setting(600_000, "How often that is looked at.", minimum=1)
-    offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets, when it is made.", minimum=1)
-    offsets_topic_replication_factor: int = setting(3, "Its replicas (fewer if there are fewer brokers).", minimum=1)
-    offsets_topic_segment_bytes: int = setting(104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX)
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, "Time between two searches for expired offsets.", minimum=1
+    )
+    offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets when it is created.", minimum=1)
+    offsets_topic_replication_factor: int = setting(
+        3, "Replicas of __consumer_offsets (fewer if there are fewer brokers).", minimum=1
+    )
+    offsets_topic_segment_bytes: int = setting(
+        104_857_600, "segment.bytes of __consumer_offsets.", minimum=1, maximum=INT32_MAX
+    )
 
     # ------------------------------------------------------------ transactions
     transaction_max_timeout_ms: int = setting(
         900_000, "Longest timeout of a transaction.", minimum=1, maximum=INT32_MAX
     )
     transactional_id_expiration_ms: int = setting(
-        7 * 24 * HOUR_MS, "How long an id that nobody uses is kept.", minimum=1
+        7 * 24 * HOUR_MS, "How long an unused transactional id stays.", minimum=1
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        10_000, "How often transactions that are older than their timeout are aborted.", minimum=1
+        10_000, "Time between two searches for transactions that are older than their timeout.", minimum=1
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        HOUR_MS, "How often ids that nobody uses are forgotten.", minimum=1
+        HOUR_MS, "Time between two searches for expired transactional ids.", minimum=1
     )
     transaction_partition_verification_enable: bool = setting(
-        True, "Ask the coordinator before a partition takes the first batch of a transaction?", is_live=True
+        True, "Ask the coordinator before a partition accepts the first batch of a transaction?", is_live=True
     )
     transaction_two_phase_commit_enable: bool = setting(
         False,
         "Serve transactions that have no timeout (KIP-939)? Exactly-once writes from Spark then outlast any outage.",
     )
     transaction_state_log_num_partitions: int = setting(
-        50, "Partitions of __transaction_state, when it is made.", minimum=1
+        50, "Partitions of __transaction_state when it is created.", minimum=1
     )
     transaction_state_log_replication_factor: int = setting(
-        3, "Its replicas (fewer if there are fewer brokers).", minimum=1
+        3, "Replicas of __transaction_state (fewer if there are fewer brokers).", minimum=1
     )
-    transaction_state_log_min_isr: int = setting(2, "Its min.insync.replicas (at most its replicas).", minimum=1)
-    transaction_state_log_segment_bytes: int = setting(104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX)
+    transaction_state_log_min_isr: int = setting(
+        2, "min.insync.replicas of __transaction_state (at most its replicas).", minimum=1
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        104_857_600, "segment.bytes of __transaction_state.", minimum=1, maximum=INT32_MAX
+    )
 
-    # ------------------------------------------------------------ logs: defaults of topics, and what looks after them
+    # ------------------------------------------------------------ logs: defaults of topics, and maintenance
     log_retention_ms: int = _topic_default(
         "retention.ms", "also as log.retention.minutes or .hours", default=168 * HOUR_MS
     )
     log_retention_bytes: int = _topic_default("retention.bytes")
-    log_retention_check_interval_ms: int = setting(300_000, "How often retention is looked at.", minimum=1)
-    log_cleaner_enable: bool = setting(True, "Compact the topics that ask for it?")
-    log_cleaner_backoff_ms: int = setting(15_000, "How often that is looked at.", minimum=0, is_live=True)
+    log_retention_check_interval_ms: int = setting(300_000, "Time between two checks of retention.", minimum=1)
+    log_cleaner_enable: bool = setting(True, "Compact the topics with cleanup.policy=compact?")
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "Pause between two searches for topics to compact.", minimum=0, is_live=True
+    )
     log_scrub_interval_ms: int = setting(
         7 * 24 * HOUR_MS,
         "Every byte of every log is read and checked once in this time, in the background; 0 or -1: never.",
         minimum=-1,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "How often logs are fsynced and noted as such.", minimum=1
+        60_000, "Time between two checkpoints of the recovery points, each after an fsync of the logs.", minimum=1
     )
     log_segment_bytes: int = _topic_default("segment.bytes")
     log_roll_ms: int = _topic_default("segment.ms", "also as log.roll.hours")
@@ -319,17 +336,17 @@ class BrokerConfig(_Given):
 
     def _check_advertised(self) -> None:
         key = "advertised.listeners" if self.advertised_listeners else "listeners"
-        told = self.advertised(self.listener.port)
-        if told.is_everywhere:
+        address = self.advertised(self.listener.port)
+        if address.is_everywhere:
             raise InvalidConfigError(
-                f"{key}={getattr(self, key.replace('.', '_'))!r}: nobody can connect to {told.host}, which is every "
-                "address of a machine; set advertised.listeners=PLAINTEXT://HOST:PORT, which reaches this broker",
+                f"{key}={getattr(self, key.replace('.', '_'))!r}: no client can connect to {address.host}, which is "
+                "every address of a machine; set advertised.listeners=PLAINTEXT://HOST:PORT, which reaches this broker",
                 key=key,
             )
-        if self.advertised_listeners and told.port == 0:
+        if self.advertised_listeners and address.port == 0:
             raise InvalidConfigError(
-                f"{key}={self.advertised_listeners!r}: nobody can connect to port 0; leave the line out to have the "
-                "port told that `listeners` takes",
+                f"{key}={self.advertised_listeners!r}: no client can connect to port 0; without this line, clients use "
+                "the port that `listeners` takes",
                 key=key,
             )
 

@@ -100,7 +100,7 @@ def test_what_stands_for_every_address_is_for_listening_and_is_told_to_nobody(ho
 
 
 def test_a_free_port_is_for_listening_and_is_told_to_nobody():
-    with pytest.raises(InvalidConfigError, match="nobody can connect to port 0"):
+    with pytest.raises(InvalidConfigError, match="no client can connect to port 0"):
         BrokerConfig.from_properties({"advertised.listeners": "PLAINTEXT://kafka.example:0"})
     config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0"})
     assert config.advertised(40_001) == ("127.0.0.1", 40_001)

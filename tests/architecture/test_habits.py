@@ -1,6 +1,7 @@
 """Habits of tests and of prose: old uses may stay, and no more come. See `tests.measures`."""
 
 from tests import measures
+from tests.measures import ROOT
 
 # Tests know the product by its public names; `tests/support/inside.py` has the ways in that several share. The bugs
 # that the simulation must find are planted by private names, and do not count.
@@ -22,6 +23,19 @@ def test_no_more_tests_sleep_for_a_fixed_time():
     assert found.total() <= FIXED_SLEEPS_MAX, found.most_common()
 
 
-def test_every_sentence_of_a_docstring_begins_with_its_subject_or_its_verb():
-    """The product has none that begins with What, Who, Whoever, As or Of."""
-    assert measures.unclear_sentences(measures.sources().values()) == []
+def test_every_sentence_of_a_docstring_and_of_a_page_begins_with_its_subject_or_its_verb():
+    """None begins with What, Who, Whoever, As or Of, in the product and in its pages."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
+        *(ROOT / "docs").rglob("*.md")
+    ]
+    assert measures.unclear_sentences([*measures.sources().values(), *pages]) == []
+
+
+def test_a_sentence_of_a_page_is_found_wherever_it_stands(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# What a heading is\n\nFirst. *What* it is.\n\n- As an item\n- An item. (Of two.)\n\n"
+        "| a | b |\n|---|---|\n| Who | 1 |\n\n```text\nWhat code is\n```\nThe last:\nWhoever reads.\n"
+    )
+    found = [line.partition(": ")[2] for line in measures.unclear_sentences([page])]
+    assert found == ["*What* it is.", "As an item", "(Of two.)", "Who", "Whoever reads."]

@@ -51,7 +51,7 @@ def test_a_topic_is_created_described_altered_and_deleted(pylog, name):
     }  # fmt: skip
 
     assert pylog("topics", "delete", name).ok().err == f"deleted topic {name}\n"
-    until(lambda: name not in pylog("topics", "list").ok().out)  # the broker that is asked may hear of it a moment later
+    until(lambda: name not in pylog("topics", "list").ok().out)  # UpdateMetadata may reach that broker a moment later
     assert "no topic" in pylog("topics", "delete", name).failed().lower()
     assert pylog("topics", "delete", name, "--if-exists").ok().err == f"there is no topic {name}\n"
 
