@@ -23,7 +23,8 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.network.steps import begin
 from replication.protocol.messages import FetchPartition
-from replication.replica.leader.leader import Append, Leader
+from replication.replica.leader.appends import Append
+from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingAppend
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult
 from replication.replica.manager import ReplicaManager

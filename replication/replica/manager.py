@@ -25,10 +25,11 @@ from replication.replica import nearest
 from replication.replica.follower.fetcher import Fetchers
 from replication.replica.follower.follower import Follower
 from replication.replica.leader import offsets
+from replication.replica.leader.appends import PROMPT_BYTES_MAX
 from replication.replica.leader.broker_epochs import BrokerEpochs
 from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
-from replication.replica.leader.leader import PROMPT_BYTES_MAX, Leader, append_one
+from replication.replica.leader.leader import Leader, append_one
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms

@@ -34,8 +34,9 @@ from replication.protocol.messages import (
     TopicProduced,
 )
 from replication.protocol.wire import Buffer
+from replication.replica.leader.appends import PROMPT_BYTES_MAX, Append
 from replication.replica.leader.guard import Accepts, base_offset_of, refuse_header
-from replication.replica.leader.leader import PROMPT_BYTES_MAX, Append, Leader
+from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager

@@ -9,20 +9,17 @@ wait for the log's queue go to it together.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from logstore.config import names_replica
-from logstore.errors import DiskFullError
 from logstore.log.validation import AppendInfo, AppendOutcome
 from logstore.records.marker import Marker
-from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
-from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr
+from replication.errors import ErrorCode
+from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr, TopicPartition
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
-from replication.replica.leader import guard
+from replication.replica.leader.appends import NOTHING, Append, failed, write_in_thread, write_now
 from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces, Waiter
 from replication.replica.leader.readable import Readable
@@ -36,22 +33,6 @@ from replication.replica.storage.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-# What the event loop writes itself for one call, if nothing stands in the way: more belongs to a thread.
-PROMPT_BYTES_MAX = 256 * 1024
-
-
-class Append(NamedTuple):
-    """A batch of a client for one partition, or a marker, on its way to the log.
-
-    `wait` is called, once, if the result is not known at once: for who is told of it. `is_own`: this broker made the
-    batch, and nobody needs to look into it.
-    """
-
-    records: bytearray | memoryview | Marker
-    acks: int
-    wait: Callable[[], Waiter]
-    is_own: bool = False
 
 
 def append_one(
@@ -79,13 +60,12 @@ class _AppendGroup:
         self.offsets = (0, 0)
 
     def seal(self) -> None:
-        self.leader.seal(self)
+        self.leader.group = None
 
     def run(self) -> None:
         replica = self.leader.replica
         replica.host.keep_reserve()
-        checked = [_checked(replica, append) for append, _ in self.appends]
-        self.outcomes = _append(replica, checked, self.leader.state.leader_epoch)
+        self.outcomes = write_in_thread(replica, [append for append, _ in self.appends], self.leader.state.leader_epoch)
         self.offsets = replica.offsets()
 
     def fail(self, error: Exception) -> None:
@@ -96,28 +76,8 @@ class _AppendGroup:
         self.leader.appended(self)
 
 
-def _checked(replica: ReplicaLog, append: Append) -> Buffer | Marker | Exception:
-    """Return what is to be appended, or why it is not, by a look into the records of a client."""
-    records = append.records
-    if append.is_own or isinstance(records, Marker):
-        return records
-    try:
-        guard.check(records, replica.config, replica.host.clock.now_ms())
-    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
-        return error
-    return records
-
-
-def _append(
-    replica: ReplicaLog, checked: Sequence[Buffer | Marker | Exception], leader_epoch: int
-) -> list[AppendOutcome]:
-    """Append what may be; return what became of each. Nobody but this broker changes its files while they are sound."""
-    good = [append for append in checked if not isinstance(append, Exception)]
-    try:
-        done = iter(replica.log.append_as_leader(good, leader_epoch=leader_epoch, is_owner=replica.host.is_sound()))
-    except Exception as error:  # noqa: BLE001  as above
-        done = itertools.repeat(error)
-    return [append if isinstance(append, Exception) else next(done) for append in checked]
+def _too_few(tp: TopicPartition, state: isr.Leading, min_insync_replicas: int) -> str:
+    return f"{tp} has in-sync replicas {', '.join(map(str, state.isr))}; min.insync.replicas is {min_insync_replicas}"
 
 
 class Leader(Readable):
@@ -131,7 +91,7 @@ class Leader(Readable):
         self.writers = Writers()
         self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
         self._waits = PendingProduces()
-        self._group: _AppendGroup | None = None
+        self.group: _AppendGroup | None = None  # until the log's queue comes to it
         self._is_advancing = False  # will, at the end of this turn
         self._limits = isr.IsrSettings(
             replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
@@ -205,15 +165,11 @@ class Leader(Readable):
                     host.counters.failed_isr_updates += 1
                     host.isr.refresh(tp, self.step)
                 case isr.IsrChanged(before, after):
-                    self._isr_changed(before, after)
-
-    def _isr_changed(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        host, tp = self.replica.host, self.replica.tp
-        logger.info("tp=%s epoch=%d isr=%s was=%s", tp, self.state.leader_epoch, after, before)
-        host.counters.isr_shrinks += not set(before) <= set(after)
-        host.counters.isr_expands += not set(after) <= set(before)
-        host.isr.changed(tp)
-        self.starts.tell()  # who has left is not waited for
+                    logger.info("tp=%s epoch=%d isr=%s was=%s", tp, self.state.leader_epoch, after, before)
+                    host.counters.isr_shrinks += not set(before) <= set(after)
+                    host.counters.isr_expands += not set(after) <= set(before)
+                    host.isr.changed(tp)
+                    self.starts.tell()  # who has left is not waited for
 
     # ----------------------------------------------------------------- produce
 
@@ -225,9 +181,10 @@ class Leader(Readable):
         """
         if self.is_over:
             return [NOT_LEADER] * len(appends)
-        if self.has_enough_replicas():
+        minimum = self.replica.log.config.min_insync_replicas
+        if isr.has_enough_replicas(self.state, minimum):
             return self._append(appends, may_write)
-        few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
+        few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=_too_few(self.replica.tp, self.state, minimum))
         done = iter(self._append([append for append in appends if append.acks != ALL_IN_SYNC], may_write))
         return [few if append.acks == ALL_IN_SYNC else next(done) for append in appends]
 
@@ -240,62 +197,23 @@ class Leader(Readable):
         append_one(self, marker, ALL_IN_SYNC, request)
 
     def _append(self, appends: Sequence[Append], may_write: bool) -> list[AppendResult | None]:
-        outcomes = self._write(appends) if may_write else ()
-        self.replica.host.look()
+        replica, outcomes = self.replica, NOTHING
+        if may_write and self.group is None:
+            outcomes = write_now(replica, appends, self.state.leader_epoch)
+        replica.host.look()
         if outcomes:
             self._written()
         results = [self._settle(append, outcome) for append, outcome in zip(appends, outcomes, strict=False)]
         rest = appends[len(outcomes) :]
+        if not rest:
+            return results
         if self.is_over:
             return [*results, *[NOT_LEADER] * len(rest)]
-        for append in rest:
-            self._append_later(append)
-        return [*results, *[None] * len(rest)] if rest else results
-
-    def _write(self, appends: Sequence[Append]) -> Sequence[AppendOutcome]:
-        """Append the first ones in the event loop. The others may take longer, or it is not their turn."""
-        replica, host = self.replica, self.replica.host
-        if self._group is not None or not host.is_sound():
-            return ()
-        prompt = self._prompt(appends)
-        if not prompt or not host.disk.begin_write(replica.queue):
-            return ()
-        outcomes: Sequence[AppendOutcome]
-        try:
-            outcomes = replica.log.append_as_leader(
-                prompt, leader_epoch=self.state.leader_epoch, is_owner=True, may_wait=False
-            )
-        except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
-            outcomes = [error] * len(prompt)
-        host.disk.end_write()
-        return outcomes
-
-    def _prompt(self, appends: Sequence[Append]) -> list[Buffer | Marker]:
-        """Return the batches of the first ones that are small, and that the guard passes at once."""
-        found: list[Buffer | Marker] = []
-        terms, left_bytes = None, PROMPT_BYTES_MAX
-        for records, _, _, is_own in appends:
-            if isinstance(records, Marker):
-                break
-            left_bytes -= len(records)
-            if left_bytes < 0:
-                break
-            if not is_own:
-                terms = terms or self._terms()
-                if not guard.passes(records, terms):
-                    break
-            found.append(records)
-        return found
-
-    def _terms(self) -> guard.Terms:
-        return guard.terms_of(self.replica.config, self.replica.host.clock.now_ms())
-
-    def has_enough_replicas(self) -> bool:
-        return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
-
-    def commits_by_append(self) -> bool:
-        """Is what is appended now committed by that, since no other replica is in sync, and nothing waits before it?"""
-        return self.state.is_alone and not self._waits
+        if self.group is None:
+            self.group = _AppendGroup(self)
+            replica.submit(self.group)
+        self.group.appends += [(append, append.wait()) for append in rest]
+        return [*results, *[None] * len(rest)]
 
     def _written(self) -> None:
         """Behind a write of the event loop: note the log's end, and wake who waits for it at the end of the turn."""
@@ -303,24 +221,13 @@ class Leader(Readable):
         replica.end = end = replica.log.files.view.tail.next_offset  # an append moves no start
         if self.is_over:
             return
-        is_alone = self.commits_by_append()
-        if is_alone:
+        commits = self.state.is_alone and not self._waits  # nobody else is in sync, and nothing waits before it
+        if commits:
             self.standing.clear()  # of followers out of sync
             self.state = isr.append_alone(self.state, max(end, self.state.log_end_offset))
-        if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
+        if not self._is_advancing and not (commits and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
             replica.host.disk.loop.call_soon(self._advance)
-
-    def _append_later(self, append: Append) -> None:
-        """Append it in a thread, behind all that came before: the result is known later."""
-        if self._group is None:
-            self._group = _AppendGroup(self)
-            self.replica.host.disk.submit(self.replica.queue, self._group)
-        self._group.appends.append((append, append.wait()))
-
-    def seal(self, group: _AppendGroup) -> None:
-        if self._group is group:
-            self._group = None
 
     def appended(self, group: _AppendGroup) -> None:
         self.replica.host.look()
@@ -344,13 +251,15 @@ class Leader(Readable):
 
     def _settle(self, append: Append, outcome: AppendOutcome, waiter: Waiter | None = None) -> AppendResult | None:
         """Return the result of an append; None: who waits is told once the records are committed."""
-        result = self._result(append.records, outcome)
-        if self.is_over:
-            return NOT_LEADER
-        if isinstance(outcome, Exception) or append.acks != ALL_IN_SYNC or outcome.next_offset <= self.high_watermark:
-            return result
-        self._waits.add(CommitWait(outcome.next_offset, result, waiter or append.wait()))
-        return None
+        if isinstance(outcome, Exception):
+            result = failed(self.replica, outcome)
+        else:
+            self._note_appended(append.records, outcome)
+            result = AppendResult(ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start)
+            if append.acks == ALL_IN_SYNC and outcome.next_offset > self.state.high_watermark and not self.is_over:
+                self._waits.add(CommitWait(outcome.next_offset, result, waiter or append.wait()))
+                return None
+        return NOT_LEADER if self.is_over else result
 
     def _note_appended(self, records: Buffer | Marker, info: AppendInfo) -> None:
         counters = self.replica.host.counters
@@ -363,21 +272,6 @@ class Leader(Readable):
         if has_readers and 0 < size_bytes == info.bytes:  # no duplicate, nor part of one
             self.recent.note(info.first_offset, info.next_offset, records)
 
-    def _result(self, records: Buffer | Marker, outcome: AppendOutcome) -> AppendResult:
-        if isinstance(outcome, AppendInfo):
-            self._note_appended(records, outcome)
-            return AppendResult(ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start)
-        if is_disk_dead(outcome):
-            self.replica.host.disk_failed()
-        self.replica.suspect(outcome)
-        code = code_of(outcome)
-        if isinstance(outcome, DiskFullError):
-            self.replica.host.disk_full()  # says so once
-        elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
-            logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
-        rows = outcome.rows if isinstance(outcome, InvalidRecordsError) else ()
-        return AppendResult(code, error_message=str(outcome), wrong_rows=rows)
-
     def _committed(self, high_watermark: int) -> None:
         """Answer the appends below; let consumers read on."""
         minimum = self.replica.config.min_insync_replicas
@@ -389,20 +283,13 @@ class Leader(Readable):
             if self.is_over:
                 result = NOT_LEADER
             elif not isr.has_enough_replicas(self.state, minimum):
-                result = result._replace(
-                    error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
-                )
+                few = _too_few(self.replica.tp, self.state, minimum)
+                result = result._replace(error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=few)
             request.settle(self.replica.tp, result)
         self.standing.tell()
         self.replica.wake_consumers()
         if self.replica.host.config.has_nearest_reads:
             self.replica.wake_followers()  # their consumers wait for the high watermark
-
-    def _too_few(self) -> str:
-        return (
-            f"{self.replica.tp} has in-sync replicas {', '.join(map(str, self.state.isr))}; "
-            f"min.insync.replicas is {self.replica.config.min_insync_replicas}"
-        )
 
     # ------------------------------------------------------------------- fetch: see `Readable`
 
@@ -469,9 +356,3 @@ class Leader(Readable):
             if size_bytes and self.is_throttled(terms.replica_id):
                 self.replica.host.leader_quota.charge(size_bytes)
                 self.replica.host.counters.throttled_bytes_out += size_bytes
-
-    @property
-    def low_watermark(self) -> int:
-        """Nothing below is at any replica in sync."""
-        followers = [broker for broker in self.state.isr if broker != self.state.broker]
-        return self.starts.low_watermark(self.replica.start, followers)

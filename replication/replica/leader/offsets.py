@@ -128,7 +128,7 @@ async def delete_records(find: Find, tp: tuple[str, int], offset: int, *, timeou
         return DeletedRecords(code_of(failure))
     replica.wake_followers()  # they hear of it now, and not when they ask next
     deadline_s = replica.host.disk.loop.time() + timeout_ms / 1000
-    while leader.low_watermark < offset and not leader.is_over:
+    while low_watermark(leader) < offset and not leader.is_over:
         left_s = deadline_s - replica.host.disk.loop.time()
         told = leader.starts.next()
         try:
@@ -137,7 +137,13 @@ async def delete_records(find: Find, tp: tuple[str, int], offset: int, *, timeou
             return DeletedRecords(ErrorCode.REQUEST_TIMED_OUT)
     if leader.is_over:
         return DeletedRecords(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    return DeletedRecords(ErrorCode.NONE, leader.low_watermark)
+    return DeletedRecords(ErrorCode.NONE, low_watermark(leader))
+
+
+def low_watermark(leader: Leader) -> int:
+    """Nothing below is at any replica in sync."""
+    followers = [broker for broker in leader.state.isr if broker != leader.state.broker]
+    return leader.starts.low_watermark(leader.replica.start, followers)
 
 
 def _advance_start(leader: Leader, offset: int) -> None:

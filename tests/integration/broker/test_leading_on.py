@@ -11,6 +11,7 @@ from logstore.records.marker import Marker
 from replication.errors import ErrorCode
 from replication.model.times import SpecialTime
 from replication.protocol.messages import FIRST_REQUEST, FetchPartition
+from replication.replica.leader.offsets import low_watermark
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import FetchTerms
 from replication.replica.machine import isr
@@ -184,9 +185,9 @@ async def test_what_followers_told_in_the_former_epoch_is_forgotten_with_it(tmp_
         one, three = await with_silent_follower(site, "120000")
         await three.ask({T0: 0})
         leader, stored = one.role, site.states[T0]
-        assert (set(leader.standing), leader.low_watermark) == ({3}, 0)
+        assert (set(leader.standing), low_watermark(leader)) == ({3}, 0)
         leader.lead_on(replace(stored, leader_epoch=1), (1, 3))
-        assert (dict(leader.standing), leader.low_watermark) == ({}, -1)
+        assert (dict(leader.standing), low_watermark(leader)) == ({}, -1)
         assert leader.state.followers[3].log_end_offset == isr.UNKNOWN_OFFSET
 
 

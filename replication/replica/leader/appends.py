@@ -1,0 +1,111 @@
+"""Appends: batches on their way to a leader's log: looked into, and written by the event loop or a thread."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from logstore.errors import DiskFullError
+from logstore.log.validation import AppendOutcome
+from logstore.records.marker import Marker
+from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
+from replication.protocol.wire import Buffer
+from replication.replica.leader import guard
+from replication.replica.leader.purgatory import Waiter
+from replication.replica.leader.results import AppendResult
+from replication.replica.storage.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+# What the event loop writes itself for one call, if nothing stands in the way: more belongs to a thread.
+PROMPT_BYTES_MAX = 256 * 1024
+
+
+class Append(NamedTuple):
+    """A batch of a client for one partition, or a marker, on its way to the log.
+
+    `wait` is called, once, if the result is not known at once: for who is told of it. `is_own`: this broker made the
+    batch, and nobody needs to look into it.
+    """
+
+    records: bytearray | memoryview | Marker
+    acks: int
+    wait: Callable[[], Waiter]
+    is_own: bool = False
+
+
+NOTHING: Sequence[AppendOutcome] = ()
+
+
+def write_now(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int) -> Sequence[AppendOutcome]:
+    """Append the first ones in the event loop. The others may take longer, or it is not their turn."""
+    host = replica.host
+    if not host.is_sound():
+        return NOTHING
+    prompt = _prompt(replica, appends)
+    if not prompt or not host.disk.begin_write(replica.queue):
+        return NOTHING
+    outcomes: Sequence[AppendOutcome]
+    try:
+        outcomes = replica.log.append_as_leader(prompt, leader_epoch=leader_epoch, is_owner=True, may_wait=False)
+    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
+        outcomes = [error] * len(prompt)
+    host.disk.end_write()
+    return outcomes
+
+
+def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> list[Buffer | Marker]:
+    """Return the batches of the first ones that are small, and that the guard passes at once."""
+    found: list[Buffer | Marker] = []
+    terms, left_bytes = None, PROMPT_BYTES_MAX
+    for records, _, _, is_own in appends:
+        if isinstance(records, Marker):
+            break
+        left_bytes -= len(records)
+        if left_bytes < 0:
+            break
+        if not is_own:
+            terms = terms or guard.terms_of(replica.config, replica.host.clock.now_ms())
+            if not guard.passes(records, terms):
+                break
+        found.append(records)
+    return found
+
+
+def write_in_thread(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int) -> list[AppendOutcome]:
+    """Append what may be; return what became of each. Nobody but this broker changes its files while they are sound."""
+    checked = [_checked(replica, append) for append in appends]
+    good = [append for append in checked if not isinstance(append, Exception)]
+    try:
+        done = iter(replica.log.append_as_leader(good, leader_epoch=leader_epoch, is_owner=replica.host.is_sound()))
+    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
+        done = itertools.repeat(error)
+    return [append if isinstance(append, Exception) else next(done) for append in checked]
+
+
+def _checked(replica: ReplicaLog, append: Append) -> Buffer | Marker | Exception:
+    """Return what is to be appended, or why it is not, by a look into the records of a client."""
+    records = append.records
+    if append.is_own or isinstance(records, Marker):
+        return records
+    try:
+        guard.check(records, replica.config, replica.host.clock.now_ms())
+    except Exception as error:  # noqa: BLE001  as above
+        return error
+    return records
+
+
+def failed(replica: ReplicaLog, error: Exception) -> AppendResult:
+    """Return the result of an append that failed so; have the broker look after its disk where that is to blame."""
+    if is_disk_dead(error):
+        replica.host.disk_failed()
+    replica.suspect(error)
+    code = code_of(error)
+    if isinstance(error, DiskFullError):
+        replica.host.disk_full()  # says so once
+    elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
+        logger.error("tp=%s append failed: %s", replica.tp, error, exc_info=error)
+    rows = error.rows if isinstance(error, InvalidRecordsError) else ()
+    return AppendResult(code, error_message=str(error), wrong_rows=rows)
