@@ -108,8 +108,8 @@ class OffsetOutOfRangeError(InvalidRequestError):
 class OutOfOrderSequenceError(InvalidRequestError):
     def __init__(self, producer_id: int, producer_epoch: int, sequence: int, expected: int) -> None:
         super().__init__(
-            f"producer {producer_id}, epoch {producer_epoch}: sequence number {sequence} where {expected} must follow; "
-            "a batch before it was lost, or this one was retried too late",
+            f"producer {producer_id}, epoch {producer_epoch}: sequence number {sequence} instead of {expected}; an "
+            "earlier batch was lost, or this batch was retried too late",
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
@@ -120,8 +120,8 @@ class OutOfOrderSequenceError(InvalidRequestError):
 class ProducerFencedError(InvalidRequestError):
     def __init__(self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch") -> None:
         super().__init__(
-            f"{what} of producer {producer_id} has epoch {producer_epoch}, and {current_epoch} is known: another has "
-            "taken its place; it must stop",
+            f"{what} of producer {producer_id} has epoch {producer_epoch}, below the current epoch {current_epoch}: a "
+            "newer instance has taken over; stop this one",
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             current_epoch=current_epoch,
@@ -129,7 +129,7 @@ class ProducerFencedError(InvalidRequestError):
 
 
 class CoordinatorFencedError(ProducerFencedError):
-    """A marker of a coordinator that another has followed."""
+    """A marker of a coordinator that a newer one has replaced."""
 
 
 class TransactionStateError(InvalidRequestError):
@@ -137,12 +137,12 @@ class TransactionStateError(InvalidRequestError):
 
 
 class TransactionRepeatError(TransactionStateError):
-    """A batch of a transaction with sequence numbers of one before: to take it for that one would lose its records."""
+    """A transactional batch with sequence numbers of an earlier transaction: taken for a repeat, it would be lost."""
 
     def __init__(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
         super().__init__(
             f"producer {producer_id}, epoch {producer_epoch}: sequence number {sequence} was used in a transaction "
-            "that has ended; abort this one, and go on with a higher epoch",
+            "that has ended; abort the open transaction, and continue with a higher epoch",
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
@@ -154,7 +154,7 @@ class ReadOnlyStoreError(InvalidRequestError):
 
 
 class BatchConflictError(InvalidRequestError):
-    """A batch of this number is committed with other content, or a later one is."""
+    """The batch of this number, or a later one, is committed with other content."""
 
     name: str
     batch_id: int
@@ -165,7 +165,7 @@ class TransactionAbortedError(PylogError):
 
     def __init__(self, producer_id: int, producer_epoch: int, reason: str) -> None:
         super().__init__(
-            f"the transaction was aborted: {reason}; nothing of it is visible, write it again",
+            f"the transaction was aborted: {reason}; its records are not visible, write them again",
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             reason=reason,
@@ -219,7 +219,7 @@ class UnsupportedFormatError(CorruptLogError):
 
 
 class UnreadableBatchError(CorruptLogError):
-    """A batch of a right CRC whose records cannot be decoded: it was written so. Read on at `next_offset`."""
+    """A batch with a right CRC whose records cannot be decoded: a producer sent it so. Read on at `next_offset`."""
 
     base_offset: int
     next_offset: int
@@ -228,8 +228,8 @@ class UnreadableBatchError(CorruptLogError):
         PylogError.__init__(
             self,
             f"{path}: offsets {base_offset} to {next_offset - 1}, the batch at byte {position}, cannot be decoded: "
-            f"{reason}; its CRC is right, so a producer wrote it so, and no other copy is better: read on from offset "
-            f"{next_offset}",
+            f"{reason}; the CRC is right, so a producer sent these bytes, and no other copy is better: read on from "
+            f"offset {next_offset}",
             path=str(path),
             position=position,
             reason=f"offsets {base_offset} to {next_offset - 1} cannot be decoded ({reason}), and the CRC is right",
@@ -243,11 +243,11 @@ class StorageError(PylogError, OSError):
 
 
 class DiskFullError(StorageError):
-    """No space left: what could not be written whole was undone, and reads go on."""
+    """No space left: a write that could not be finished was undone, and reads go on."""
 
 
 class FailedStoreError(StorageError):
-    """An fsync failed earlier, so what is on disk is unknown: nothing may be written until it is checked."""
+    """An fsync failed earlier, so the content of the disk is unknown: check the store before any other write."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -56,7 +56,7 @@ path_option = click.option(
     metavar="DIR",
     help="The store's directory.",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: report what would be done.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, and report what the job would do.")
 
 
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -131,8 +131,8 @@ def retention(**options: Any) -> None:
     \b
     $ pylog jobs retention --path data
 
-    Appends, and opening a store, do this for the topics that they touch. The brokers of a cluster do it
-    by themselves.
+    Appends and the opening of a store apply retention to the topics that they touch. Brokers apply retention
+    themselves.
     """
     _run("retention", **options)
 
@@ -144,8 +144,8 @@ def compaction(**options: Any) -> None:
     \b
     $ pylog jobs compaction --path data
 
-    A partition is compacted when its dirty part has reached min.cleanable.dirty.ratio. The brokers of a
-    cluster do it by themselves.
+    A partition is compacted when its dirty part has reached min.cleanable.dirty.ratio. Brokers compact their logs
+    themselves.
     """
     _run("compaction", **options)
 
@@ -153,7 +153,7 @@ def compaction(**options: Any) -> None:
 _table_option = click.option(
     "--table",
     metavar="DIR",
-    help="Directory of the Delta table; {topic} stands for the topic's name. Chosen once, at the first run; "
+    help="Directory of the Delta table; {topic} stands for the topic's name. The first run decides; "
     "over a cluster every run needs it. [default: tiered/{topic} in the store]",
 )
 
@@ -188,20 +188,20 @@ def verify(**options: Any) -> None:
     \b
     $ pylog jobs verify --path data
 
-    It checks what `pylog verify` checks, and ends with exit code 1 if there is damage. In a cluster it checks the
-    batches that the leaders send: each broker reads its own replicas from time to time (log.scrub.interval.ms).
+    The job checks all that `pylog verify` checks, and ends with exit code 1 if there is damage. In a cluster the job
+    checks the batches that the leaders send; each broker checks its own replicas (log.scrub.interval.ms).
     """
     _run("verify", **options)
 
 
 @jobs.command("run")
-@click.option("--every", callback=_duration_ms, metavar="TIME", help="Again after 60s, 5m, 1h … [default: once]")
+@click.option("--every", callback=_duration_ms, metavar="TIME", help="Repeat after 60s, 5m, 1h … [default: once]")
 @click.option(
     "--job",
     "names",
     multiple=True,
     type=click.Choice(["tiering", "retention", "compaction", "verify"]),
-    help="May be repeated. They run in this order. [default: the first three; over a cluster: tiering]",
+    help="A job; may be repeated. Jobs run in this order. [default: the first three; over a cluster: tiering]",
 )
 @_table_option
 @topics_option
@@ -209,7 +209,7 @@ def verify(**options: Any) -> None:
 @_placed
 @output_option
 def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str, Any], **options: Any) -> None:
-    """Run jobs in turn, once or again and again, in one process. SIGTERM or Ctrl-C ends it.
+    """Run jobs in turn, once or repeatedly, in one process. SIGTERM or Ctrl-C ends it.
 
     \b
     $ pylog jobs run --path data
@@ -217,7 +217,7 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
     \b
     pylog jobs run --every 60s --job retention --job compaction --path data
 
-    With --output json it prints a line per job and turn. With --every it reports a turn that fails, and goes on.
+    --output json prints a line per job and turn. With --every the command reports a turn that fails, and continues.
     """
     from datasource.errors import reason
     from datasource.jobs import schedule
@@ -291,7 +291,7 @@ def _told(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _end(wrong: Sequence[str]) -> None:
     if wrong:
         shown = ", ".join(dict.fromkeys(wrong))
-        raise Failure(f"{counted(len(set(wrong)), 'partition')} not as it should be: {shown}")
+        raise Failure(f"{counted(len(set(wrong)), 'partition')} failed or damaged: {shown}")
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def _append(rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, owner:
     after = TopicTable(table, owner)
     commit = after.committed(before.version, piece.partition, piece.end)
     if commit is None or after.boundary(piece.partition) != piece.end:
-        raise StorageError(f"{table}: Delta Lake did not note offset {piece.end} of the commit")
+        raise StorageError(f"{table}: the Delta table's log does not have offset {piece.end} of the commit")
     known = {file.path for file in before.files()}
     after.make_durable(since=before.version, files=[f for f in after.files() if f.path not in known])
     done.file_count += commit.files

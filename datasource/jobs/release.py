@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 @click.option("--decision-topic", metavar="TOPIC", help="The option decisionTopic of the writer, if it had one.")
 @on_cluster
 def release(client: KafkaClient, name: str, decision_topic: str | None, output: str) -> None:
-    r"""End what a Spark driver that is gone for good left under a name: commit what it decided, abort the rest.
+    r"""End the transactions that a Spark driver left open under a name: commit the decided ones, abort the rest.
 
     \b
     $ pylog transactions release '~7' --bootstrap-server 127.0.0.1:9092
 
-    The name is that of the query, or txnId. `pylog transactions list` shows it in pylog-sink/task/NAME/…; where the
-    writer had none it is ~0, ~1 and so on. A driver that still runs under the name gets an error.
+    The name is the id of the query, or txnId. `pylog transactions list` shows it in pylog-sink/task/NAME/…; a writer
+    without a txnId has the name ~0, ~1 and so on. A driver that still runs under the name gets an error.
     """
     from datasource.connector.options import DECISION_TOPIC
     from datasource.topics.interface import TransactionSettings
@@ -34,10 +34,10 @@ def release(client: KafkaClient, name: str, decision_topic: str | None, output: 
 
     topic, listed = decision_topic or DECISION_TOPIC, client.list_transactions()
     if topic not in client.topics():
-        raise InvalidRequestError(f"no topic {topic!r}: no driver of Spark keeps its decisions there")
+        raise InvalidRequestError(f"no topic {topic!r}: no Spark driver has written a decision there")
     names = names_in([each.transactional_id for each in listed or ()])
     if listed is not None and name not in names:
-        raise InvalidRequestError(f"no driver of Spark wrote as {name!r}{did_you_mean(name, names)}")
+        raise InvalidRequestError(f"no Spark driver wrote as {name!r}{did_you_mean(name, names)}")
     settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic=topic)
     ClusterTransactions(client, settings).release(name)
     talk(f"released {name}")

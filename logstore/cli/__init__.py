@@ -34,10 +34,10 @@ _OWN = {
     ),
     "dump-log": ("logstore.cli.files:dump_log", "Show the batches of .log files."),
     "verify": ("logstore.cli.files:verify", "Read everything in a store and report damage."),
-    "recover": ("logstore.cli.files:recover", "Check what was not known to be on disk after a crash."),
+    "recover": ("logstore.cli.files:recover", "Check and repair a store after a crash or a failed fsync."),
     "elect-leaders": (
         "replication.cli.replicas:elect_leaders",
-        "Have the preferred replica of each partition lead, wait, and show what has changed.",
+        "Elect the preferred replica of each partition, wait, and show the changes.",
     ),
     "reassign-partitions": (
         "replication.cli.replicas:reassign_partitions",
@@ -49,9 +49,12 @@ _OWN = {
     ),
     "merge-state-logs": (
         "replication.cli.state_logs:merge_state_logs",
-        "Merge state-change.log files of brokers by time, or draw what they say.",
+        "Merge state-change.log files of brokers by time, or draw leaders and ISRs.",
     ),
-    "log-dirs": ("replication.cli.machines:log_dirs", "Show the directories of brokers, and how much room they have."),
+    "log-dirs": (
+        "replication.cli.machines:log_dirs",
+        "Show the directories of brokers, their free space, and the size of each replica.",
+    ),
     "broker-api-versions": ("replication.cli.machines:broker_api_versions", "Show the APIs of brokers."),
     "perf": ("replication.cli.performance:perf", "Measure how fast records are produced and consumed."),
     "verifiable-producer": (
@@ -109,7 +112,7 @@ def _load(entry: EntryPoint) -> click.Command:
         command = entry.load()
         assert isinstance(command, click.Command), entry.value
     except ImportError as error:
-        reason = f"{entry.name} cannot be loaded ({error}); install what it needs"
+        reason = f"{entry.name} cannot be loaded ({error}); install the packages that it needs"
 
         @click.command(entry.name, short_help="(cannot be loaded)")
         def broken() -> None:

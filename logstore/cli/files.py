@@ -72,7 +72,7 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     $ pylog verify --path data
 
     Exit code 1 if there is damage; `--output json` lists every place. Records of a topic whose description
-    is gone are damage; other directories of no topic are named on stderr, and are no damage.
+    is gone are damage. Other directories of no topic are no damage; the command names them on stderr.
     """
     with open_store(path, mode="r") as store, progress_bar("verify", unit="bytes") as progress:
         reports = list(verify_store(store, topic, progress))
@@ -83,9 +83,7 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     if topic is None:
         _name_unowned(path)
     if damage:
-        raise Failure(
-            "there is damage; bring the files back from a sound copy, where there is one, or read around the places"
-        )
+        raise Failure("there is damage; restore the files from a sound copy, or read around the damaged places")
 
 
 def _name_unowned(path: Path) -> None:
@@ -122,14 +120,14 @@ def _verified(report: PartitionReport) -> dict[str, object]:
 @path_option
 @output_option
 def recover(path: Path, output: str) -> None:
-    """Check what was not known to be on disk after a crash, and mend it. Nobody else may have the store open.
+    """Check and repair a store after a crash or a failed fsync. No other process may have the store open.
 
     \b
     $ pylog recover --path data
 
-    Opening a store does the same where it is needed. This command is for after a failed fsync, when
-    nothing may be written until it has run, and for looking at what was mended. Damage in flushed data is
-    reported, never cut. Empty directories of topics whose creation was killed are removed.
+    A process that opens a store does the same after a crash. After a failed fsync every process refuses to write
+    until this command has run. The command prints a report of its repairs. It reports damage in flushed data, and
+    never cuts it. It removes empty directories of topics whose creation was killed.
     """
     with progress_bar("recover") as progress:
         reports = logstore.recover(path, progress=progress)

@@ -41,7 +41,7 @@ from logstore.tools.console import (
 CHUNK_BYTES = 1024 * 1024
 
 property_option = click.option(
-    "--property", "given", multiple=True, metavar="NAME=VALUE", help="See above; may be repeated."
+    "--property", "given", multiple=True, metavar="NAME=VALUE", help="A property, see above; may be repeated."
 )
 
 
@@ -54,7 +54,7 @@ property_option = click.option(
 @click.option(
     "--compression-codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    help="Codec of the batches; else as the topic says.",
+    help="Codec of the batches. [default: the topic's compression.type]",
 )
 @either_place("replication.cli.records:produce")
 @output_option
@@ -75,9 +75,9 @@ def produce(
     $ echo 'hello' | pylog produce orders --bootstrap-server 127.0.0.1:9092
 
     RECORDS counts the lines that this command wrote, at offsets from START to before END. Records of other
-    writers may be between them. After an error it prints what it had written before.
+    writers may be between them. After an error the command prints the offsets of the lines before.
 
-    Properties, as the console producer has them: parse.key, key.separator, parse.headers, headers.delimiter,
+    Properties have the names of the console producer: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
     """
     with usage_errors():
@@ -162,18 +162,18 @@ def _signals_end_stdin() -> Iterator[None]:
 @click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @click.option("--follow", is_flag=True, help="Wait for new records, until SIGTERM or Ctrl-C.")
 @click.option(
-    "--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Follow, and end when nothing came for MS."
+    "--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Follow, and end after MS without a record."
 )
 @property_option
-@click.option("-f", "--format", "template", metavar="TEXT", help="As in kcat: '%p %o %k: %s\\n'.")
-@click.option("--group", cls=ClusterOption, metavar="GROUP", help="As a member of this group, which keeps the offsets.")
+@click.option("-f", "--format", "template", metavar="TEXT", help="Format of a record, as in kcat: '%p %o %k: %s\\n'.")
+@click.option("--group", cls=ClusterOption, metavar="GROUP", help="Read as a member of this group, and commit offsets.")
 @click.option(
     "--isolation-level",
     cls=ClusterOption,
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="Whether records of open and aborted transactions are left out.",
+    help="read_committed skips records of open and aborted transactions.",
 )
 @either_place("replication.cli.records:consume")
 @output_option
@@ -198,13 +198,13 @@ def consume(
 
     \b
     --output json prints one line of JSON per record.
-    -f knows %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %s value, %K and %S
+    -f replaces %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %s value, %K and %S
     their sizes in bytes, %h headers, and \\n, \\t.
 
-    Properties, as the console consumer has them: print.timestamp, print.partition, print.offset,
+    Properties have the names of the console consumer: print.timestamp, print.partition, print.offset,
     print.headers, print.key, print.value, key.separator, line.separator, headers.separator, null.literal.
 
-    A batch that nobody can decode is named on stderr and left out; the exit code is 1 then.
+    A batch that cannot be decoded is named on stderr and skipped; the exit code is 1 then.
     """
     with usage_errors():
         format_record = formatter(output, template, given)
@@ -235,7 +235,7 @@ def print_records(
 
     def told(error: UnreadableBatchError) -> None:
         nonlocal missed
-        talk(f"left out: {error}")
+        talk(f"skipped: {error}")
         missed += error.next_offset - error.base_offset
 
     records = read(told=told)
@@ -255,7 +255,7 @@ def print_records(
     out.flush()
     talk(counted(count, "record"))
     if missed:
-        raise Failure(f"{counted(missed, 'offset')} left out, in batches that cannot be decoded")
+        raise Failure(f"{counted(missed, 'offset')} skipped, in batches that cannot be decoded")
 
 
 def formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:
@@ -298,7 +298,7 @@ def start_of(from_beginning: bool, offset: str | None, partition: int | None) ->
     "plan",
     type=click.File("rb"),
     metavar="FILE",
-    help="Partitions and offsets, as Kafka's tool takes them; - is stdin.",
+    help="Partitions and offsets, in the form of Kafka's tool; - is stdin.",
 )
 @either_place("replication.cli.offsets:delete_records")
 @output_option
@@ -313,8 +313,8 @@ def delete_records(
         pylog delete-records --offset-json-file - --path data
     $ pylog delete-records orders --partition 0 --offset 0 --bootstrap-server 127.0.0.1:9092
 
-    Readers see it at once; the files of whole segments go after file.delete.delay.ms. With a JSON file
-    it goes topic by topic in a directory, and ends at the first that fails.
+    Readers see the new start at once; the files of whole segments go after file.delete.delay.ms. In a directory, a
+    JSON file is applied topic by topic, and the command ends at the first topic that fails.
     """
     wanted = wanted_deletions(name, partition, offset, plan)
     rows = list[dict[str, object]]()

@@ -46,7 +46,7 @@ output_option = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="For people, or for programs.",
+    help="A table for people, JSON for programs.",
 )
 
 

@@ -82,7 +82,10 @@ def topics() -> None:
 @topic_argument()
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions.")
 @click.option(
-    "--replication-factor", type=click.IntRange(min=1), cls=ClusterOption, help="Replicas of each; else as brokers say."
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    cls=ClusterOption,
+    help="Replicas of each partition. [default: default.replication.factor]",
 )
 @assignment_option
 @config_option
@@ -113,7 +116,7 @@ def filter_option(name: str, which: str) -> Callable[[Any], Any]:
 
 @topics.command("list")
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
-@click.option("--exclude-internal", is_flag=True, cls=ClusterOption, help="Not those of the brokers themselves.")
+@click.option("--exclude-internal", is_flag=True, cls=ClusterOption, help="Leave out internal topics.")
 @either_place("replication.cli.topics:list_topics")
 @output_option
 def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
@@ -140,8 +143,8 @@ def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
 @filter_option("under-replicated", "with fewer replicas in sync than there are")
 @filter_option("under-min-isr", "with fewer replicas in sync than min.insync.replicas")
-@filter_option("at-min-isr", "with just as many as min.insync.replicas")
-@filter_option("unavailable", "that nobody leads")
+@filter_option("at-min-isr", "with exactly min.insync.replicas in sync")
+@filter_option("unavailable", "without a leader")
 @if_exists_option
 @either_place("replication.cli.topics:describe")
 @output_option
@@ -152,9 +155,10 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
     $ pylog topics describe orders --path data
     $ pylog topics describe --under-replicated-partitions --bootstrap-server 127.0.0.1:9092
 
-    A directory has offsets, segments and bytes; a cluster has leaders, replicas, and which are in sync or offline.
+    For a directory, partitions have offsets, segments and bytes; for a cluster, the leader, the replicas, the ISR and
+    the offline replicas.
 
-    There may be fewer records than offsets: each end of a transaction takes an offset, and
+    A partition may have fewer records than offsets: each end of a transaction takes an offset, and
     compaction leaves gaps.
 
     Exit code 1 if a partition cannot be read; the others are shown.
@@ -226,7 +230,7 @@ def alter(
 @either_place("replication.cli.topics:delete")
 @output_option
 def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
-    """Delete a topic and its records. It is gone at once; its files go after file.delete.delay.ms.
+    """Delete a topic and its records at once; the files go after file.delete.delay.ms.
 
     \b
     $ pylog topics delete orders --path data

@@ -27,8 +27,11 @@ _NAMES = ("name", "batch", "rows", "committed")
     cls=PlacedCommands,
     placed={
         "describe": ("replication.cli.transactions:describe", "Show the last transaction of transactional ids."),
-        "find-hanging": ("replication.cli.transactions:find_hanging", "Show transactions that nobody will end."),
-        "release": ("datasource.jobs.release:release", "End what a Spark driver that is gone for good left."),
+        "find-hanging": (
+            "replication.cli.transactions:find_hanging",
+            "Show transactions that no coordinator will end.",
+        ),
+        "release": ("datasource.jobs.release:release", "End the transactions that a Spark driver left open."),
     },
 )
 def transactions() -> None:
@@ -40,28 +43,29 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@click.option("--committed", is_flag=True, help="The last committed batch of every name instead, of a directory.")
+@click.option("--committed", is_flag=True, help="Show the last committed batch of every name instead; for a directory.")
 @click.option(
     "--state",
     "states",
     multiple=True,
     cls=ClusterOption,
     metavar="STATE",
-    help="In this state: Ongoing, CompleteAbort, …",
+    help="Only transactions in this state: Ongoing, CompleteAbort, …",
 )
 @either_place("replication.cli.transactions:list_transactions")
 @output_option
 def list_transactions(committed: bool, path: Path, output: str) -> None:
     """List the transactions that have not ended, and whether their writers can still commit them.
 
-    Readers wait for open and prepared ones; a hint says which of them nobody can commit any more.
+    read_committed readers wait for open and prepared transactions; a hint says which ones can no longer be committed.
 
     \b
     $ pylog transactions list --path data
     $ pylog transactions list --committed --path data
     $ pylog transactions list --state Ongoing --bootstrap-server 127.0.0.1:9092
 
-    A directory shows those that have not ended; a cluster, the last one of each transactional id.
+    For a directory, the list has the transactions that have not ended; for a cluster, the last one of each
+    transactional id.
     """
     with open_store(path, mode="r") as store:
         if committed:
@@ -72,26 +76,32 @@ def list_transactions(committed: bool, path: Path, output: str) -> None:
 
 @transactions.command()
 @click.argument("name", required=False)
-@click.option("--dead", is_flag=True, help="All that nobody can commit any more, of a directory.")
-@click.option("--dry-run", is_flag=True, help="Say what would be aborted, and change nothing.")
-@click.option("--topic", cls=ClusterOption, metavar="TOPIC", help="Of a hanging transaction, as find-hanging tells it.")
-@click.option("--partition", cls=ClusterOption, type=click.IntRange(min=0), help="Of a hanging transaction.")
-@click.option("--start-offset", cls=ClusterOption, type=click.IntRange(min=0), help="Of a hanging transaction.")
+@click.option("--dead", is_flag=True, help="Abort all that can no longer be committed; for a directory.")
+@click.option("--dry-run", is_flag=True, help="Show the transactions to abort, and change nothing.")
+@click.option(
+    "--topic", cls=ClusterOption, metavar="TOPIC", help="The topic of a hanging transaction, from find-hanging."
+)
+@click.option(
+    "--partition", cls=ClusterOption, type=click.IntRange(min=0), help="The partition of a hanging transaction."
+)
+@click.option(
+    "--start-offset", cls=ClusterOption, type=click.IntRange(min=0), help="The first offset of a hanging transaction."
+)
 @either_place("replication.cli.transactions:abort")
 @output_option
 def abort(name: str | None, dead: bool, dry_run: bool, path: Path, output: str) -> None:
-    """Abort the open transactions of a NAME, alive or not, or all dead ones; finish those that are decided.
+    """Abort the open transactions of a NAME, or all that can no longer be committed; finish those that are decided.
 
-    A program that still writes gets an error; Spark tries its task again.
+    A program that still writes gets an error; Spark repeats its task.
 
     \b
     $ pylog transactions abort --dead --path data
     $ pylog transactions abort payments-1 --bootstrap-server 127.0.0.1:9092
 
-    On a cluster the NAME is a transactional id. Its producer is fenced, whatever it does.
+    On a cluster the NAME is a transactional id, and its producer is fenced.
     """
     if bool(name) == dead:
-        raise click.UsageError("say what to abort: a NAME, or --dead")
+        raise click.UsageError("give a NAME, or --dead")
     with open_store(path, mode="r" if dry_run else "auto") as store:
         rows = [row for row in _attempts(store) if row["state"] in ("open", "prepared")]
         wanted = [row for row in rows if (row["hint"] if dead else row["name"] == name)]

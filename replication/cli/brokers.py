@@ -63,8 +63,8 @@ def broker() -> None:
 def start_broker(file: Path | None, coordination: str | None, copy_to: str | None, settings: dict[str, str]) -> None:
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
-    The first line on stdout is `bootstrap=HOST:PORT`, once it serves. Without --coordination it is a
-    cluster of its own. At the end it hands its leaderships over, so that clients see no error.
+    The first line on stdout is `bootstrap=HOST:PORT`, once the broker serves. Without --coordination the broker is a
+    cluster of its own. At its end the broker hands its leaderships over, so that clients see no error.
 
     \b
     $ pylog broker start --config conf/server.properties
@@ -93,23 +93,27 @@ def cluster() -> None:
 
 
 @cluster.command("start")
-@click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="How many.")
+@click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of brokers.")
 @click.option(
     "--node-id-start",
     type=click.IntRange(0, INT32_MAX - 100),
     default=1,
     show_default=True,
     metavar="N",
-    help="The broker.id of the first; the others have the next ones.",
+    help="The broker.id of the first broker; the others have the next ids.",
 )
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where everything is kept; without it, in a directory that is removed at the end.",
+    help="The directory of the cluster. [default: a temporary one, removed at the end]",
 )
-@click.option("--coordination", metavar="STORE", help="As for `pylog broker start`; a file in DIR if not given.")
+@click.option(
+    "--coordination",
+    metavar="STORE",
+    help="The coordination store, as for `pylog broker start`. [default: a file in DIR]",
+)
 @_copy_option
 @_set_option
 def start_cluster(
@@ -122,12 +126,12 @@ def start_cluster(
 ) -> None:
     """Run brokers 1 to N in the foreground, until SIGTERM or Ctrl-C.
 
-    The first line on stdout is `bootstrap=HOST:PORT,…`, once all of them serve. The exit code is 1 if no broker is
-    left, for whatever reason but `stop-broker`.
+    The first line on stdout is `bootstrap=HOST:PORT,…`, once all brokers serve. The exit code is 1 if no broker is
+    left, unless `stop-broker` stopped the last.
 
     Two defaults differ from server.properties, since all brokers are on one machine (--set changes them):
-    group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1. With metrics.port=P, the brokers have the
-    ports P, P+1, and so on; 0 is a free one for each.
+    group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1. With metrics.port=P, the brokers use the
+    ports P, P+1, and so on; with 0, each takes a free port.
 
     \b
     $ pylog cluster start --brokers 3 --dir /tmp/cluster
@@ -153,7 +157,8 @@ def start_cluster(
             click.echo(f"bootstrap={running.bootstrap}")
             if missing := ", ".join(map(str, running.missing())):
                 talk(
-                    f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas"
+                    f"brokers {missing} have replicas and were not started; start them, or their partitions are "
+                    "under-replicated"
                 )
             supervisor.watch(set(ids))
 
@@ -164,7 +169,7 @@ _cluster_directory: Callable[[Any], Any] = click.option(
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="That of `pylog cluster start`, which runs.",
+    help="The --dir of the running `pylog cluster start`.",
 )
 _broker_argument: Callable[[Any], Any] = click.argument("number", metavar="ID", type=click.IntRange(0, INT32_MAX))
 
@@ -175,7 +180,8 @@ _broker_argument: Callable[[Any], Any] = click.argument("number", metavar="ID", 
 def stop_one(number: int, directory: Path) -> None:
     """Stop one broker of a cluster that `pylog cluster start` runs, and return once it has ended.
 
-    Its leaderships move to others first. The exit code is 1 if it did not run, or did not stop in good order.
+    The leaderships of the broker move to others first. The exit code is 1 if the broker did not run, or did not stop
+    cleanly.
 
     \b
     $ pylog cluster stop-broker 2 --dir /tmp/cluster
@@ -189,10 +195,10 @@ def stop_one(number: int, directory: Path) -> None:
 @_broker_argument
 @_cluster_directory
 def restart_one(number: int, directory: Path) -> None:
-    """Stop one broker of a cluster that `pylog cluster start` runs, if it does run, and start it again.
+    """Restart one broker of a cluster that `pylog cluster start` runs, or start it if it does not run.
 
-    Returns once all brokers know it and it is in sync, or says after 30 s in how many partitions it is not yet.
-    The exit code is 1 if it does not run then.
+    The command returns once all brokers know the broker and its replicas are in sync; after 30 s it returns with the
+    number of partitions that are not in sync yet. The exit code is 1 if the broker does not run then.
 
     \b
     $ pylog cluster restart-broker 2 --dir /tmp/cluster
@@ -208,9 +214,9 @@ def restart_one(number: int, directory: Path) -> None:
     "directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="That of `pylog cluster start`: the file and the brokers' directories in it.",
+    help="The --dir of `pylog cluster start`, with the file and the brokers' directories.",
 )
-@click.option("--coordination", metavar="STORE", help="Where the file was: sqlite:PATH.")
+@click.option("--coordination", metavar="STORE", help="The place of the file: sqlite:PATH.")
 @click.option(
     "--log-dir",
     "log_dirs",
@@ -223,19 +229,19 @@ def restart_one(number: int, directory: Path) -> None:
     "--copy",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A copy of the file; if not given, the newest one that lies beside it.",
+    help="A copy of the file. [default: the newest copy beside it]",
 )
-@click.option("--without-copy", is_flag=True, help="From the brokers' directories alone.")
+@click.option("--without-copy", is_flag=True, help="Use the brokers' directories alone.")
 @click.option(
     "--topic-id",
     "topic_ids",
     multiple=True,
     callback=pairs,
     metavar="TOPIC=ID",
-    help="Of several topics of a name, the one to keep; may be given more than once.",
+    help="The topic to keep, where several have one name; may be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
-@click.option("--yes", is_flag=True, help="Do it; nothing is written without.")
+@click.option("--dry-run", is_flag=True, help="Show the result, and write nothing.")
+@click.option("--yes", is_flag=True, help="Write the file; without --yes nothing is written.")
 @output_option
 def recover_coordination(
     directory: Path | None,
@@ -248,12 +254,12 @@ def recover_coordination(
     yes: bool,
     output: str,
 ) -> None:
-    """Make the SQLite file of a cluster again, when it was lost or damaged.
+    """Recover the SQLite file of a cluster that was lost or damaged.
 
-    All brokers must be stopped. Give the directory of every one: the log that was written last leads, and what only
-    others have is lost. The table says what will be, and what may be lost; read it before you say --yes. A file that is
-    there is put aside, and never removed. Settings of topics come from a copy; without one, nothing is deleted from a
-    topic until it has settings again.
+    Stop all brokers first. Give the directory of every broker: the log that was written last leads, and records that
+    only other logs have are lost. The table shows the result and possible losses; read it before you give --yes. An
+    existing file is renamed, never removed. Settings of topics come from a copy; without a copy, nothing is deleted
+    from a topic until it has settings again.
 
     \b
     $ pylog cluster recover-coordination --dir /data/cluster --dry-run
@@ -267,7 +273,7 @@ def recover_coordination(
     else:
         kind, _, place = str(coordination).partition(":")
         if kind != "sqlite" or not place:
-            raise click.UsageError("only a SQLite file is made again: --coordination sqlite:PATH")
+            raise click.UsageError("only a SQLite file can be recovered: --coordination sqlite:PATH")
         path = Path(place)
     from replication.tools import recover_coordination as recovering
 
@@ -284,9 +290,9 @@ def recover_coordination(
         if dry_run:
             return
         if not yes:
-            raise Failure("nothing was written; if this is what you want, say --yes")
+            raise Failure("nothing was written; to write this, give --yes")
         aside = recovery.write()
-    talk(f"{path} is made" + (f"; what was there is {aside}" if aside is not None else ""))
+    talk(f"created {path}" + (f"; the former file is {aside}" if aside is not None else ""))
 
 
 def _broker_directories(directory: Path) -> list[Path]:

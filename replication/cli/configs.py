@@ -25,10 +25,10 @@ def configs() -> None:
 
 
 @configs.command()
-@click.option("--entity-type", type=click.Choice(["topics", "brokers"]), required=True, help="What has the settings.")
-@click.option("--entity-name", metavar="NAME", help="A topic, or the number of a broker. [default: each of them]")
-@click.option("--entity-default", is_flag=True, help="What all brokers were given.")
-@click.option("--all", "with_defaults", is_flag=True, help="Also what has its default.")
+@click.option("--entity-type", type=click.Choice(["topics", "brokers"]), required=True, help="Topics or brokers.")
+@click.option("--entity-name", metavar="NAME", help="A topic, or the id of a broker. [default: all of them]")
+@click.option("--entity-default", is_flag=True, help="Show the values for all brokers.")
+@click.option("--all", "with_defaults", is_flag=True, help="Also show settings with their default.")
 @on_cluster
 def describe(
     client: KafkaClient,
@@ -38,7 +38,7 @@ def describe(
     with_defaults: bool,
     output: str,
 ) -> None:
-    """Show the settings that topics or brokers were given, and where each is from.
+    """Show the settings of topics or brokers that are not the default, and the source of each.
 
     \b
     $ pylog configs describe --entity-type topics --entity-name orders --all --bootstrap-server 127.0.0.1:9092
@@ -57,13 +57,13 @@ def describe(
     type=click.Choice(["topics", "brokers"]),
     default="topics",
     show_default=True,
-    help="What has them.",
+    help="A topic or brokers.",
 )
-@click.option("--entity-name", metavar="NAME", help="The topic, or the number of a broker.")
-@click.option("--entity-default", is_flag=True, help="All brokers, where one has none of its own.")
-@click.option("--add-config", multiple=True, metavar="KEY=VALUE,…", help="Set these; KEY=[A,B] is a list.")
-@click.option("--delete-config", multiple=True, metavar="KEY,…", help="Let these have their defaults again.")
-@click.option("--dry-run", is_flag=True, help="Only have the brokers check it.")
+@click.option("--entity-name", metavar="NAME", help="The topic, or the id of a broker.")
+@click.option("--entity-default", is_flag=True, help="Set values for all brokers; a broker's own value counts first.")
+@click.option("--add-config", multiple=True, metavar="KEY=VALUE,…", help="Settings to set; KEY=[A,B] is a list.")
+@click.option("--delete-config", multiple=True, metavar="KEY,…", help="Settings that go back to their default.")
+@click.option("--dry-run", is_flag=True, help="Let the brokers check the change, and change nothing.")
 @on_cluster
 def alter(
     client: KafkaClient,
@@ -77,7 +77,8 @@ def alter(
 ) -> None:
     """Change settings of a topic or of brokers, live: all of them, or none.
 
-    docs/configuration.md says which of a broker's are live. The others are in server.properties, and take a restart.
+    docs/configuration.md says which settings of a broker are live. The others are in server.properties, and take a
+    restart.
 
     \b
     $ pylog configs alter --entity-name orders --add-config retention.ms=3600000 --bootstrap-server 127.0.0.1:9092
@@ -87,7 +88,7 @@ def alter(
 
     name = _entity(entity_type, entity_name, is_default=entity_default)
     if name is None:
-        raise click.UsageError("say what: give --entity-name, or --entity-default for all brokers")
+        raise click.UsageError("give --entity-name, or --entity-default for all brokers")
     with usage_errors():
         given = {key: value for text in add_config for key, value in tool.settings_of(text).items()}
     deleted = [key.strip() for text in delete_config for key in text.split(",") if key.strip()]
@@ -104,5 +105,5 @@ def _entity(kind: str, name: str | None, *, is_default: bool) -> str | None:
     if is_default and (kind != "brokers" or name is not None):
         raise click.UsageError("--entity-default is for --entity-type brokers, without --entity-name")
     if kind == "brokers" and name is not None and not name.isdecimal():
-        raise click.BadParameter(f"{name!r}: the number of a broker is wanted", param_hint="--entity-name")
+        raise click.BadParameter(f"{name!r} is not the id of a broker", param_hint="--entity-name")
     return "" if is_default else name

@@ -28,7 +28,7 @@ def connected(function: Function) -> Function:
     @wraps(function)
     def call(bootstrap: str | None, command_config: Path | None, **options: Any) -> Any:
         if not bootstrap:
-            raise click.UsageError("name brokers of the cluster: --bootstrap-server HOST:PORT")
+            raise click.UsageError("give brokers of the cluster: --bootstrap-server HOST:PORT")
         with told_what_is_lacking():
             from replication.tools.connecting import client_of
         try:
@@ -115,5 +115,5 @@ def numbers(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise click.BadParameter(f"{text!r}: numbers are wanted, as in 0,1,2")
+        raise click.BadParameter(f"{text!r} is not a list of numbers, as in 0,1,2")
     return tuple(map(int, parts))

@@ -27,7 +27,7 @@ def features() -> None:
 @features.command()
 @on_cluster
 def describe(client: KafkaClient, output: str) -> None:
-    """Show the levels that each broker supports, and the one that the cluster is at.
+    """Show the levels that each broker supports, and the level of the cluster.
 
     \b
     $ pylog features describe --bootstrap-server 127.0.0.1:9092
@@ -39,12 +39,12 @@ def describe(client: KafkaClient, output: str) -> None:
 
 @features.command()
 @click.option("--level", type=click.IntRange(min=1), required=True, metavar="N", help="The level of pylog.version.")
-@click.option("--dry-run", is_flag=True, help="Only have a broker check it.")
+@click.option("--dry-run", is_flag=True, help="Let a broker check the raise, and change nothing.")
 @on_cluster
 def upgrade(client: KafkaClient, level: int, dry_run: bool, output: str) -> None:
-    """Raise the level of the cluster, for good, once every broker that runs supports it.
+    """Raise the level of the cluster, for good, once every running broker supports it.
 
-    Brokers of releases that do not support it cannot join the cluster from then on. There is no way back.
+    From then on, brokers of releases that do not support the level cannot join the cluster. There is no way back.
 
     \b
     $ pylog features upgrade --level 1 --bootstrap-server 127.0.0.1:9092

@@ -21,7 +21,7 @@ _MEMBERS = ("group", "consumer_id", "host", "client_id", "partitions", "assignme
 _PLAN = ("group", "topic", "partition", "current_offset", "new_offset")
 
 _group_option = click.option("--group", required=True, metavar="GROUP", help="The group.")
-_groups_option = click.option("--group", "groups", multiple=True, metavar="GROUP", help="May be repeated.")
+_groups_option = click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group; may be repeated.")
 _all_option = click.option("--all-groups", is_flag=True, help="Every group.")
 _topics_option = click.option(
     "--topic",
@@ -60,7 +60,7 @@ def list_groups(client: KafkaClient, states: tuple[str, ...], output: str) -> No
 @_all_option
 @on_cluster
 def describe(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, output: str) -> None:
-    """Show offsets and lag of each partition that a group reads, and who reads it.
+    """Show offsets, lag and member of each partition that a group reads.
 
     \b
     $ pylog groups describe --group billing --bootstrap-server 127.0.0.1:9092
@@ -132,7 +132,7 @@ def delete(client: KafkaClient, groups: tuple[str, ...], output: str) -> None:
 @_topics_option
 @on_cluster
 def delete_offsets(client: KafkaClient, group: str, topics: tuple[str, ...], output: str) -> None:
-    """Forget what a group has committed of topics that none of its members is subscribed to.
+    """Delete the committed offsets of topics that no member of the group subscribes to.
 
     \b
     $ pylog groups delete-offsets --group billing --topic orders:0 --bootstrap-server 127.0.0.1:9092
@@ -140,7 +140,7 @@ def delete_offsets(client: KafkaClient, group: str, topics: tuple[str, ...], out
     from replication.tools.groups import forget
 
     if not topics:
-        raise click.UsageError("name what to forget: --topic TOPIC, or TOPIC:0,1")
+        raise click.UsageError("give topics or partitions: --topic TOPIC, or TOPIC:0,1")
     tps = forget(client, group, topics)
     talk(f"deleted {counted(len(tps), 'offset')} of group {group}")
     show(({"group": group, "topic": tp.topic, "partition": tp.partition} for tp in tps), _PLAN[:3], output)
@@ -151,11 +151,11 @@ def _reset_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--from-file", type=click.File("r"), metavar="FILE", help="TOPIC,PARTITION,OFFSET a line; - is stdin."
         ),
-        click.option("--to-current", is_flag=True, help="Where it is; at the end where it has no offset."),
-        click.option("--shift-by", type=int, metavar="N", help="So many offsets on; backwards below 0."),
-        click.option("--by-duration", metavar="PT1H", help="The first record that is younger than that."),
+        click.option("--to-current", is_flag=True, help="The committed offset; the end if there is none."),
+        click.option("--shift-by", type=int, metavar="N", help="Move by N offsets; backwards below 0."),
+        click.option("--by-duration", metavar="PT1H", help="The first record of the last PT1H, say."),
         click.option(
-            "--to-datetime", metavar="TIME", help="The first record since this ISO time (UTC without a zone)."
+            "--to-datetime", metavar="TIME", help="The first record at or after this ISO time (UTC without a zone)."
         ),
         click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="This offset."),
         click.option("--to-latest", is_flag=True, help="The end."),
@@ -168,9 +168,9 @@ def _reset_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @groups.command("reset-offsets")
 @_group_option
 @_topics_option
-@click.option("--all-topics", is_flag=True, help="All topics of which the group has committed offsets.")
+@click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
 @_reset_options
-@click.option("--execute", is_flag=True, help="Do it; without, it is only said.")
+@click.option("--execute", is_flag=True, help="Set the offsets; without it they are only shown.")
 @click.option("--export", is_flag=True, help="Print CSV that --from-file reads.")
 @on_cluster
 def reset_offsets(
@@ -183,13 +183,13 @@ def reset_offsets(
     output: str,
     **forms: Any,
 ) -> None:
-    """Set the offsets of a group that has no members; without --execute only say what they would be.
+    """Set the offsets of a group that has no members; without --execute only show them.
 
     \b
     $ pylog groups reset-offsets --group billing --topic orders --to-earliest --bootstrap-server 127.0.0.1:9092
     $ pylog groups reset-offsets --group billing --all-topics --by-duration PT1H --bootstrap-server 127.0.0.1:9092
 
-    An offset that the log does not have (any more) becomes the nearest one that it has.
+    An offset outside of the log becomes the nearest offset in it.
     """
     from replication.tools import groups as tool
     from replication.tools.offset_resets import csv_of, offsets_of
@@ -200,7 +200,7 @@ def reset_offsets(
         given = None if file is None else offsets_of(file)
         tool.parse_topics(topics)
     if (bool(topics) + all_topics + (file is not None)) != 1:
-        raise click.UsageError("say of what: one of --topic, --all-topics and --from-file")
+        raise click.UsageError("give one of --topic, --all-topics and --from-file")
     plan = tool.planned(client, group, reset, topics or None, given=given)
     if execute:
         tool.commit(client, group, plan)
@@ -217,7 +217,7 @@ def _reset(forms: dict[str, Any], *, has_file: bool) -> Reset:
 
     given = {name: value for name, value in forms.items() if value is not None and value is not False}
     if len(given) + has_file != 1:
-        raise click.UsageError("say where to: one of --to-earliest, --to-latest, --to-offset, --to-datetime, "
+        raise click.UsageError("give one of --to-earliest, --to-latest, --to-offset, --to-datetime, "
                                "--by-duration, --shift-by, --to-current and --from-file")  # fmt: skip
     for name, value in given.items():
         match name:
@@ -238,5 +238,5 @@ def _chosen(client: KafkaClient, groups: tuple[str, ...], all_groups: bool) -> l
     from replication.tools.groups import listed
 
     if bool(groups) == all_groups:
-        raise click.UsageError("name the groups: --group GROUP, or --all-groups where the command has it")
+        raise click.UsageError("give the groups: --group GROUP, or --all-groups where the command has it")
     return [row["group"] for row in listed(client)] if all_groups else list(groups)

@@ -22,7 +22,7 @@ _brokers_option = click.option(
 @click.option("--topic-list", "topics", metavar="A,B", help="Only replicas of these topics.")
 @on_cluster
 def log_dirs(client: KafkaClient, brokers: tuple[int, ...] | None, topics: str | None, output: str) -> None:
-    """Show the directories of brokers, and how much room they have; the size of each replica.
+    """Show the directories of brokers, their free space, and the size of each replica.
 
     \b
     $ pylog log-dirs --broker-list 1,2 --topic-list orders --bootstrap-server 127.0.0.1:9092

@@ -18,7 +18,7 @@ def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
         f"--{client}-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help=f"Settings of the {client}, a line each: the place for passwords.",
+        help=f"Settings of the {client}, a line each; put passwords there.",
     )
     single = click.option(
         f"--{client}-property",
@@ -42,7 +42,7 @@ def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
     metavar="REGEX",
     help="All topics whose whole name matches, except those that begin with __.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new records, until SIGTERM or Ctrl-C.")
 @_client_options("consumer", "default.api.timeout.ms")
 @_client_options("producer", "default.api.timeout.ms, compression.type")
 @output_option
@@ -60,10 +60,10 @@ def mirror(
 ) -> None:
     """Copy topics of an existing Kafka into a directory or another cluster.
 
-    Keys, values, headers, timestamps and partitions stay; offsets may differ. It creates missing topics with
-    the settings of the source, and ends where the topics ended when it began. Run it again, after whatever end, and it
-    continues: no record is missing, none is there twice. Nobody else should write to the copies. The source is a
-    Kafka of 1.0 or later.
+    Keys, values, headers, timestamps and partitions stay; offsets may differ. The command creates missing topics with
+    the settings of the source, and ends at the offsets where the topics ended when it began. A new run continues
+    where an earlier one ended, for any reason: no record is missing, and none is copied twice. No other program should
+    write to the copies. The source is a Kafka of 1.0 or later.
 
     \b
     $ pylog mirror --from kafka:9092 --topics orders,payments --to data

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     default="latest",
     show_default=True,
     metavar="latest|earliest|max-timestamp|MS",
-    help="The end; the begin; behind the record that is newest by its timestamp; or since this time. Or -1, -2, -3.",
+    help="The end; the start; behind the record with the largest timestamp; or the first record at or after this time. "
+    "-1, -2 and -3 mean the first three.",
 )
-@click.option("--exclude-internal", is_flag=True, help="Not those of the brokers themselves.")
+@click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @on_cluster
 def get_offsets(
     client: KafkaClient,
@@ -44,7 +45,9 @@ def get_offsets(
 
     asked = asked_time(time)
     if asked is None:
-        raise click.BadParameter(f"{time!r}: latest, earliest, max-timestamp or milliseconds", param_hint="--time")
+        raise click.BadParameter(
+            f"{time!r} is not latest, earliest, max-timestamp or milliseconds", param_hint="--time"
+        )
     rows = offsets(client, name, partitions, asked, with_internal=not exclude_internal)
     show(rows, ("topic", "partition", "offset"), output)
 

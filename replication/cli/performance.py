@@ -20,18 +20,22 @@ _RATE = ("records", "seconds", "records_per_s", "mb_per_s")
 _LATENCY = ("avg_ms", "p50_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms")
 Options = Callable[[Any], Any]
 
-_topic_option: Options = click.option("--topic", required=True, metavar="TOPIC", help="The topic, which must be there.")
+_topic_option: Options = click.option("--topic", required=True, metavar="TOPIC", help="An existing topic.")
 _throughput_option: Options = click.option(
     "--throughput", type=click.IntRange(min=-1), default=-1, show_default=True, help="Records a second; -1: no limit."
 )
 _acks_option: Options = click.option(
-    "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True, help="Of a producer."
+    "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True, help="acks of the producer."
 )
 _codec_option: Options = click.option(
-    "--compression-codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Of the batches."
+    "--compression-codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Codec of the batches."
 )
 _count_option: Options = click.option(
-    "--max-messages", type=click.IntRange(min=-1), default=-1, show_default=True, help="-1: until SIGTERM or Ctrl-C."
+    "--max-messages",
+    type=click.IntRange(min=-1),
+    default=-1,
+    show_default=True,
+    help="Number of records; -1: until SIGTERM or Ctrl-C.",
 )
 
 
@@ -46,7 +50,7 @@ def perf() -> None:
 
 @perf.command("produce")
 @_topic_option
-@click.option("--num-records", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option("--num-records", type=click.IntRange(min=1), required=True, help="Number of brokers.")
 @click.option("--record-size", type=click.IntRange(min=1), default=100, show_default=True, help="Bytes of a value.")
 @_throughput_option
 @_acks_option
@@ -57,9 +61,11 @@ def perf() -> None:
     default=5000,
     show_default=True,
     metavar="MS",
-    help="How often to tell, on stderr, how it goes.",
+    help="Time between two lines of progress on stderr.",
 )
-@click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="Records wait for others.")
+@click.option(
+    "--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="How long a record waits for others."
+)
 @on_cluster
 def perf_produce(
     client: KafkaClient,
@@ -78,7 +84,7 @@ def perf_produce(
     \b
     $ pylog perf produce --topic orders --num-records 1000 --throughput 5000 --bootstrap-server 127.0.0.1:9092
 
-    The latency is from the call that sends records to their acknowledgement; with --acks 0 to when they were sent.
+    The latency is the time from the call of send to the acknowledgement; with --acks 0, until the records were sent.
     """
     from replication.tools.performance import Reports, produce
 
@@ -98,10 +104,15 @@ def _tell(found: dict[str, Any]) -> None:
 @perf.command("consume")
 @_topic_option
 @click.option("--messages", type=click.IntRange(min=1), required=True, help="How many records.")
-@click.option("--group", metavar="GROUP", help="Its offsets are used. [default: a new group]")
-@click.option("--from-latest", is_flag=True, help="A new group begins at the end.")
+@click.option("--group", metavar="GROUP", help="The group to join. [default: a new group]")
+@click.option("--from-latest", is_flag=True, help="Let a new group begin at the end.")
 @click.option(
-    "--timeout", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="MS", help="Without a record."
+    "--timeout",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    metavar="MS",
+    help="End after this time without a record.",
 )
 @on_cluster
 def perf_consume(
@@ -112,7 +123,7 @@ def perf_consume(
     \b
     $ pylog perf consume --topic orders --messages 1000 --bootstrap-server 127.0.0.1:9092
 
-    The time runs from when the group has given it partitions; JOIN S is the time until then. Exit code 1
+    The time begins when the group has assigned partitions; JOIN S is the time until then. Exit code 1
     if fewer records came.
     """
     from logstore.env import SYSTEM
@@ -132,7 +143,9 @@ def perf_consume(
 @_throughput_option
 @_acks_option
 @_codec_option
-@click.option("--value-prefix", type=click.IntRange(min=0), metavar="N", help="Values are N.0, N.1, … and not 0, 1, …")
+@click.option(
+    "--value-prefix", type=click.IntRange(min=0), metavar="N", help="Send the values N.0, N.1, … instead of 0, 1, …"
+)
 @bootstrap_option
 @command_config_option
 @connected
@@ -170,9 +183,9 @@ def verifiable_producer(
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
     show_default=True,
-    help="Where a group without offsets begins.",
+    help="Position of a group without offsets.",
 )
-@click.option("--verbose", is_flag=True, help="Also a line for each record.")
+@click.option("--verbose", is_flag=True, help="Also print a line for each record.")
 @bootstrap_option
 @command_config_option
 @connected

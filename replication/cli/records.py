@@ -60,7 +60,7 @@ def consume(
     follow = follow or timeout_ms is not None
     if group is not None:
         if offset is not None or partition is not None:
-            raise click.UsageError("a group has offsets of its own, and shares the partitions: leave those out")
+            raise click.UsageError("the group decides offsets and partitions: leave these options out")
         printed, is_over, follow = {}, end_of_signals().is_set, True
         member = partial(members_records, client, name, group, from_beginning=from_beginning)
         read = partial(member, printed=printed, is_over=is_over)

@@ -33,12 +33,14 @@ _REFUSED = ("topic", "partition", "error")
     type=click.Choice(["preferred", "unclean"]),
     default="preferred",
     show_default=True,
-    help="Elect the first replica if it is in sync; or, where nobody leads, any that is alive.",
+    help="Elect the first replica if it is in sync; or, without a leader, any that is alive.",
 )
 @click.option("--all-topic-partitions", "all_of_them", is_flag=True, help="All partitions.")
 @click.option("--topic", metavar="TOPIC", help="With --partition: this partition.")
 @click.option("--partition", type=click.IntRange(min=0), help="With --topic: this partition.")
-@click.option("--path-to-json-file", "file", type=click.File("r"), metavar="FILE", help="These partitions; - is stdin.")
+@click.option(
+    "--path-to-json-file", "file", type=click.File("r"), metavar="FILE", help="A file with partitions; - is stdin."
+)
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
 @on_cluster
 def elect_leaders(
@@ -51,17 +53,18 @@ def elect_leaders(
     yes: bool,
     output: str,
 ) -> None:
-    """Have the preferred replica of each partition lead, wait, and show what has changed.
+    """Elect the preferred replica of each partition, wait, and show the changes.
 
     \b
     $ pylog elect-leaders --all-topic-partitions --bootstrap-server 127.0.0.1:9092
     $ pylog elect-leaders --topic orders --partition 0 --bootstrap-server 127.0.0.1:9092
     $ pylog elect-leaders --election-type unclean --all-topic-partitions --yes --bootstrap-server 127.0.0.1:9092
 
-    The preferred replica is the first of a partition. One that is not in sync is not elected, and the exit code is 1.
+    The preferred replica is the first of a partition. A preferred replica that is not in sync is not elected, and the
+    exit code is 1.
 
-    An unclean election is for a partition whose replicas in sync do not come back: a live one that was not in sync
-    leads, once. Records that it lacks are lost. Partitions that have a leader keep it.
+    An unclean election is for a partition whose in-sync replicas do not come back: a live replica that was not in sync
+    leads, once. Records that this replica lacks are lost. Partitions that have a leader keep it.
     """
     from replication.tools.elections import elect
     from replication.tools.plans import partitions_of
@@ -80,7 +83,7 @@ def elect_leaders(
     elected = len(changed) - failed
     talk(f"elected {counted(elected, 'leader')}; {len(rows) - len(changed)} led before")
     if is_unclean and elected:
-        talk("records that only other replicas have are lost")
+        talk("records that the new leaders lack are lost")
     if failed:
         raise Failure(f"{counted(failed, 'partition')} {_NOT_LED[election_type]}")
 
@@ -94,35 +97,37 @@ def _ask_first() -> None:
 
 @click.command("reassign-partitions")
 @click.option("--generate", is_flag=True, help="Print a plan that spreads topics over brokers.")
-@click.option("--execute", is_flag=True, help="Begin a plan; print the present replicas, for the way back.")
-@click.option("--verify", is_flag=True, help="Show how far a plan is; exit code 1 while it is not complete.")
-@click.option("--cancel", is_flag=True, help="End what is under way of a plan: replicas are as before.")
-@click.option("--list", "lists", is_flag=True, help="Show what is under way.")
-@click.option("--topics-to-move-json-file", "topics", type=click.File("r"), metavar="FILE", help="For --generate.")
+@click.option("--execute", is_flag=True, help="Begin a plan; print the present replicas, as the plan for the way back.")
+@click.option("--verify", is_flag=True, help="Show the progress of a plan; exit code 1 while it is not complete.")
+@click.option("--cancel", is_flag=True, help="Cancel the running reassignments of a plan: the old replicas stay.")
+@click.option("--list", "lists", is_flag=True, help="Show the running reassignments.")
+@click.option(
+    "--topics-to-move-json-file", "topics", type=click.File("r"), metavar="FILE", help="Topics for --generate."
+)
 @click.option("--broker-list", "brokers", callback=numbers, metavar="1,2,…", help="For --generate.")
 @click.option("--reassignment-json-file", "plan", type=click.File("r"), metavar="FILE", help="The plan; - is stdin.")
 @click.option(
     "--throttle",
     type=click.IntRange(min=1),
     metavar="BYTES",
-    help="With --execute: copy at most so many bytes per second, to and from each broker; of a plan under way, too.",
+    help="With --execute: copy at most so many bytes per second, to and from each broker; of a running plan, too.",
 )
-@click.option("--wait", is_flag=True, help="With --verify: until nothing of the plan moves any more.")
-@click.option("--preserve-throttles", is_flag=True, help="With --verify: leave the throttle when all is complete.")
+@click.option("--wait", is_flag=True, help="With --verify: wait until the plan is complete.")
+@click.option("--preserve-throttles", is_flag=True, help="With --verify: keep the throttle when the plan is complete.")
 @on_cluster
 def reassign_partitions(
     client: KafkaClient, output: str, throttle: int | None, wait: bool, preserve_throttles: bool, **given: Any
 ) -> None:
-    """Move replicas to other brokers, or change their number, while clients go on.
+    """Move replicas to other brokers, or change their number, while clients continue.
 
     \b
     $ pylog reassign-partitions --list --bootstrap-server 127.0.0.1:9092
 
     A plan is JSON: {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}], "version": 1}. The first
     replica is the preferred leader. The file for --generate is {"topics": [{"topic": "orders"}], "version": 1}.
-    A plan goes on without this command, and when the controller dies. A throttle holds back no replica that is in sync.
-    It stays until --verify finds that nothing moves any more, and removes it; --execute again with another --throttle
-    changes the rate. With --wait a terminal shows the bytes copied, and how fast.
+    A reassignment continues without this command, and when the controller dies. A throttle applies to no replica that
+    is in sync. The throttle stays until --verify finds that the reassignment is complete, and removes it; --execute
+    again with another --throttle changes the rate. With --wait a terminal shows the bytes copied, and the rate.
     """
     actions: dict[str, Callable[..., None]] = {
         "generate": _generate,
@@ -166,7 +171,7 @@ def _execute(client: KafkaClient, plan: TextIO, output: str, throttle: int | Non
     with usage_errors():
         wanted = plan_of(plan.read())
     click.echo(plan_text(present(client, wanted)))
-    talk("that are the present replicas: keep it, as the plan for the way back")
+    talk("this plan has the present replicas: store it for the way back")
     if throttle is not None:
         brokers = throttle_plan(client, wanted, throttle).brokers
         talk(f"throttled to {throttle} bytes per second on brokers {', '.join(map(str, brokers))}; --verify ends that")

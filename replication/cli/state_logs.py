@@ -23,8 +23,10 @@ _COLOURS = {"ERROR": "red", "FATAL": "red", "WARN": "yellow"}
 )
 @click.option("--topic", metavar="TOPIC", help="Only lines of this topic.")
 @click.option("--partitions", callback=numbers, metavar="0,1,…", help="With --topic: only of these partitions.")
-@click.option("--start-time", metavar="TIME", help="Not before this time, as in the files, or of ISO form.")
-@click.option("--end-time", metavar="TIME", help="Not after this time.")
+@click.option(
+    "--start-time", metavar="TIME", help="Only entries from this time on, in the form of the files or in ISO form."
+)
+@click.option("--end-time", metavar="TIME", help="Only entries up to this time.")
 @click.option("--timeline", "is_drawn", is_flag=True, help="Draw leader and ISR of each partition over time.")
 @output_option
 def merge_state_logs(
@@ -36,12 +38,12 @@ def merge_state_logs(
     is_drawn: bool,
     output: str,
 ) -> None:
-    """Merge state-change.log files of brokers by time, or draw what they say.
+    """Merge state-change.log files of brokers by time, or draw leaders and ISRs.
 
     \b
     $ pylog merge-state-logs broker-1/broker/state-change.log broker-2/broker/state-change.log --timeline
 
-    Give all files of a broker, the older ones (.1), too. --output json prints a line of JSON for each entry or period.
+    Give all files of a broker, also the older ones (.1). --output json prints a line of JSON for each entry or period.
     """
     from replication.tools.state_logs import merged, time_of, timeline
 

@@ -18,10 +18,17 @@ _NAMED = 10  # partitions of a kind
 
 
 @click.command()
-@click.option("--groups", type=click.IntRange(min=0), default=5, show_default=True, help="How many, by their lag.")
-@click.option("--watch", is_flag=True, help="Again and again, until SIGTERM or Ctrl-C.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2, show_default=True, metavar="S", help="Of --watch."
+    "--groups", type=click.IntRange(min=0), default=5, show_default=True, help="Number of groups, by their lag."
+)
+@click.option("--watch", is_flag=True, help="Repeat, until SIGTERM or Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2,
+    show_default=True,
+    metavar="S",
+    help="Time between two repeats of --watch.",
 )
 @on_cluster
 def status(client: KafkaClient, groups: int, watch: bool, interval: float, output: str) -> None:
@@ -46,7 +53,7 @@ def status(client: KafkaClient, groups: int, watch: bool, interval: float, outpu
         if not watch or is_over.wait(interval):
             break
     if not found["is_sound"]:
-        raise Failure("the cluster lacks something")
+        raise Failure("a controller, broker, leader or in-sync replica is missing")
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def ask(directory: Path, order: Order, broker: int) -> str:
         except OSError as error:
             if error.errno in _NOBODY:
                 raise Failure(f"no `pylog cluster start` runs in {directory}") from None
-            raise Failure(f"cannot ask the cluster in {directory}: {error.strerror}") from error
+            raise Failure(f"cannot reach the cluster in {directory}: {error.strerror}") from error
     if not found:
         raise Failure("the cluster ended before it answered")
     answer = Answer(*json.loads(found))
@@ -124,7 +124,7 @@ class Supervisor:
                 case "restart":
                     return self._restart(broker)
                 case _:
-                    raise ValueError(f"no order: {order!r}")
+                    raise ValueError(f"unknown command: {order!r}")
         except (PylogError, OSError) as error:
             return Answer(False, str(error))
 
@@ -135,9 +135,9 @@ class Supervisor:
         (code,) = self._running.stop(broker)
         self._stopped.add(broker)
         if code != 0:
-            return Answer(False, f"broker {broker} did not stop in good order: exit code {code}")
+            return Answer(False, f"broker {broker} did not stop cleanly: exit code {code}")
         left = self._running.leaderless(broker)
-        lost = f"; without a leader now: {counted(left, 'partition')} that had a replica on it" if left else ""
+        lost = f"; no leader now: {counted(left, 'partition')} with a replica there" if left else ""
         return Answer(True, f"broker {broker} has stopped{lost}")
 
     def _restart(self, broker: int) -> Answer:
@@ -152,7 +152,7 @@ class Supervisor:
         while (behind := self._running.not_in_sync(broker)) and SYSTEM.clock.monotonic_ms() < end_ms:
             if self._is_over.wait(LOOK_S):
                 break
-        killed = f"; it had not stopped in good order: exit code {code}" if code else ""
+        killed = f"; it had not stopped cleanly: exit code {code}" if code else ""
         state = f"; not in sync yet: {counted(behind, 'partition')}" if behind else ", and in sync"
         return Answer(True, f"broker {broker} runs again{state}{killed}")
 
@@ -164,7 +164,7 @@ def _listen(directory: Path) -> socket.socket:
         with _address(directory) as address:
             if _is_served(address):
                 raise Failure(
-                    f"another `pylog cluster start` runs in {directory}: give each a --dir of its own, and both one "
+                    f"another `pylog cluster start` runs in {directory}: give each its own --dir, and both the same "
                     "--coordination"
                 )
             SYSTEM.files.unlink(directory / SOCKET)

@@ -31,7 +31,7 @@ def create(
     from replication.tools import topics
 
     if replica_assignment and replication_factor is not None:
-        raise click.UsageError("--replica-assignment says how many replicas there are: leave --replication-factor out")
+        raise click.UsageError("--replica-assignment sets the number of replicas: leave --replication-factor out")
     with usage_errors():
         assigned = topics.assignments_of(replica_assignment) if replica_assignment else ()
     if if_not_exists and name in topics.names(client):
@@ -88,7 +88,7 @@ def alter(
     from replication.tools import topics
 
     if replica_assignment and partitions is None:
-        raise click.UsageError("--replica-assignment is of new partitions: give --partitions, too")
+        raise click.UsageError("--replica-assignment is for new partitions: give --partitions, too")
     with usage_errors():
         assigned = topics.assignments_of(replica_assignment) if replica_assignment else None
     if if_exists and _is_absent(client, name):

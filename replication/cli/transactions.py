@@ -22,7 +22,7 @@ def list_transactions(client: KafkaClient, committed: bool, states: tuple[str, .
     from replication.tools.transactions import listed
 
     if committed:
-        raise click.UsageError("--committed is of directories; on a cluster: --state CompleteCommit")
+        raise click.UsageError("--committed is for directories; on a cluster use --state CompleteCommit")
     show(listed(client, states), _LISTED, output)
 
 
@@ -41,18 +41,18 @@ def abort(
 
     place = (topic, partition, start_offset)
     if dead:
-        raise click.UsageError("--dead is of directories; on a cluster find-hanging tells what to abort")
+        raise click.UsageError("--dead is for directories; on a cluster use find-hanging")
     if name is not None and place == (None, None, None):
         if not dry_run:
             abort(client, name)
-        talk(f"{'would abort' if dry_run else 'aborted'} what {name} had open")
+        talk(f"{'would abort' if dry_run else 'aborted'} the open transaction of {name}")
         show(described(client, [name]), _DESCRIBED, output)
     elif name is None and topic is not None and partition is not None and start_offset is not None and not dry_run:
         row = abort_hanging(client, topic, partition, start_offset)
         talk(f"aborted the transaction at offset {start_offset} of {topic}-{partition}")
         show([row], _HANGING, output)
     else:
-        raise click.UsageError("say what to abort: a transactional id; or --topic, --partition and --start-offset")
+        raise click.UsageError("give a transactional id; or --topic, --partition and --start-offset")
 
 
 @click.command()
@@ -78,11 +78,11 @@ def describe(client: KafkaClient, names: tuple[str, ...], output: str) -> None:
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="Not those that were appended to since then.",
+    help="Leave out transactions with appends in the last MINUTES.",
 )
 @on_cluster
 def find_hanging(client: KafkaClient, topics: tuple[str, ...], minutes: int, output: str) -> None:
-    """Show transactions that nobody will end: readers of a partition wait, and no coordinator knows why.
+    """Show transactions that no coordinator will end, and for which read_committed readers of a partition wait.
 
     \b
     $ pylog transactions find-hanging --topic orders --bootstrap-server 127.0.0.1:9092

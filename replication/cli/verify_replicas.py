@@ -18,14 +18,21 @@ _COLUMNS = ("topic", "partition", "replicas", "start", "end", "bytes", "lag", "d
 
 
 @click.command("verify-replicas")
-@click.option("--topics-include", "pattern", default=".*", show_default=True, metavar="REGEX", help="Of whole names.")
+@click.option(
+    "--topics-include",
+    "pattern",
+    default=".*",
+    show_default=True,
+    metavar="REGEX",
+    help="A regular expression for whole topic names.",
+)
 @click.option(
     "--fetch-size",
     type=click.IntRange(min=1),
     default=1024 * 1024,
     show_default=True,
     metavar="BYTES",
-    help="Of one replica at a time; a larger batch is read as a whole.",
+    help="Bytes of a replica to read at a time; a larger batch is read as a whole.",
 )
 @click.option("--parallel", type=click.IntRange(1, 1000), default=8, show_default=True, help="Partitions at a time.")
 @click.option(
@@ -33,7 +40,7 @@ _COLUMNS = ("topic", "partition", "replicas", "start", "end", "bytes", "lag", "d
     "interval_ms",
     type=click.IntRange(min=100),
     metavar="MS",
-    help="Again and again, from where replicas were alike, until SIGTERM or Ctrl-C.",
+    help="Repeat, from the last compared offsets on, until SIGTERM or Ctrl-C.",
 )
 @on_cluster
 def verify_replicas(
@@ -44,10 +51,10 @@ def verify_replicas(
     \b
     $ pylog verify-replicas --topics-include 'orders|payments-.*' --bootstrap-server 127.0.0.1:9092
 
-    It compares what is committed, and shows the first offset at which a replica differs from the leader's, or cannot
-    be read. A replica that is behind is compared as far as it goes: a lag is no failure. Readers and writers go on.
-    Memory holds about --parallel times --fetch-size of each replica. Exit code 1 if replicas differ, or could not be
-    compared.
+    The command compares committed batches, and shows the first offset at which a replica differs from the leader's, or
+    cannot be read. A replica that is behind is compared up to its log end offset: a lag is no failure. Readers and
+    writers continue. Memory holds about --parallel times --fetch-size of each replica. Exit code 1 if replicas differ,
+    or could not be compared.
     """
     from replication.tools.replica_verification import ReplicaVerification
 

@@ -43,7 +43,7 @@ def test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first(clu
         assert cluster.states(topic) == {0: (-1, [one], 2)}
     elected = pylog(*election)
     assert rows(elected) == [[by_hand, "0", "-1", str(two), "-"]]
-    assert elected.err == "elected 1 leader; 0 led before\nrecords that only other replicas have are lost\n"
+    assert elected.err == "elected 1 leader; 0 led before\nrecords that the new leaders lack are lost\n"
     assert cluster.states(by_hand) == {0: (two, [two], 3)}
     assert cluster.produce(by_hand, range(20, 30)) == []
     assert pylog(*election).ok().err == "elected 0 leaders; 1 led before\n"

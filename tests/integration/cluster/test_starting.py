@@ -155,7 +155,7 @@ def test_a_start_without_brokers_that_partitions_are_on_names_them(tmp_path):
     with starting("--brokers", 1, "--dir", tmp_path) as process:
         bootstrap = process.stdout.readline().strip().partition("=")[2]
         assert process.stderr.readline() == (
-            "not started, though partitions are on them: brokers 2, 3; start them, or these lack replicas\n"
+            "brokers 2, 3 have replicas and were not started; start them, or their partitions are under-replicated\n"
         )
         produce(bootstrap, "more", [b"x"])
         process.send_signal(signal.SIGTERM)

@@ -56,7 +56,7 @@ def test_one_broker_of_a_running_cluster_is_stopped_and_restarted_by_a_command(d
 
         stopped = ask(directory, "stop", 0)
         assert (stopped.code, stopped.out) == (0, "")
-        assert stopped.err == "broker 0 has stopped; without a leader now: 1 partition that had a replica on it\n"
+        assert stopped.err == "broker 0 has stopped; no leader now: 1 partition with a replica there\n"
         assert "Controlled shutdown" in logs(directory, 0)
         assert (directory / "broker-0" / ".kafka_cleanshutdown").exists()
         produce(bootstrap, "shared", [b"meanwhile"])

@@ -107,7 +107,7 @@ def test_what_a_cluster_lacks_is_found(pylog, cluster):
     told = pylog("cluster", "status")
     assert (told.code, told.lines[1]) == (1, f"Missing brokers: 1: {stopped}")
     assert told.lines[2].startswith("Offline partitions: ")
-    assert told.err == "pylog: the cluster lacks something\n"
+    assert told.err == "pylog: a controller, broker, leader or in-sync replica is missing\n"
     lacks = pylog("cluster", "status", "--groups", 0, "--output", "json").json
     assert f"{alone}-0" in lacks["offline_partitions"]
     assert f"{strict}-0" in lacks["under_replicated_partitions"]

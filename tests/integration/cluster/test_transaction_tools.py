@@ -28,8 +28,11 @@ def test_an_open_transaction_is_listed_described_and_aborted(pylog, cluster):
             where = ("--topic", topic, "--partition", 0, "--start-offset", 0)
             assert "abort that transactional id" in pylog("transactions", "abort", *where).failed()
 
-            assert pylog("transactions", "abort", id, "--dry-run").ok().err == f"would abort what {id} had open\n"
-            assert pylog("transactions", "abort", id).ok().err == f"aborted what {id} had open\n"
+            assert (
+                pylog("transactions", "abort", id, "--dry-run").ok().err
+                == f"would abort the open transaction of {id}\n"
+            )
+            assert pylog("transactions", "abort", id).ok().err == f"aborted the open transaction of {id}\n"
             with pytest.raises(KafkaError, match="took this transactional id over"):
                 client.end_transaction(id, pair, commits=True)
         assert [id] not in [row[:1] for row in rows(pylog("transactions", "list", "--state", "Ongoing"))]

@@ -244,8 +244,8 @@ def test_a_batch_that_cannot_be_decoded_is_named_and_left_out_and_reading_goes_o
     assert ran.code == 1
     assert len(ran.err.splitlines()) == 4
     assert re.fullmatch(
-        "left out: .*: offsets 1 to 5, .*\nleft out: .*: offsets 7 to 11, .*\n3 records\n"
-        "pylog: 10 offsets left out, in batches that cannot be decoded\n",
+        "skipped: .*: offsets 1 to 5, .*\nskipped: .*: offsets 7 to 11, .*\n3 records\n"
+        "pylog: 10 offsets skipped, in batches that cannot be decoded\n",
         ran.err,
     )
 
