@@ -2,7 +2,7 @@
 
 Topics that a request names by their ids are resolved to names; an id that nobody knows needs nothing, since its row is
 an error in any case. A follower's fetch session holds only what it was granted as a whole: CLUSTER_ACTION.
-APIs that list what there is need nothing here. Their handlers ask `Work.granted` for each row.
+APIs that list what there is need nothing here. Their handlers ask `Work.hidden` for the rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ from replication.network.pipeline import Endpoint, Endpoints, Needs, TurnEndpoin
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
-from replication.security.access import Need, Operation, Resource, of_cluster, of_group, of_topic, of_transaction
+from replication.security.access import (
+    Need,
+    Operation,
+    Resource,
+    of_cluster,
+    of_each,
+    of_group,
+    of_topic,
+    of_transaction,
+)
 
 NameOf: TypeAlias = Callable[[Any], str | None]  # of a topic's id on the wire
 Found: TypeAlias = Sequence[Need]
 
 TOPIC, BROKER = 2, 4  # types of resources with settings
-ANSWER_REFUSED = frozenset({ApiKey.PRODUCE})  # rows with the API's own error
+ANSWER_REFUSED = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_FETCH})  # their handlers do
 GROUP, TRANSACTION = 0, 1  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
 
@@ -32,7 +41,7 @@ def endpoints(handlers: Mapping[ApiKey, Handler], turns: Mapping[ApiKey, TurnHan
     """Return the APIs of a broker, each with its needs. Raises: KeyError: an API has none."""
     needs = needs_of(metadata)
     single = {key: Endpoint(needs[key], handler, key in ANSWER_REFUSED) for key, handler in handlers.items()}
-    return {**single, **{key: TurnEndpoint(needs[key], turn, key in ANSWER_REFUSED) for key, turn in turns.items()}}
+    return {**single, **{key: TurnEndpoint(needs[key], turn, handlers.get(key)) for key, turn in turns.items()}}
 
 
 def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
@@ -47,14 +56,13 @@ def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
     return {**_NEEDS, **{key: partial(needs, name_of=name_of) for key, needs in by_ids.items()}}
 
 
+def _topics(operation: Operation, names: Iterable[str]) -> list[Need]:
+    return of_each(operation, Resource.TOPIC, names)
+
+
 def _cluster(operation: Operation) -> Needs:
     found = (of_cluster(operation),)
     return lambda work: found
-
-
-def _topics(operation: Operation, names: Iterable[str]) -> list[Need]:
-    """Return one need for each topic, however often it is named."""
-    return [of_topic(operation, name) for name in dict.fromkeys(names)]
 
 
 def _named(operation: Operation, attribute: str = "name", of: str = "topics") -> Needs:
@@ -131,11 +139,11 @@ def _coordinators(work: Work) -> Found:
     kinds = {GROUP: Resource.GROUP, TRANSACTION: Resource.TRANSACTIONAL_ID}
     kind = kinds.get(getattr(work.body, "key_type", GROUP))
     keys = work.body.coordinator_keys if work.version >= SEVERAL_KEYS_FROM else (work.body.key,)
-    return () if kind is None else [Need(Operation.DESCRIBE, kind, key) for key in dict.fromkeys(keys)]
+    return () if kind is None else of_each(Operation.DESCRIBE, kind, keys)
 
 
 def _groups(operation: Operation, attribute: str) -> Needs:
-    return lambda work: [of_group(operation, name) for name in dict.fromkeys(getattr(work.body, attribute))]
+    return lambda work: of_each(operation, Resource.GROUP, getattr(work.body, attribute))
 
 
 def _init_producer_id(work: Work) -> Found:
@@ -171,7 +179,7 @@ def _settings(operation: Operation) -> Needs:
 
 
 def _describe_transactions(work: Work) -> Found:
-    return [of_transaction(Operation.DESCRIBE, name) for name in dict.fromkeys(work.body.transactional_ids)]
+    return of_each(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, work.body.transactional_ids)
 
 
 _NEEDS: Mapping[ApiKey, Needs] = {

@@ -4,9 +4,9 @@ The requests of one turn of the event loop are gathered and served together: a l
 for little more than one of them, and the answers to a client are one write to its socket.
 
 A request passes, in this order: its bounds and its turn on the connection (`connection`, `exchange`, `admission`), the
-authorizer over the needs that its API declares, and the handler, which answers refused rows with the API's own error.
-No request that no authorizer saw reaches a handler: an `Endpoint` cannot be made without its needs. A handler that does
-not answer refused rows gets no request with one: its connection is closed with one line.
+authorizer over the needs that its API declares, and the handler, for what is granted: `refusals` answers the rest
+with the API's own error. No request that no authorizer saw reaches a handler: an `Endpoint` cannot be made without its
+needs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from replication.errors import ProtocolError
+from replication.network import refusals
 from replication.network.admission import Admission
 from replication.network.long_requests import LongRequests
+from replication.network.steps import begin
 from replication.network.work import Encoded, Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, Request
@@ -49,15 +51,22 @@ class Endpoint(NamedTuple):
 
     needs: Needs
     handle: Handler
-    answers_refused: bool = False  # its rows; else a request of which anything is refused ends its connection
+    answers_refused: bool = False  # the handler does, by `Work.refuses`
 
 
 class TurnEndpoint(NamedTuple):
-    """The same for an API whose requests of one turn are handled together."""
+    """The same for an API whose requests of one turn are handled together.
+
+    `handle` gets what is granted of a request that is refused in part. None: `handle_all` answers such requests, too.
+    """
 
     needs: Needs
     handle_all: TurnHandler
-    answers_refused: bool = False
+    handle: Handler | None = None
+
+    @property
+    def answers_refused(self) -> bool:
+        return self.handle is None
 
 
 Endpoints: TypeAlias = Mapping[ApiKey, Endpoint | TurnEndpoint]
@@ -155,8 +164,9 @@ class Pipeline:
             try:
                 if found := refused(work.origin.context, endpoint.needs, work):
                     work.refused = found
-                    if not endpoint.answers_refused:
-                        raise _refusal(work)
+                    if (handler := endpoint.handle) is not None and not endpoint.answers_refused:
+                        work.reply(begin(refusals.answer(work, endpoint.needs, handler)))
+                        continue
                 if type(endpoint) is Endpoint:
                     self.begun = work
                     work.reply(endpoint.handle(work, work.body))
@@ -175,13 +185,6 @@ class Pipeline:
                     work.fail(error)
         self._is_serving = self.admission.is_serving = False
         self.admission.send()
-
-
-def _refusal(work: Work) -> ProtocolError:
-    operation, resource, name = min(work.refused)
-    principal = work.origin.context.principal
-    said = f"{principal.kind}:{principal.name} has no {operation.name} on {resource.name} {name!r}"
-    return ProtocolError(f"{said}, which {work.key.name} needs")
 
 
 def _check_decoded(work: Work, decoded: asyncio.Future[None]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from replication.network import steps
 from replication.network.admission import Admission
@@ -12,8 +13,9 @@ from replication.network.long_requests import is_value
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, ApiKey, Request
 from replication.protocol.wire import Buffer
-from replication.security.access import NOTHING, Authorizer, Context, Need
+from replication.security.access import NOTHING, Authorizer, Context, Need, Operation, Resource, of_each
 
+Asked = TypeVar("Asked")
 # (Work, body) -> response, now or later
 Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]
 # What may wait for others without an end: it never counts as queued.
@@ -78,10 +80,13 @@ class Work:
     def refuses(self, need: Need) -> bool:
         return bool(self.refused) and need in self.refused
 
-    def granted(self, needs: Iterable[Need]) -> set[Need]:
-        """Return the needs that the client has: for answers that list what there is."""
-        wanted = tuple(needs)
-        return set(wanted).difference(self.origin.authorizer.refused(self.origin.context, tuple, wanted))
+    def refused_of(self, needs: Callable[[Asked], Sequence[Need]], asked: Asked) -> Collection[Need]:
+        """Return those of `needs(asked)` that the client does not have."""
+        return self.origin.authorizer.refused(self.origin.context, needs, asked)
+
+    def hidden(self, operation: Operation, resource: Resource, names: Iterable[str]) -> frozenset[str]:
+        """Return those names for which the client lacks this right: an answer that lists what there is omits them."""
+        return frozenset(need.name for need in self.refused_of(partial(of_each, operation, resource), names))
 
     def reply(self, found: Awaitable[Any] | Any) -> None:
         """Answer with a response, or with that of an awaitable once it is done."""

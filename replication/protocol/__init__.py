@@ -6,5 +6,6 @@ of those by hand, since they carry the records; `interbroker`, the requests betw
 `small_messages`, what clients send most often of the rest, by hand, too; `kio_entities`, `kio_reader` and
 `kio_pieces`, all other messages as entities of kio's: built, read, written item by item; `framing`, frames out of a
 stream; `features`, what ApiVersions tells of them; `apis`, the table of served APIs; `one_partition`,
-most Produces, Fetches and OffsetCommits, by hand; `bounds`, the cost of one request.
+most Produces, Fetches and OffsetCommits, by hand; `failures`, an answer that says an error, made from the schema of its
+API; `bounds`, the cost of one request.
 """

@@ -7,7 +7,7 @@ refuses, and the handler of the request answers their rows with the API's own er
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -57,6 +57,11 @@ def of_group(operation: Operation, name: str) -> Need:
 
 def of_transaction(operation: Operation, name: str) -> Need:
     return Need(operation, Resource.TRANSACTIONAL_ID, name)
+
+
+def of_each(operation: Operation, resource: Resource, names: Iterable[str]) -> list[Need]:
+    """Return one need for each resource, however often it is named."""
+    return [Need(operation, resource, name) for name in dict.fromkeys(names)]
 
 
 def of_cluster(operation: Operation) -> Need:

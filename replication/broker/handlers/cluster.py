@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from logstore.errors import InvalidTopicError, PylogError
 from logstore.store.description import check_topic_name
-from replication.broker.handlers.operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
+from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, code_of
@@ -21,26 +21,25 @@ from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.small_messages import MetadataRequest, MetadataTopic
+from replication.security.access import Operation, Resource
 
 Response: TypeAlias = Mapping[str, Any]
 
 IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
+NONE_HIDDEN: frozenset[str] = frozenset()
 CREATE_WAIT_S = 5.0  # a client that is answered earlier would only ask again
 
 
 class Question(NamedTuple):
-    """A request for metadata, as far as answers to it are the same. `topics` None: all, or too many to be kept."""
+    """A request for metadata, as far as answers to it are the same, to whoever asks.
+
+    `topics` None: all. `hidden`: those that the client may not see.
+    """
 
     version: int
     topics: tuple[Any, ...] | None
-    asks_of_cluster: bool = False  # which operations it may do
-    asks_of_topics: bool = False
-
-
-def _question(context: Work, body: MetadataRequest, topics: tuple[Any, ...] | None) -> Question:
-    asks = body.include_cluster_authorized_operations, body.include_topic_authorized_operations
-    return Question(context.version, topics, *asks)
+    hidden: frozenset[str]
 
 
 class ClusterHandlers:
@@ -67,8 +66,8 @@ class ClusterHandlers:
     ) -> Awaitable[EncodedBody | Response] | EncodedBody | Response:
         """Return brokers, controller and the named topics, each once; all topics if none are named."""
         topics = body.topics
-        if topics and len(topics) <= TOPICS_KEPT:
-            answer = self._answers.get(_question(context, body, topics))
+        if topics and len(topics) <= TOPICS_KEPT and not context.refused and not _asks(body):
+            answer = self._answers.get(Question(context.version, topics, NONE_HIDDEN))
             if answer is not None:
                 return answer
         return begin(self._asked(context, body))
@@ -76,42 +75,48 @@ class ClusterHandlers:
     async def _asked(self, context: Work, body: MetadataRequest) -> EncodedBody | Response:
         asked = body.topics
         if asked is None or (not asked and context.version == 0):
-            return await self._everything(context, _question(context, body, None))
+            return await self._everything(context, body)
         wanted: dict[MetadataTopic, None] = {}
         async for chunk in in_steps(asked):
             wanted.update((topic, None) for topic in chunk)
-        is_short = len(wanted) <= TOPICS_KEPT
-        question = _question(context, body, tuple(wanted) if is_short else None)
-        if is_short and (answer := self._answers.get(question)) is not None:
+        hidden = frozenset(need.name for need in context.refused)
+        question = Question(context.version, tuple(wanted), hidden) if len(wanted) <= TOPICS_KEPT else None
+        if question is not None and not _asks(body) and (answer := self._answers.get(question)) is not None:
             return answer
         changes = self._changes
-        refused: Mapping[str, ErrorCode] = {}
+        failed: dict[str, ErrorCode] = dict.fromkeys(hidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if body.allow_auto_topic_creation and self._config.auto_create_topics_enable:
             context.park()
             named = [name for name, topic_id in wanted if name is not None and topic_id is None]
-            missing = [name for name in named if self._metadata.topic(name) is None]
-            refused = dict(zip(missing, await all_of(self._make, missing), strict=True))
-        if not is_short:
-            return self._response(
-                Rows(len(wanted), (self._named(question, each, refused) for each in wanted)), question
-            )
-        rows = [self._named(question, each, refused) for each in wanted]
-        answer = await self._encoded(context, rows, question)
-        if changes == self._changes and not any(row["error_code"] for row in rows):
+            missing = [name for name in named if name not in failed and self._metadata.topic(name) is None]
+            refused = context.hidden(Operation.CREATE, Resource.TOPIC, missing)
+            failed.update(dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            missing = [name for name in missing if name not in refused]
+            failed.update(zip(missing, await all_of(self._make, missing), strict=True))
+        if question is None:
+            rows = Rows(len(wanted), (self._named(context, body, each, failed) for each in wanted))
+            return self._response(context, body, rows)
+        few = [self._named(context, body, each, failed) for each in wanted]
+        answer = await self._encoded(context, body, few)
+        if changes == self._changes and not _asks(body) and not any(row["error_code"] for row in few):
             self._keep(question, answer)
         return answer
 
-    async def _everything(self, context: Work, question: Question) -> EncodedBody:
-        """Return the answer about all topics: one for all requests since the last change."""
-        if (answer := self._answers.get(question)) is not None:
+    async def _everything(self, context: Work, body: MetadataRequest) -> EncodedBody:
+        """Return the answer about all topics: one since the last change, for all requests of the same kind."""
+        topics = list(self._metadata.topics().values())
+        hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, (topic.name for topic in topics))
+        question = Question(context.version, None, hidden)
+        if not _asks(body) and (answer := self._answers.get(question)) is not None:
             return answer
         async with self._making:
-            if (answer := self._answers.get(question)) is not None:
+            if not _asks(body) and (answer := self._answers.get(question)) is not None:
                 return answer
-            topics, changes = list(self._metadata.topics().values()), self._changes
-            rows = Rows(len(topics), (self._topic(question, topic.name, topic) for topic in topics))
-            answer = await self._encoded(context, rows, question)
-            if changes == self._changes:
+            changes = self._changes
+            shown = [topic for topic in self._metadata.topics().values() if topic.name not in hidden]
+            rows = Rows(len(shown), (self._topic(context, body, topic.name, topic) for topic in shown))
+            answer = await self._encoded(context, body, rows)
+            if changes == self._changes and not _asks(body):
                 self._keep(question, answer)
             return answer
 
@@ -121,12 +126,13 @@ class ClusterHandlers:
         self._answers[question] = answer
 
     async def _encoded(
-        self, context: Work, rows: Sequence[Response] | Rows[Response], question: Question
+        self, context: Work, body: MetadataRequest, rows: Sequence[Response] | Rows[Response]
     ) -> EncodedBody:
-        made = apis.body_steps(context.key, context.version, self._response(rows, question))
+        made = apis.body_steps(context.key, context.version, self._response(context, body, rows))
         return EncodedBody([await steps.run(made)])
 
-    def _response(self, rows: Sequence[Response] | Rows[Response], question: Question) -> Response:
+    def _response(self, context: Work, body: MetadataRequest, rows: Sequence[Response] | Rows[Response]) -> Response:
+        asks = body.include_cluster_authorized_operations
         return {
             "brokers": [
                 {"node_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
@@ -135,7 +141,7 @@ class ClusterHandlers:
             "cluster_id": self._cluster_id,
             "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
             "topics": rows,
-            "cluster_authorized_operations": OF_CLUSTER if question.asks_of_cluster else NOT_ASKED,
+            "cluster_authorized_operations": granted(context, Resource.CLUSTER) if asks else NOT_ASKED,
         }
 
     async def _make(self, name: str) -> ErrorCode:
@@ -150,27 +156,32 @@ class ClusterHandlers:
             return code_of(error)
         return ErrorCode.LEADER_NOT_AVAILABLE if made is None else ErrorCode.NONE
 
-    def _named(self, question: Question, asked: MetadataTopic, refused: Mapping[str, ErrorCode]) -> Response:
-        """Return the row of a topic named by its id, or else by its name; `refused`: why it was not created.
+    def _named(
+        self, context: Work, body: MetadataRequest, asked: MetadataTopic, failed: Mapping[str, ErrorCode]
+    ) -> Response:
+        """Return the row of a topic named by its id, or else by its name; `failed`: why it is not shown or created.
 
         A name beside an id says nothing: Java's clients send an empty one.
         """
         name, topic_id = asked
-        if question.version < IDS_NAME_FROM and (name is None or topic_id is not None):
+        if context.version < IDS_NAME_FROM and (name is None or topic_id is not None):
             return _failure(name or "", ErrorCode.INVALID_REQUEST, topic_id)  # these answers have no null for a name
         if topic_id is not None or name is None:
             name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
             if name is None:
                 return _failure(None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id)
-        if refused.get(name, ErrorCode.NONE) is ErrorCode.NONE:
+            if name in failed:
+                return _failure(None, failed[name], topic_id)
+        if failed.get(name, ErrorCode.NONE) is ErrorCode.NONE:
             known = self._metadata.topic(name)
             if known is not None:
-                return self._topic(question, name, known)
-        if name not in refused:
+                return self._topic(context, body, name, known)
+        if name not in failed:
             return _failure(name, _why_unknown(name))
-        return _failure(name, refused[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _failure(name, failed[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _topic(self, question: Question, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
+    def _topic(self, context: Work, body: MetadataRequest, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
+        asks = body.include_topic_authorized_operations
         return {
             "error_code": ErrorCode.NONE,
             "name": name,
@@ -180,7 +191,7 @@ class ClusterHandlers:
                 len(topic.partitions),
                 (self._partition(number, found) for number, found in sorted(topic.partitions.items())),
             ),
-            "topic_authorized_operations": OF_TOPIC if question.asks_of_topics else NOT_ASKED,
+            "topic_authorized_operations": granted(context, Resource.TOPIC, name) if asks else NOT_ASKED,
         }
 
     def _partition(self, number: int, partition: PartitionMetadata) -> Mapping[str, Any]:
@@ -197,6 +208,7 @@ class ClusterHandlers:
         }
 
     def describe_cluster(self, context: Work, body: Any) -> Mapping[str, Any]:
+        asks = body.include_cluster_authorized_operations
         return {
             "error_code": ErrorCode.NONE,
             "error_message": None,
@@ -207,8 +219,13 @@ class ClusterHandlers:
                 {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
                 for b in self._metadata.brokers().values()
             ],
-            "cluster_authorized_operations": OF_CLUSTER if body.include_cluster_authorized_operations else NOT_ASKED,
+            "cluster_authorized_operations": granted(context, Resource.CLUSTER) if asks else NOT_ASKED,
         }
+
+
+def _asks(body: MetadataRequest) -> bool:
+    """Return whether a client asks for the operations that it may do: no other client is answered the same."""
+    return body.include_cluster_authorized_operations or body.include_topic_authorized_operations
 
 
 def _why_unknown(name: str) -> ErrorCode:

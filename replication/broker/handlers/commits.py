@@ -21,6 +21,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.small_messages import OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
+from replication.security.access import Operation, Resource, of_group, of_topic
 
 SEVERAL_GROUPS_FROM = 8  # OffsetFetch
 TXN_COMMIT_ADDS = 5  # TxnOffsetCommit: it adds the partition of the group to the transaction
@@ -43,6 +44,7 @@ class CommitHandlers:
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
+            ApiKey.OFFSET_COMMIT: self.commit,
             ApiKey.TXN_OFFSET_COMMIT: self.commit_in_transaction,
             ApiKey.OFFSET_FETCH: self.fetch,
             ApiKey.OFFSET_DELETE: self.delete,
@@ -185,10 +187,10 @@ class CommitHandlers:
             rows = []
             async for chunk in in_steps({asked.group_id: asked for asked in body.groups}.values()):
                 for asked in chunk:
-                    found = await self._fetch(asked, is_stable=body.require_stable)
+                    found = await self._fetch(context, asked, is_stable=body.require_stable)
                     rows.append({"group_id": asked.group_id, **found})
             return {"groups": rows}
-        found = await self._fetch(body, is_stable=getattr(body, "require_stable", False))
+        found = await self._fetch(context, body, is_stable=getattr(body, "require_stable", False))
         code = found["error_code"]
         if code and context.version == 1:  # it has no error for the whole answer
             rows = [
@@ -204,7 +206,9 @@ class CommitHandlers:
             return {"topics": rows}
         return found
 
-    async def _fetch(self, asked: Any, *, is_stable: bool) -> dict[str, Any]:
+    async def _fetch(self, context: Work, asked: Any, *, is_stable: bool) -> dict[str, Any]:
+        if context.refuses(of_group(Operation.DESCRIBE, asked.group_id)):
+            return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []}
         try:
             group = self._groups.group(asked.group_id)
         except KafkaError as error:
@@ -216,12 +220,12 @@ class CommitHandlers:
             return {"error_code": code, "topics": []}
         return {
             "error_code": ErrorCode.NONE,
-            "topics": await _fetched(group, asked.topics, is_stable=is_stable),
+            "topics": await _fetched(context, group, asked.topics, is_stable=is_stable),
         }
 
 
-async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows[Response]:
-    """Return the rows of a response: of these partitions, or of all if `topics` is None.
+async def _fetched(context: Work, group: Group | None, topics: Any, *, is_stable: bool) -> Rows[Response]:
+    """Return the rows of a response: of these partitions, or of all that the client may see if `topics` is None.
 
     `is_stable`: not of those that an open transaction may still change.
     """
@@ -232,12 +236,17 @@ async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows
         async for chunk in in_steps((*offsets, *unstable)):
             for tp in chunk:
                 names.setdefault(tp.topic, {})[tp.partition] = None
+        for name in context.hidden(Operation.DESCRIBE, Resource.TOPIC, names):
+            del names[name]
     else:
         async for few in in_steps((topic.name, number) for topic in topics for number in topic.partition_indexes):
             for name, number in few:
                 names.setdefault(name, {})[number] = None
 
     def topic_row(name: str, numbers: Collection[int]) -> Response:
+        if context.refuses(of_topic(Operation.DESCRIBE, name)):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return {"name": name, "partitions": [_row(number, NOTHING, code) for number in numbers]}
         rows = (
             _row(number, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             if (tp := TopicPartition(name, number)) in unstable

@@ -41,6 +41,7 @@ from replication.replica.leader.results import FetchTerms
 from replication.replica.leader.rows import fetch_one
 from replication.replica.leader.sessions import FetchSession, Found
 from replication.replica.manager import ReplicaManager
+from replication.security.access import Operation, of_topic
 
 FETCH_ZSTD = 10  # the first version whose clients know zstd
 FETCH_ONE = 11  # the first version that is answered at once
@@ -54,7 +55,7 @@ class _Asked(NamedTuple):
 
     wanted: dict[TopicPartition, FetchPartition]
     topics: dict[str, tuple[str | None, uuid.UUID | None]]
-    unknown: list[FetchTopic]
+    failed: list[tuple[FetchTopic, ErrorCode]]
 
 
 class FetchHandlers:
@@ -72,9 +73,11 @@ class FetchHandlers:
         """Read partitions, waiting until there is enough: most fetches wait for nothing."""
         if request.isolation is None:
             return self._refused(request, ErrorCode.INVALID_REQUEST)
-        if at_once := self._fetch_one(context, request):
+        if context.refused and request.replica_id >= 0:
+            return self._refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if not context.refused and (at_once := self._fetch_one(context, request)):
             return at_once
-        naming = self._named(context.version, request)
+        naming = self._named(context, request)
         is_over, asked = steps.advance(naming, STEP_ITEMS)
         if is_over and (request.replica_id < 0 or self._replicas.lives.is_known(*request.replica)):
             return self._fetch(context, request, asked)
@@ -112,7 +115,7 @@ class FetchHandlers:
         terms = FetchTerms(
             replica_id=request.replica_id,
             replica_epoch=request.replica_epoch,
-            max_wait_ms=0 if asked.unknown else max(0, request.max_wait_ms),
+            max_wait_ms=0 if asked.failed else max(0, request.max_wait_ms),
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation=request.isolation,
@@ -120,12 +123,15 @@ class FetchHandlers:
         )
         return session.fetch(asked.wanted, forgotten, terms, partial(self._response, context, request, asked, session))
 
-    def _named(self, version: int, request: FetchRequest) -> Generator[None, None, _Asked]:
-        asked = _Asked({}, {}, [])
+    def _named(self, context: Work, request: FetchRequest) -> Generator[None, None, _Asked]:
+        asked, has_ids = _Asked({}, {}, []), context.version >= TOPIC_IDS
         for topic in request.topics:
-            name = topic.name if version < TOPIC_IDS else self._metadata.name_of(topic_id_of(topic.topic_id))
+            name = self._metadata.name_of(topic_id_of(topic.topic_id)) if has_ids else topic.name
             if name is None:
-                asked.unknown.append(topic)
+                asked.failed.append((topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            if context.refuses(of_topic(Operation.READ, name)):
+                asked.failed.append((topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 continue
             asked.topics[name] = topic.name, topic.topic_id
             for partition in topic.partitions:
@@ -154,8 +160,7 @@ class FetchHandlers:
         if is_stranger:
             self._strangers.note_wrong(context)
         topics = [TopicFetched(*session.topics[name], partitions) for name, partitions in rows.items()]
-        for topic in asked.unknown:
-            topics.append(self._failed(request, topic, ErrorCode.UNKNOWN_TOPIC_ID))
+        topics += [self._failed(request, topic, code) for topic, code in asked.failed]
         return FetchResponse(topics, session_id=session.number, node_endpoints=tuple(moved.values()))
 
     def _refused(self, request: FetchRequest, code: ErrorCode) -> FetchResponse:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from replication.broker.handlers.operations import NOT_ASKED, OF_GROUP
+from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.coordinators.groups.classic import events
 from replication.coordinators.groups.classic.state import Group, Phase
 from replication.coordinators.groups.coordinator import GroupCoordinator
@@ -17,6 +17,7 @@ from replication.network.work import Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.small_messages import heartbeat_response
+from replication.security.access import Operation, Resource
 
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 INSTANCES_FROM = 3  # Heartbeat
@@ -175,9 +176,10 @@ class GroupHandlers:
     def describe(self, context: Work, body: Any) -> Response:
         """DescribeGroups: an unknown group is a dead one."""
         asks_operations = getattr(body, "include_authorized_operations", False)
-        more = {"authorized_operations": OF_GROUP if asks_operations else NOT_ASKED}
 
         def row(group_id: str) -> Response:
+            allowed = granted(context, Resource.GROUP, group_id) if asks_operations else NOT_ASKED
+            more = {"authorized_operations": allowed}
             try:
                 return {**described(group_id, self._groups.group(group_id)), **more}
             except KafkaError as error:
@@ -194,6 +196,7 @@ class GroupHandlers:
             groups = self._groups.groups() if not types or TYPE in types else ()
         except KafkaError as error:
             return {"error_code": error.code, "groups": []}
+        hidden = context.hidden(Operation.DESCRIBE, Resource.GROUP, (group.id for group in groups))
         rows = (
             {
                 "group_id": group.id,
@@ -202,7 +205,7 @@ class GroupHandlers:
                 "group_type": TYPE,
             }
             for group in groups
-            if not wanted or group.phase.casefold() in wanted
+            if (not wanted or group.phase.casefold() in wanted) and group.id not in hidden
         )
         return {"error_code": ErrorCode.NONE, "groups": rows}
 

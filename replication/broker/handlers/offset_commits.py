@@ -58,7 +58,7 @@ class OffsetCommitHandler:
 
     def _simple(self, work: Work, now_ms: int) -> Commit | None:
         """Return the commit of few partitions, all of which there are, each once; None: it is another one."""
-        if work.refused or work.is_long:
+        if work.is_long:
             return None
         group_id, generation, member_id, instance_id, retention_ms, topics = work.body
         until_ms, count = expire_ms(now_ms, retention_ms), 0

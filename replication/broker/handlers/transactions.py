@@ -24,6 +24,7 @@ from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.replica.manager import ReplicaManager
+from replication.security.access import Operation, Resource
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +271,8 @@ class TransactionHandlers:
                     raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
             except KafkaError as error:
                 return _described(Transaction(id=name, phase=Phase.DEAD), error.code)
-            return _described(found)
+            hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, (tp.topic for tp in found.partitions))
+            return _described(found, hidden=hidden)
 
         asked = dict.fromkeys(body.transactional_ids)
         return {"transaction_states": Rows(len(asked), map(row, asked))}
@@ -285,6 +287,7 @@ class TransactionHandlers:
             return {"error_code": error.code, "unknown_state_filters": (), "transaction_states": ()}
         since_ms = self._clock.now_ms() - getattr(body, "duration_filter", -1)
         is_any_age = getattr(body, "duration_filter", -1) < 0
+        hidden = context.hidden(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, (one.id for one in found))
         rows = [
             {
                 "transactional_id": one.id,
@@ -292,7 +295,8 @@ class TransactionHandlers:
                 "transaction_state": one.phase,
             }
             for one in found
-            if (not wanted or one.phase in wanted)
+            if one.id not in hidden
+            and (not wanted or one.phase in wanted)
             and (not producer_ids or one.producer_id in producer_ids)
             and (is_any_age or 0 <= one.started_ms <= since_ms)
         ]
@@ -313,8 +317,8 @@ def _initialized(code: ErrorCode, found: events.Initialized) -> Response:
     }
 
 
-def _described(found: Transaction, code: ErrorCode = ErrorCode.NONE) -> Response:
-    topics = rows_by_topic((tp, tp.partition) for tp in sorted(found.partitions))
+def _described(found: Transaction, code: ErrorCode = ErrorCode.NONE, hidden: frozenset[str] = frozenset()) -> Response:
+    topics = rows_by_topic((tp, tp.partition) for tp in sorted(found.partitions) if tp.topic not in hidden)
     return {
         "error_code": code,
         "transactional_id": found.id,

@@ -1,0 +1,363 @@
+"""A client without some rights: every API answers what is refused with its own error, and the rest as ever."""
+
+import pytest
+
+from logstore.records.batch import Record, build
+from replication.model.cluster import topic_uuid
+from replication.protocol.apis import SERVED, ApiKey
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from replication.security.access import ALLOW_ALL, BROKER, CLUSTER_NAME, NOTHING, Operation
+from tests.support.asker import Asker, until
+from tests.support.in_process import brokers_in_process
+from tests.support.kafka_answers import code, create
+
+TOPIC, GROUP, CLUSTER, TRANSACTION = 29, 30, 31, 53
+DENIALS = {TOPIC, GROUP, CLUSTER, TRANSACTION}
+NOT_ATTEMPTED = 55
+OPEN, SECRET = "open", "secret"
+BATCH = bytes(build([Record(0, 1_000, None, b"v")]))
+
+
+class WithoutRights:
+    """Refuses all that is named `secret`, and the cluster; the broker itself may do all."""
+
+    def refused(self, context, needs, request):
+        if context.principal is BROKER:
+            return NOTHING
+        return frozenset(need for need in needs(request) if need.name in (SECRET, CLUSTER_NAME)) or NOTHING
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    settings = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+    directory = tmp_path_factory.mktemp("refusals")
+    with brokers_in_process(directory, (1,), group_initial_rebalance_delay_ms=0, **settings) as running:
+        with Asker(running.bootstrap) as asker:
+            fill(asker)
+        running.brokers[1].server.pipeline.authorizer = WithoutRights()
+        yield running
+
+
+@pytest.fixture
+def asker(broker):
+    with Asker(broker.bootstrap) as made:
+        yield made
+
+
+BOTH = (OPEN, SECRET)
+COMMITTED = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+
+
+def rows(*names, **fields):
+    return [{**fields, "name": name, "topic": name} for name in names]
+
+
+def committing(group):
+    return {
+        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
+        "retention_time": -1, "topics": rows(*BOTH, partitions=[COMMITTED]),
+    }  # fmt: skip
+
+
+def fill(asker):
+    """Make both topics, groups that have committed for both, and transactions of both names and topics."""
+    assert create(asker, OPEN, SECRET) == [0, 0]
+    for kind in (0, 1):
+        body = {"key_type": kind, "coordinator_keys": [OPEN]}
+        until(lambda body=body: code(asker.ask(ApiKey.FIND_COORDINATOR, 4, body).coordinators[0]) == 0)
+    for name in (OPEN, SECRET):
+        commit = committing(name)
+        until(lambda commit=commit: codes_of(asker.ask(ApiKey.OFFSET_COMMIT, 7, commit))[OPEN] == {0})
+        made = until(lambda name=name: initialized(asker, name))
+        added = asker.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, adding(name, made.producer_id))
+        assert codes_of(added) == {OPEN: {0}, SECRET: {0}}
+
+
+def initialized(asker, name):
+    body = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    found = asker.ask(ApiKey.INIT_PRODUCER_ID, 4, body)
+    return None if code(found) else found
+
+
+def adding(name, producer_id, topics=(OPEN, SECRET)):
+    return {
+        "v3_and_below_transactional_id": name,
+        "v3_and_below_producer_id": producer_id,
+        "v3_and_below_producer_epoch": 0,
+        "v3_and_below_topics": [{"name": topic, "partitions": (0,)} for topic in topics],
+    }
+
+
+NAMES = ("topic", "name", "topic_name", "group_id", "transactional_id", "resource_name", "key")
+
+
+def codes_of(answer):
+    """The error codes of an answer by the name in whose row they stand; "": they stand above all rows."""
+    found = {}
+
+    def look(value, name):
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            for each in value:
+                look(each, name)
+            return
+        fields = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", ())
+        name = next((str(getattr(value, key)) for key in NAMES if key in fields), name)
+        for key in fields:
+            if key in ("error_code", "partition_error_code"):
+                row = getattr(value, key)
+                found.setdefault(name, set()).add(getattr(row, "value", row))
+            else:
+                look(getattr(value, key), name)
+
+    look(answer, "")
+    return found
+
+
+PARTITION = {"partition_index": 0, "partition": 0, "current_leader_epoch": -1, "leader_epoch": 0, "timestamp": -1}
+MEMBER = {
+    "group_id": SECRET, "generation_id": 1, "member_id": "m", "group_instance_id": None, "session_timeout": 6000,
+    "rebalance_timeout": 6000, "protocol_type": "consumer", "protocol_name": "range", "reason": None,
+    "protocols": [{"name": "range", "metadata": b""}], "assignments": [],
+    "members": [{"member_id": "m", "group_instance_id": None, "reason": None}],
+}  # fmt: skip
+ORDER = {"controller_id": 1, "controller_epoch": 1, "broker_epoch": 1, "topic_states": (), "live_leaders": ()}
+PRODUCER = {"transactional_id": SECRET, "producer_id": 1, "producer_epoch": 0}
+RESOURCES = [{"resource_type": 2, "resource_name": name, "configs": (), "configuration_keys": None} for name in BOTH]
+GROUPS = [{"group_id": name, "topics": None, "member_id": None, "member_epoch": -1} for name in BOTH]
+MARKERS = [
+    {
+        "producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0,
+        "transaction_version": 0, "topics": [{"name": OPEN, "partition_indexes": (0,)}],
+    }
+]  # fmt: skip
+WAIT = {"timeout": 5000, "validate_only": True}
+
+ALL = {
+    "topics": None, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False,
+    "include_cluster_authorized_operations": False,
+}  # fmt: skip
+
+# What is asked, and what the rows of `secret` say. Rows of `open` say none of DENIALS.
+BY_ROW = {
+    ApiKey.PRODUCE: (
+        ProduceRequest(-1, 5000, tuple(ProduceTopic(name, (ProducePartition(0, BATCH),)) for name in BOTH)),
+        TOPIC,
+    ),
+    ApiKey.FETCH: (
+        FetchRequest(
+            0, 1, tuple(FetchTopic(name, None, (FetchPartition(0, 0, 1 << 20),)) for name in BOTH)
+        ),
+        TOPIC,
+    ),
+    ApiKey.LIST_OFFSETS: (
+        {"replica_id": -1, "isolation_level": 0, "topics": rows(*BOTH, partitions=[PARTITION])}, TOPIC
+    ),
+    ApiKey.METADATA: (ALL | {"topics": rows(*BOTH, topic_id=None)}, TOPIC),
+    ApiKey.OFFSET_COMMIT: (committing(OPEN), TOPIC),
+    ApiKey.DESCRIBE_GROUPS: ({"groups": BOTH, "include_authorized_operations": False}, GROUP),
+    ApiKey.CREATE_TOPICS: (
+        {
+            "topics": rows(*BOTH, num_partitions=1, replication_factor=1, assignments=(), configs=()), **WAIT
+        },
+        TOPIC,
+    ),
+    ApiKey.DELETE_RECORDS: ({"topics": rows(*BOTH, partitions=[{**PARTITION, "offset": 0}]), **WAIT}, TOPIC),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ({"replica_id": -1, "topics": rows(*BOTH, partitions=[PARTITION])}, TOPIC),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        {
+            **PRODUCER, "transactional_id": OPEN, "group_id": OPEN, "generation_id": -1, "member_id": "",
+            "group_instance_id": None, "topics": rows(*BOTH, partitions=[COMMITTED]),
+        },
+        TOPIC,
+    ),
+    ApiKey.DESCRIBE_CONFIGS: ({"resources": RESOURCES}, TOPIC),
+    ApiKey.ALTER_CONFIGS: ({"resources": RESOURCES, **WAIT}, TOPIC),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ({"resources": RESOURCES, **WAIT}, TOPIC),
+    ApiKey.CREATE_PARTITIONS: ({"topics": rows(*BOTH, count=2, assignments=None), **WAIT}, TOPIC),
+    ApiKey.DELETE_GROUPS: ({"groups_names": ("none", SECRET)}, GROUP),
+    ApiKey.OFFSET_DELETE: ({"group_id": "none", "topics": rows(*BOTH, partitions=[PARTITION])}, TOPIC),
+    ApiKey.DESCRIBE_PRODUCERS: ({"topics": rows(*BOTH, partition_indexes=(0,))}, TOPIC),
+    ApiKey.DESCRIBE_TRANSACTIONS: ({"transactional_ids": BOTH}, TRANSACTION),
+}  # fmt: skip
+
+# What is refused as a whole: wherever the answer has an error, it is this one.
+AS_A_WHOLE = {
+    ApiKey.LEADER_AND_ISR: (ORDER, CLUSTER),
+    ApiKey.STOP_REPLICA: (ORDER, CLUSTER),
+    ApiKey.UPDATE_METADATA: ({**ORDER, "live_brokers": ()}, CLUSTER),
+    ApiKey.CONTROLLED_SHUTDOWN: ({"broker_id": 1, "broker_epoch": 1}, CLUSTER),
+    ApiKey.JOIN_GROUP: (MEMBER, GROUP),
+    ApiKey.SYNC_GROUP: (MEMBER, GROUP),
+    ApiKey.HEARTBEAT: (MEMBER, GROUP),
+    ApiKey.LEAVE_GROUP: (MEMBER, GROUP),
+    ApiKey.INIT_PRODUCER_ID: ({**PRODUCER, "transaction_timeout": 1000}, TRANSACTION),
+    ApiKey.ADD_OFFSETS_TO_TXN: ({**PRODUCER, "group_id": OPEN}, TRANSACTION),
+    ApiKey.END_TXN: ({**PRODUCER, "committed": True}, TRANSACTION),
+    ApiKey.WRITE_TXN_MARKERS: ({"markers": MARKERS}, CLUSTER),
+    ApiKey.ELECT_LEADERS: (
+        {"election_type": 0, "topic_partitions": [{"topic": OPEN, "partitions": (0,)}], **WAIT}, CLUSTER
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ({"topics": (), **WAIT}, CLUSTER),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ({"topics": None, **WAIT}, CLUSTER),
+    ApiKey.UPDATE_FEATURES: ({"feature_updates": (), **WAIT}, CLUSTER),
+    ApiKey.DESCRIBE_LOG_DIRS: ({"topics": rows(OPEN, partitions=(0,))}, CLUSTER),
+}  # fmt: skip
+
+# Tests of their own, below.
+OTHERWISE = {
+    ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.OFFSET_FETCH,
+    ApiKey.FIND_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.DELETE_TOPICS,
+}  # fmt: skip
+
+
+def of_all_versions(table):
+    return [(key, version) for key in table for version in range(key.versions.first, key.versions.last + 1)]
+
+
+def test_every_api_has_a_test_of_its_refusals():
+    assert {*BY_ROW, *AS_A_WHOLE, *OTHERWISE} == set(SERVED)
+    assert len(BY_ROW) + len(AS_A_WHOLE) + len(OTHERWISE) == len(SERVED)
+
+
+@pytest.mark.parametrize(("key", "version"), of_all_versions(BY_ROW), ids=str)
+def test_rows_that_are_refused_say_so_and_the_others_are_answered(broker, asker, key, version):
+    body, expected = BY_ROW[key]
+    if key is ApiKey.FETCH and version >= 13:
+        body = body._replace(topics=tuple(t._replace(topic_id=id_of(broker, t.name)) for t in body.topics))
+    found = asker.ask(key, version, body)
+    codes = codes_of(found)
+    if key is ApiKey.FETCH and version >= 13:  # it names topics by their ids
+        codes = {t.topic_id: {p.error_code for p in t.partitions} for t in found.topics}
+        codes = {name: codes[id_of(broker, name)] for name in BOTH}
+    assert codes.pop(SECRET) == {expected}
+    others = set().union(*codes.values())
+    assert codes
+    assert not others & DENIALS
+
+
+def id_of(broker, name):
+    return topic_uuid(broker.brokers[1].replicas.metadata.topic(name).id)
+
+
+@pytest.mark.parametrize(("key", "version"), of_all_versions(AS_A_WHOLE), ids=str)
+def test_a_request_that_is_refused_as_a_whole_says_so_once_or_in_every_row(asker, key, version):
+    body, expected = AS_A_WHOLE[key]
+    found = asker.ask(key, version, body)
+    if key is ApiKey.DESCRIBE_LOG_DIRS and version < 3:
+        assert not found.results, "it has no place for an error"
+        return
+    assert set().union(*codes_of(found).values()) == {expected}
+
+
+def test_lists_leave_out_what_the_client_may_not_see(asker):
+    assert {group.group_id for group in asker.ask(ApiKey.LIST_GROUPS, 4, {"states_filter": ()}).groups} == {OPEN}
+    listed = asker.ask(ApiKey.LIST_TRANSACTIONS, 0, {"state_filters": (), "producer_id_filters": ()})
+    assert {found.transactional_id for found in listed.transaction_states} == {OPEN}
+    for version in (1, 12):
+        topics = {topic.name for topic in asker.ask(ApiKey.METADATA, version, ALL).topics}
+        assert topics == {OPEN, "__consumer_offsets", "__transaction_state"}
+    found = asker.ask(ApiKey.OFFSET_FETCH, 8, {"groups": GROUPS[:1], "require_stable": False})
+    assert [topic.name for topic in found.groups[0].topics] == [OPEN]
+    (described, _) = asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": BOTH}).transaction_states
+    assert [topic.topic for topic in described.topics] == [OPEN]
+
+
+def test_an_answer_for_one_client_is_not_given_to_another_that_may_see_less(broker, asker):
+    pipeline = broker.brokers[1].server.pipeline
+    for _ in range(2):
+        for authorizer, topics in ((ALLOW_ALL, set(BOTH)), (WithoutRights(), {OPEN})):
+            pipeline.authorizer = authorizer
+            with Asker(broker.bootstrap) as other:
+                for version in (1, 12):
+                    assert {t.name for t in other.ask(ApiKey.METADATA, version, ALL).topics} >= topics
+                    named = other.ask(ApiKey.METADATA, version, BY_ROW[ApiKey.METADATA][0])
+                    assert {t.name for t in named.topics if not code(t)} == topics
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_offsets_of_a_group_are_fetched_for_the_topics_that_the_client_may_see(asker, version):
+    def fetched(group, names):
+        topics = rows(*names, partition_indexes=(0,))
+        asked = {"group_id": group, "topics": topics, "member_id": None, "member_epoch": -1}
+        return codes_of(asker.ask(ApiKey.OFFSET_FETCH, version, {**asked, "groups": [asked], "require_stable": False}))
+
+    found = fetched(OPEN, BOTH)
+    assert (found[OPEN], found[SECRET]) == ({0}, {TOPIC})
+    assert set().union(*fetched(SECRET, [OPEN]).values()) == {GROUP}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_coordinators_are_found_for_what_the_client_may_see(asker, version):
+    for kind, expected in ((0, GROUP), (1, TRANSACTION)) if version else ((0, GROUP),):
+        found = asker.ask(ApiKey.FIND_COORDINATOR, version, {"key": SECRET, "key_type": kind, "coordinator_keys": BOTH})
+        assert codes_of(found) == ({OPEN: {0}, SECRET: {expected}} if version >= 4 else {"": {expected}})
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partitions_are_added_to_a_transaction_all_or_none(asker, version):
+    found = asker.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, adding(OPEN, 0))
+    assert codes_of(found) == {OPEN: {NOT_ATTEMPTED}, SECRET: {TOPIC}}
+    assert codes_of(asker.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, adding(SECRET, 0))) == {
+        OPEN: {TRANSACTION}, SECRET: {TRANSACTION}
+    }  # fmt: skip
+    for later in (4, 5):
+        assert codes_of(asker.ask(ApiKey.ADD_PARTITIONS_TO_TXN, later, {"transactions": ()})) == {"": {CLUSTER}}
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_topic_that_the_client_may_not_delete_stays(broker, asker, version):
+    body = {"topic_names": ("none", SECRET), "topics": rows("none", SECRET, topic_id=None), "timeout": 5000}
+    found = codes_of(asker.ask(ApiKey.DELETE_TOPICS, version, body))
+    assert (found["none"], found[SECRET]) == ({3}, {TOPIC})
+    if version == 6:
+        body = {"topics": [{"name": None, "topic_id": id_of(broker, SECRET)}], "timeout": 5000}
+        (row,) = asker.ask(ApiKey.DELETE_TOPICS, version, body).responses
+        assert (row.name, code(row)) == (None, TOPIC)
+
+
+def test_a_topic_is_not_made_for_a_client_that_may_not_create_it(broker):
+    class NoneCreated(WithoutRights):
+        def refused(self, context, needs, request):
+            created = {need for need in needs(request) if need.operation is Operation.CREATE}
+            return created if context.principal is not BROKER else NOTHING
+
+    pipeline = broker.brokers[1].server.pipeline
+    pipeline.authorizer = NoneCreated()
+    with Asker(broker.bootstrap) as asker:
+        found = codes_of(asker.ask(ApiKey.METADATA, 9, ALL | {"topics": rows(OPEN, "new", topic_id=None)}))
+    pipeline.authorizer = WithoutRights()
+    assert (found[OPEN], found["new"]) == ({0}, {TOPIC})
+    assert broker.brokers[1].replicas.metadata.topic("new") is None
+
+
+def test_a_client_is_shown_the_operations_that_it_may_do(asker):
+    asks = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    found = asker.ask(ApiKey.METADATA, 9, ALL | asks)
+    assert found.cluster_authorized_operations == 0
+    bits = {topic.name: topic.topic_authorized_operations for topic in found.topics}
+    assert bits[OPEN] == sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+    found = asker.ask(ApiKey.DESCRIBE_CLUSTER, 0, asks)
+    assert (code(found), found.cluster_authorized_operations) == (0, 0)
+    (group,) = asker.ask(ApiKey.DESCRIBE_GROUPS, 5, {"groups": (OPEN,), "include_authorized_operations": True}).groups
+    assert group.authorized_operations == sum(1 << operation for operation in (3, 6, 8, 10, 11))
+
+
+def test_a_follower_that_may_not_act_for_the_cluster_fetches_nothing(asker):
+    request = FetchRequest(
+        0, 1, (FetchTopic(OPEN, None, (FetchPartition(0, 0, 1 << 20),)),), replica_id=2, replica_epoch=1
+    )
+    assert asker.ask(ApiKey.FETCH, 11, request).error_code == CLUSTER
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_a_consumer_of_one_refused_topic_gets_no_records(asker, version):
+    request = FetchRequest(0, 1, (FetchTopic(SECRET, None, (FetchPartition(0, 0, 1 << 20),)),))
+    ((row,),) = (topic.partitions for topic in asker.ask(ApiKey.FETCH, version, request).topics)
+    assert (row.error_code, bytes(row.records or b"")) == (TOPIC, b"")
