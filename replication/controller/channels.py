@@ -19,12 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from replication.controller.machine.events import (
-    ReplicasDeleted,
-    SendLeaderAndIsr,
-    SendStopReplica,
-    SendUpdateMetadata,
-)
+from replication.controller.machine.events import ReplicasDeleted, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import (
@@ -278,18 +273,11 @@ def _broker(info: BrokerInfo) -> ib.UpdateMetadataBroker:
 
 
 def _stops(request: SendStopReplica) -> tuple[ib.StopReplicaTopic, ...]:
-    topics = rows_by_topic((stop.tp, stop) for stop in request.partitions)
+    rows = (
+        (tp, ib.StopReplicaPartition(partition_index=tp.partition, leader_epoch=epoch, delete_partition=request.delete))
+        for tp, _, epoch in request.partitions
+    )
     return tuple(
-        ib.StopReplicaTopic(
-            topic_name=name,
-            partition_states=tuple(
-                ib.StopReplicaPartition(
-                    partition_index=stop.tp.partition,
-                    leader_epoch=stop.leader_epoch,
-                    delete_partition=request.delete,
-                )
-                for stop in stops
-            ),
-        )
-        for name, stops in topics.items()
+        ib.StopReplicaTopic(topic_name=name, partition_states=tuple(states))
+        for name, states in rows_by_topic(rows).items()
     )

@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -162,28 +163,18 @@ class ControllerLoop:
         me, epoch = self.broker, term.controller_epoch
         logger.info("[Controller %d]: Broker %d starting become controller state transition", me, me)
         logger.info("[Controller %d]: Controller %d incremented epoch to %d", me, me, epoch)
-        channels = BrokerChannels(
-            ControllerLines(self.broker, term.controller_epoch),
-            self._call,
-            self._find,
-            self._log,
-            self._brokers_answered,
-            self._spawn,
-        )
-        watches = Watches(tree, lambda: self.state)
-        self._term = _Term(term, channels, watches)
-        self.post(events.Elected(term.controller_epoch))
+        lines = ControllerLines(me, epoch)
+        channels = BrokerChannels(lines, self._call, self._find, self._log, self._brokers_answered, self._spawn)
+        self._term = _Term(term, channels, Watches(tree, lambda: self.state))
+        self.post(events.Elected(epoch))
 
     def _find(self, broker: BrokerId) -> BrokerInfo | None:
         return self.state.brokers.get(broker)
 
     def _end_term(self) -> None:
         if self._term is not None:
-            logger.info(
-                "[Controller %d]: Controller resigned, epoch %d",
-                self.broker,
-                self._term.term.controller_epoch,
-            )
+            epoch = self._term.term.controller_epoch
+            logger.info("[Controller %d]: Controller resigned, epoch %d", self.broker, epoch)
             self._term.end()
             self._term = None
 
@@ -237,9 +228,8 @@ class ControllerLoop:
             case events.SendLeaderAndIsr() | events.SendUpdateMetadata() | events.SendStopReplica():
                 term.channels.send(effect)
             case events.AnswerControlledShutdown(request, remaining):
-                answer = term.shutdowns.pop(request, None)
-                if answer is not None and not answer.done():
-                    answer.set_result(remaining)
+                with suppress(KeyError, asyncio.InvalidStateError):  # the request may have been cancelled
+                    term.shutdowns.pop(request).set_result(remaining)
             case events.LoadContext():
                 self._spawn(self._load(tree, term))
             case events.WriteStates():
@@ -250,8 +240,10 @@ class ControllerLoop:
                 self._spawn(self._repeat(lambda: delete_if_there(tree, nodes.ELECTION)))
             case events.WriteReassignment():
                 self._spawn(self._reassign(tree, term, effect))
-            case events.DeleteTopicNodes() | events.Unmark():
-                self._spawn(self._delete(tree, term, effect))
+            case events.Unmark(topic):
+                self._spawn(self._unmark(tree, term, topic))
+            case events.DeleteTopicNodes(topic, topic_id):
+                self._spawn(self._delete_topic(tree, term, topic, topic_id))
 
     async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
         """Move the leaderships of a broker that wants to stop; return those that remain.
@@ -383,11 +375,7 @@ class ControllerLoop:
         for write in writes:
             how = write.selected
             if how is not None and write.tp in accepted:
-                state = {
-                    "leader": write.state.leader,
-                    "leader_epoch": write.state.leader_epoch,
-                    "isr": write.state.isr,
-                }
+                state = {name: getattr(write.state, name) for name in ("leader", "leader_epoch", "isr")}
                 logger.info(
                     "[%s]: Selected new leader and ISR %s for partition %s, of assigned replicas %s, live %s, ISR %s",
                     how.selector,
@@ -415,12 +403,6 @@ class ControllerLoop:
                 # Try again until the node is corrected, or has room again.
                 logger.error("[Controller %d]: %s", self.broker, error)
                 await asyncio.sleep(FAILED_PAUSE_S)
-
-    async def _delete(self, tree: Tree, term: _Term, effect: events.DeleteTopicNodes | events.Unmark) -> None:
-        if isinstance(effect, events.Unmark):
-            await self._unmark(tree, term, effect.topic)
-        else:
-            await self._delete_topic(tree, term, effect.topic, effect.topic_id)
 
     async def _unmark(self, tree: Tree, term: _Term, topic: str) -> None:
         """Forget the mark of a topic that does not exist; look again if it has just been created."""

@@ -10,18 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from logstore.store.description import TopicDescription
+from replication.controller.machine import events
 from replication.controller.machine.assignment import Choice, ElectionError
-from replication.controller.machine.events import (
-    Effect,
-    Selected,
-    Selector,
-    SendLeaderAndIsr,
-    SendStopReplica,
-    SendUpdateMetadata,
-    StateWrite,
-    Stop,
-    WriteStates,
-)
 from replication.controller.machine.state import Controller, ControllerSettings, Move, Pending
 from replication.controller.machine.transitions import (
     PARTITION_ENTERED_FROM,
@@ -79,17 +69,17 @@ class WorkingState:
         self._log: list[StateChange] = []
         self._leadership_for: dict[BrokerId, dict[TopicPartition, bool]] = {}
         self._metadata_for: dict[BrokerId, dict[TopicPartition, LeaderAndIsr]] = {}
-        self._stops_for: dict[tuple[BrokerId, bool], dict[TopicPartition, Stop]] = {}
-        self._writes: list[StateWrite] = []
-        self._others: list[Effect] = []
+        self._stops_for: dict[tuple[BrokerId, bool], dict[TopicPartition, events.Stop]] = {}
+        self._writes: list[events.StateWrite] = []
+        self._others: list[events.Effect] = []
 
-    def done(self) -> tuple[Controller, tuple[Effect, ...]]:
+    def done(self) -> tuple[Controller, tuple[events.Effect, ...]]:
         """Return the state after the event, and the effects in the order in which they must be performed."""
         waiting = {broker: frozenset(self.waiting[broker]) for broker in self.shutdowns}
         state = freeze(Controller, self, waiting=waiting)
-        effects: list[Effect] = [*self._log, *self._requests()]
+        effects: list[events.Effect] = [*self._log, *self._requests()]
         if self._writes:
-            effects.append(WriteStates(self.epoch, tuple(self._writes)))
+            effects.append(events.WriteStates(self.epoch, tuple(self._writes)))
         return state, (*effects, *self._others)
 
     def partitions(self) -> Iterable[tuple[TopicPartition, Assignment]]:
@@ -120,7 +110,7 @@ class WorkingState:
     def log(self, change: StateChange) -> None:
         self._log.append(change)
 
-    def also(self, effect: Effect) -> None:
+    def also(self, effect: events.Effect) -> None:
         self._others.append(effect)
 
     def assign(self, tp: TopicPartition, replicas: Assignment) -> None:
@@ -130,7 +120,7 @@ class WorkingState:
     def elect(
         self,
         tp: TopicPartition,
-        selector: Selector,
+        selector: events.Selector,
         choose: Callable[[], Choice],
         *,
         removing: frozenset[BrokerId] = frozenset(),
@@ -176,7 +166,7 @@ class WorkingState:
         state: LeaderAndIsr,
         reason: str,
         *,
-        selector: Selector | None = None,
+        selector: events.Selector | None = None,
         removing: frozenset[BrokerId] = frozenset(),
         is_unclean: bool = False,
     ) -> None:
@@ -191,8 +181,8 @@ class WorkingState:
         if selector is not None:
             assigned = self.replicas_of(tp)
             live = tuple(broker for broker in assigned if broker in self.brokers)
-            selected = Selected(selector, assigned, live, self.leadership[tp].isr)
-        write = StateWrite(tp, state, selected)
+            selected = events.Selected(selector, assigned, live, self.leadership[tp].isr)
+        write = events.StateWrite(tp, state, selected)
         self.pending[tp] = Pending(write, reason, removing, is_unclean)
         self._writes.append(write)
 
@@ -219,7 +209,7 @@ class WorkingState:
         """Tell a broker to stop a replica, and with `delete` to delete it; `leader_epoch` as in `Stop`."""
         topic_id = self.topics[tp.topic].topic_id
         if broker in self.brokers and topic_id:
-            self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
+            self._stops_for.setdefault((broker, delete), {})[tp] = events.Stop(tp, topic_id, leader_epoch)
 
     def _described(
         self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False
@@ -228,13 +218,13 @@ class WorkingState:
         offline = tuple(broker for broker in replicas if broker in gone)
         return LeaderAndIsrPartitionState(tp, self.topics[tp.topic].topic_id, state, replicas, is_new, offline)
 
-    def _requests(self) -> Iterable[Effect]:
+    def _requests(self) -> Iterable[events.Effect]:
         for broker, told in sorted(self._leadership_for.items()):
             rows = tuple(self._described(tp, self.leadership[tp], is_new=new) for tp, new in told.items())
-            yield SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, rows)
+            yield events.SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, rows)
         for (broker, delete), stops in sorted(self._stops_for.items()):
-            yield SendStopReplica(broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete)
+            yield events.SendStopReplica(broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete)
         live = tuple(self.brokers[broker] for broker in sorted(self.brokers))
         for broker, states in sorted(self._metadata_for.items()):
             rows = tuple(self._described(tp, state) for tp, state in states.items() if self.replicas_of(tp))
-            yield SendUpdateMetadata(broker, self.brokers[broker].epoch, self.epoch, live, rows)
+            yield events.SendUpdateMetadata(broker, self.brokers[broker].epoch, self.epoch, live, rows)

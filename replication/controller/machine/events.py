@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from logstore.store.description import TopicDescription
 from replication.model.cluster import (
@@ -239,8 +239,7 @@ class SendLeaderAndIsr:
     partitions: tuple[LeaderAndIsrPartitionState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """A replica to stop. A broker that knows a later leader epoch ignores it: the replica was assigned again.
 
     NO_EPOCH: in any leader epoch; EPOCH_DURING_DELETE: its topic is being deleted.

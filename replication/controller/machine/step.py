@@ -61,7 +61,9 @@ def step(state: Controller, event: events.Event, limits: ControllerSettings) -> 
         case _:
             if not state.is_active:
                 return state, ()
-    if isinstance(event, events.StatesWritten) and _is_overtaken(state, event):
+    if isinstance(event, events.StatesWritten) and any(
+        result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results
+    ):
         return _fenced(state)
     draft = WorkingState(state, limits)
     _work(draft, event)
@@ -81,8 +83,8 @@ def _work(draft: WorkingState, event: events.Event) -> None:
         case events.StatesWritten(results):
             for result in results:
                 _written(draft, result)
-        case events.IsrChanged():
-            _isr_changed(draft, event)
+        case events.IsrChanged(states):
+            _drive_each(draft, _note_states(draft, states))
         case events.Ticked(now_ms):
             _ticked(draft, now_ms)
         case events.Elected() | events.Resigned() | events.Fenced():
@@ -96,8 +98,7 @@ def _asked(draft: WorkingState, event: events.Request) -> None:
         case events.ElectionRequested(election):
             _elect(draft, election)
         case events.ReassignmentsRequested(plans):
-            for tp in reassignment.note(draft, plans):
-                drive(draft, tp)
+            _drive_each(draft, reassignment.note(draft, plans))
             _begin_delayed_deletions(draft)
         case ReassignmentWritten():
             reassignment.written(draft, event)
@@ -109,12 +110,16 @@ def _asked(draft: WorkingState, event: events.Request) -> None:
             deletion.begin(draft, names)
         case events.ReplicasDeleted():
             deletion.replicas_deleted(draft, event)
-            for tp in event.deleted:
-                drive(draft, tp)
+            _drive_each(draft, event.deleted)
         case events.TopicNodesDeleted():
             deletion.nodes_deleted(draft, event)
         case _:
             assert_never(event)
+
+
+def _drive_each(draft: WorkingState, tps: Iterable[TopicPartition]) -> None:
+    for tp in tps:
+        drive(draft, tp)
 
 
 # --------------------------------------------------------------------- terms
@@ -122,10 +127,6 @@ def _asked(draft: WorkingState, event: events.Request) -> None:
 
 def _fenced(state: Controller) -> Step:
     return Controller(broker=state.broker), (events.Resign(),)
-
-
-def _is_overtaken(state: Controller, event: events.StatesWritten) -> bool:
-    return any(result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results)
 
 
 def _take_over(draft: WorkingState, event: events.ContextLoaded) -> None:
@@ -173,8 +174,7 @@ def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
         for tp, move in list(draft.moves.items()):
             if move.is_leaving:
                 drive(draft, tp)  # brokers that are no replicas any more must delete theirs
-    for tp in newer:
-        drive(draft, tp)
+    _drive_each(draft, newer)
     _drive_and_tell_back(draft, changed)
 
 
@@ -273,8 +273,7 @@ def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
             draft.tell_to_stop(tp, broker, delete=False)
             draft.move_replica(tp, broker, ReplicaState.OFFLINE)
             draft.removals[tp] = draft.removals.get(tp, frozenset()) | {broker}
-    for tp in tps:
-        drive(draft, tp)
+    _drive_each(draft, tps)
     if not tps:
         answer_shutdown(draft, broker)
 
@@ -283,8 +282,7 @@ def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
 
 
 def _topics_changed(draft: WorkingState, topics: dict[str, TopicDescription]) -> None:
-    for tp in _note_topics(draft, topics):
-        drive(draft, tp)
+    _drive_each(draft, _note_topics(draft, topics))
     _begin_delayed_deletions(draft)
 
 
@@ -335,8 +333,7 @@ def _elect(draft: WorkingState, election: Election) -> None:
         draft.unclean.update(known)
     else:
         draft.preferred.update(known)
-    for tp in known:
-        drive(draft, tp)
+    _drive_each(draft, known)
     maybe_end_election(draft)
 
 
@@ -385,11 +382,6 @@ def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[Bro
         fit = [broker for broker in draft.replicas_of(tp) if broker not in noted]
         draft.tell_replicas(tp, fit, is_new=is_new)
     draft.tell_metadata([tp])
-
-
-def _isr_changed(draft: WorkingState, event: events.IsrChanged) -> None:
-    for tp in _note_states(draft, event.partitions):
-        drive(draft, tp)
 
 
 def _note_states(draft: WorkingState, states: Iterable[tuple[TopicPartition, LeaderAndIsr]]) -> list[TopicPartition]:

@@ -18,16 +18,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from replication.coordinators.binary import (
-    INT,
-    LONG,
-    SHORT,
-    Cursor,
-    UnknownRecordError,
-    UnknownTypeError,
-    nullable,
-    string,
-)
+from replication.coordinators import binary
 from replication.coordinators.groups.classic.events import AppendGroup
 from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.messages import Append
@@ -105,7 +96,7 @@ class Loaded:
     def _name(self, key: bytes) -> Key | None:
         try:
             return read_key(key)
-        except UnknownTypeError as error:
+        except binary.UnknownTypeError as error:
             self.unknown[str(error)] += 1
             return None
 
@@ -125,15 +116,17 @@ class Loaded:
 
 @lru_cache(maxsize=8192)  # most groups commit offsets of the same partitions again and again
 def offset_key(group: str, tp: TopicPartition) -> bytes:
-    return SHORT.pack(OFFSET_KEY) + string(group) + string(tp.topic) + INT.pack(tp.partition)
+    return (
+        binary.SHORT.pack(OFFSET_KEY) + binary.string(group) + binary.string(tp.topic) + binary.INT.pack(tp.partition)
+    )
 
 
 def group_key(group: str) -> bytes:
-    return SHORT.pack(GROUP_KEY) + string(group)
+    return binary.SHORT.pack(GROUP_KEY) + binary.string(group)
 
 
 def read_key(data: bytes) -> Key:
-    at = Cursor(data)
+    at = binary.Cursor(data)
     version = at.take_key_version(0, OFFSET_KEY, GROUP_KEY)
     group = at.take_string()
     return (
@@ -147,19 +140,19 @@ def read_key(data: bytes) -> Key:
 def offset_value(stored: Committed | NewOffset) -> bytes:
     if not stored.metadata and stored.expire_ms == NO_TIME:
         return _PLAIN_OFFSET.pack(OFFSET_VERSION, stored.offset, stored.leader_epoch, 0, stored.commit_ms)
-    text = string(stored.metadata)
+    text = binary.string(stored.metadata)
     if stored.expire_ms != NO_TIME:
-        head = SHORT.pack(EXPIRING_OFFSET_VERSION) + LONG.pack(stored.offset)
-        return head + text + LONG.pack(stored.commit_ms) + LONG.pack(stored.expire_ms)
+        head = binary.SHORT.pack(EXPIRING_OFFSET_VERSION) + binary.LONG.pack(stored.offset)
+        return head + text + binary.LONG.pack(stored.commit_ms) + binary.LONG.pack(stored.expire_ms)
     head = _OFFSET_HEAD.pack(OFFSET_VERSION, stored.offset, stored.leader_epoch)
-    return head + text + LONG.pack(stored.commit_ms)
+    return head + text + binary.LONG.pack(stored.commit_ms)
 
 
 def read_offset(data: bytes, position: int) -> Committed:
-    at = Cursor(data)
+    at = binary.Cursor(data)
     version = at.take_short()
     if not 0 <= version <= OFFSET_VERSION:
-        raise UnknownRecordError(f"offset version {version}")
+        raise binary.UnknownRecordError(f"offset version {version}")
     offset = at.take_long()
     leader_epoch = at.take_int() if version >= 3 else -1
     metadata, commit_ms = at.take_string(), at.take_long()
@@ -169,35 +162,35 @@ def read_offset(data: bytes, position: int) -> Committed:
 
 def group_value(group: Group) -> bytes:
     parts = [
-        SHORT.pack(GROUP_VERSION),
-        string(group.protocol_type or ""),
-        INT.pack(group.generation),
-        nullable(group.protocol),
-        nullable(group.leader),
-        LONG.pack(group.since_ms),
-        INT.pack(len(group.members)),
+        binary.SHORT.pack(GROUP_VERSION),
+        binary.string(group.protocol_type or ""),
+        binary.INT.pack(group.generation),
+        binary.nullable(group.protocol),
+        binary.nullable(group.leader),
+        binary.LONG.pack(group.since_ms),
+        binary.INT.pack(len(group.members)),
     ]
     for member in group.members.values():
         subscription = member.metadata(group.protocol or "")
         parts += (
-            string(member.id),
-            nullable(member.instance_id),
-            string(member.client_id),
-            string(member.client_host),
-            INT.pack(member.rebalance_timeout_ms),
-            INT.pack(member.session_timeout_ms),
-            INT.pack(len(subscription)) + subscription,
-            INT.pack(len(member.assignment)) + member.assignment,
+            binary.string(member.id),
+            binary.nullable(member.instance_id),
+            binary.string(member.client_id),
+            binary.string(member.client_host),
+            binary.INT.pack(member.rebalance_timeout_ms),
+            binary.INT.pack(member.session_timeout_ms),
+            binary.INT.pack(len(subscription)) + subscription,
+            binary.INT.pack(len(member.assignment)) + member.assignment,
         )
     return b"".join(parts)
 
 
 def read_group(group: str, data: bytes) -> Group:
     """Return the group without its offsets; `resume` begins the sessions of its members."""
-    at = Cursor(data)
+    at = binary.Cursor(data)
     version = at.take_short()
     if not 0 <= version <= GROUP_VERSION:
-        raise UnknownRecordError(f"group version {version}")
+        raise binary.UnknownRecordError(f"group version {version}")
     protocol_type, generation = at.take_string() or None, at.take_int()
     protocol, leader = at.take_nullable(), at.take_nullable()
     since_ms = at.take_long() if version >= 2 else NO_TIME
@@ -214,7 +207,7 @@ def read_group(group: str, data: bytes) -> Group:
     )
 
 
-def _read_member(at: Cursor, version: int, protocol: str) -> Member:
+def _read_member(at: binary.Cursor, version: int, protocol: str) -> Member:
     member_id = at.take_string()
     instance_id = at.take_nullable() if version >= 3 else None
     client_id, client_host = at.take_string(), at.take_string()

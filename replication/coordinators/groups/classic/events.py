@@ -12,16 +12,7 @@ from typing import TypeAlias
 
 from replication.coordinators.groups.classic.state import NO_GENERATION, Group, Member
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Write
-from replication.coordinators.groups.offsets.events import (
-    AppendOffsets,
-    Commit,
-    DeleteOffsets,
-    ExpireOffsets,
-    ForgetAgain,
-    ForgetLater,
-    ForgetTopics,
-    TransactionEnded,
-)
+from replication.coordinators.groups.offsets import events as offset_events
 from replication.errors import ErrorCode
 
 # -------------------------------------------------------------------- events
@@ -96,13 +87,13 @@ Event: TypeAlias = (
     | Sync
     | Heartbeat
     | Leave
-    | Commit
-    | TransactionEnded
-    | DeleteOffsets
+    | offset_events.Commit
+    | offset_events.TransactionEnded
+    | offset_events.DeleteOffsets
     | DeleteGroup
-    | ForgetTopics
-    | ForgetAgain
-    | ExpireOffsets
+    | offset_events.ForgetTopics
+    | offset_events.ForgetAgain
+    | offset_events.ExpireOffsets
     | Ticked
     | Unloaded
     | Appended
@@ -171,4 +162,4 @@ class Left(Body):
     errors: tuple[ErrorCode, ...]
 
 
-Effect: TypeAlias = AppendGroup | AppendOffsets | ForgetLater | Answer
+Effect: TypeAlias = AppendGroup | offset_events.AppendOffsets | offset_events.ForgetLater | Answer

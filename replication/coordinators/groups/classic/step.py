@@ -28,20 +28,10 @@ from replication.coordinators.groups.classic.joining import join, static_id_stor
 from replication.coordinators.groups.classic.permission import check_member, holder_of, may_stay, who_is
 from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.messages import Appended, Done, Now, Write
-from replication.coordinators.groups.offsets.events import (
-    Commit,
-    DeleteOffsets,
-    ExpireOffsets,
-    ForgetAgain,
-    ForgetTopics,
-    GoneOffsets,
-    NewOffsets,
-    OffsetsDone,
-    TransactionEnded,
-)
+from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed, Offsets
 from replication.coordinators.groups.settings import GroupSettings
-from replication.errors import ErrorCode
+from replication.errors import TOLD_OF_APPENDS, ErrorCode
 from replication.model.cluster import TopicPartition
 
 Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]
@@ -89,8 +79,8 @@ def _refuse(draft: WorkingState, event: events.Event) -> None:
             draft.answer(event.request, events.Left(tuple(error for _ in event.leaving)))
         case events.Heartbeat() | events.DeleteGroup():
             draft.answer(event.request, Done(error))
-        case Commit() | DeleteOffsets():
-            draft.answer(event.request, OffsetsDone(error))
+        case offset_events.Commit() | offset_events.DeleteOffsets():
+            draft.answer(event.request, offset_events.OffsetsDone(error))
 
 
 # ------------------------------------------------------------------------ sync
@@ -222,37 +212,24 @@ def _unload(draft: WorkingState, event: events.Unloaded) -> None:
 def _appended(draft: WorkingState, outcome: Appended) -> None:
     outcome = replace(outcome, error=code_told(outcome.error, type(outcome.write)))
     match outcome.write:
-        case events.NewAssignment():
-            _assignment_stored(draft, outcome.write, outcome)
-        case events.NewStaticId():
-            static_id_stored(draft, outcome.write, outcome)
-        case NewOffsets():
+        case events.NewAssignment() as write:
+            _assignment_stored(draft, write, outcome)
+        case events.NewStaticId() as write:
+            static_id_stored(draft, write, outcome)
+        case offset_events.NewOffsets():
             commits.post(draft, outcome)
-        case GoneOffsets():
-            commits.deleted(draft, outcome.write, outcome)
-        case events.EmptyGroup():
-            pass
+        case offset_events.GoneOffsets() as write:
+            commits.deleted(draft, write, outcome)
 
 
 def code_told(error: ErrorCode, write: type[Write]) -> ErrorCode:
     """Return the error that makes members try again, here or elsewhere."""
     match error:
-        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
-            return ErrorCode.NOT_COORDINATOR
         case ErrorCode.REQUEST_TIMED_OUT if write is events.NewAssignment:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        case (
-            ErrorCode.REQUEST_TIMED_OUT
-            | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            | ErrorCode.NOT_ENOUGH_REPLICAS
-            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        ):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.MESSAGE_TOO_LARGE if write is NewOffsets:
+        case ErrorCode.MESSAGE_TOO_LARGE if write is offset_events.NewOffsets:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        case ErrorCode.MESSAGE_TOO_LARGE:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error
+    return TOLD_OF_APPENDS.get(error, error)
 
 
 _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
@@ -260,13 +237,13 @@ _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
     events.Sync: _sync,
     events.Heartbeat: _heartbeat,
     events.Leave: _leave,
-    Commit: commits.commit,
-    TransactionEnded: commits.post,
-    DeleteOffsets: commits.delete_offsets,
+    offset_events.Commit: commits.commit,
+    offset_events.TransactionEnded: commits.post,
+    offset_events.DeleteOffsets: commits.delete_offsets,
     events.DeleteGroup: commits.delete_group,
-    ForgetTopics: commits.post,
-    ForgetAgain: commits.post,
-    ExpireOffsets: commits.expire,
+    offset_events.ForgetTopics: commits.post,
+    offset_events.ForgetAgain: commits.post,
+    offset_events.ExpireOffsets: commits.expire,
     events.Ticked: _tick,
     events.Unloaded: _unload,
     Appended: _appended,

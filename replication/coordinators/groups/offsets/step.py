@@ -112,10 +112,6 @@ def _delete(draft: WorkingOffsets, event: events.DeleteOffsets) -> None:
         draft.answer(event.request, events.OffsetsDone(refused=refused))
 
 
-def _delete_all(draft: WorkingOffsets, event: events.DeleteAll) -> None:
-    _remove_all(draft, event.empty_generation, event.request)
-
-
 def _expire(draft: WorkingOffsets, event: events.ExpireOffsets) -> None:
     """Delete offsets that expired, and an empty group with the last of them."""
     being_written = {tp for tps in draft.in_flight.values() for tp in tps}
@@ -145,10 +141,6 @@ def _forget(draft: WorkingOffsets, event: events.ForgetTopics) -> None:
             request: tuple(tp for tp in tps if tp.topic not in topics) for request, tps in draft.in_flight.items()
         }
     _remove_gone(draft, {tp: at for tp, at in gone.items() if before is None or at < before})
-
-
-def _forget_again(draft: WorkingOffsets, event: events.ForgetAgain) -> None:
-    _remove_gone(draft, event.positions)
 
 
 def _remove_gone(draft: WorkingOffsets, positions: Mapping[TopicPartition, int]) -> None:
@@ -240,9 +232,9 @@ _ACTS: Mapping[type[events.Event], Callable[[WorkingOffsets, Any], None]] = {
     events.Commit: _commit,
     events.TransactionEnded: _transaction_ended,
     events.DeleteOffsets: _delete,
-    events.DeleteAll: _delete_all,
+    events.DeleteAll: lambda draft, event: _remove_all(draft, event.empty_generation, event.request),
     events.ForgetTopics: _forget,
-    events.ForgetAgain: _forget_again,
+    events.ForgetAgain: lambda draft, event: _remove_gone(draft, event.positions),
     events.ExpireOffsets: _expire,
     Appended: _appended,
 }

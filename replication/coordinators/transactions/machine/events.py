@@ -100,7 +100,7 @@ class Append:
     answer: Answer | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class WriteMarkers:
     producer_id: int
     producer_epoch: int

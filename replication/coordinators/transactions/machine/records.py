@@ -16,16 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from replication.coordinators.binary import (
-    INT,
-    LONG,
-    SHORT,
-    Cursor,
-    UnknownRecordError,
-    UnknownTypeError,
-    string,
-    varint,
-)
+from replication.coordinators import binary
 from replication.coordinators.transactions.machine.state import DECIDED, NO_EPOCH, NO_ID, Phase, Transaction
 from replication.model.cluster import TopicPartition, rows_by_topic
 
@@ -49,7 +40,7 @@ class Loaded:
     def apply(self, position: int, key: bytes, value: bytes | None) -> None:
         try:
             name = read_key(key)
-        except UnknownTypeError as error:
+        except binary.UnknownTypeError as error:
             self.unknown[str(error)] += 1
             return
         self.transactions.pop(name, None)
@@ -62,11 +53,11 @@ class Loaded:
 
 
 def key_of(transactional_id: str) -> bytes:
-    return SHORT.pack(KEY_VERSION) + string(transactional_id)
+    return binary.SHORT.pack(KEY_VERSION) + binary.string(transactional_id)
 
 
 def read_key(data: bytes) -> str:
-    at = Cursor(data)
+    at = binary.Cursor(data)
     at.take_key_version(KEY_VERSION)
     return at.take_string()
 
@@ -74,44 +65,50 @@ def read_key(data: bytes) -> str:
 def value_of(found: Transaction) -> bytes:
     topics = rows_by_topic((tp, tp.partition) for tp in sorted(found.partitions))
     parts = [
-        SHORT.pack(VALUE_VERSION),
-        LONG.pack(found.producer_id),
-        SHORT.pack(found.producer_epoch),
-        INT.pack(found.timeout_ms),
+        binary.SHORT.pack(VALUE_VERSION),
+        binary.LONG.pack(found.producer_id),
+        binary.SHORT.pack(found.producer_epoch),
+        binary.INT.pack(found.timeout_ms),
         bytes((_PHASES.index(found.phase),)),
-        varint(len(topics) + 1) if found.phase is not Phase.EMPTY else varint(0),
+        binary.varint(len(topics) + 1) if found.phase is not Phase.EMPTY else binary.varint(0),
     ]
     for topic, numbers in topics.items():
         name = topic.encode()
-        parts += (varint(len(name) + 1), name, varint(len(numbers) + 1), *map(INT.pack, numbers), varint(0))
+        parts += (
+            binary.varint(len(name) + 1),
+            name,
+            binary.varint(len(numbers) + 1),
+            *map(binary.INT.pack, numbers),
+            binary.varint(0),
+        )
     tags = [
         (tag, data)
         for tag, value, default, data in (
-            (0, found.previous_producer_id, NO_ID, LONG.pack(found.previous_producer_id)),
-            (1, found.next_producer_id, NO_ID, LONG.pack(found.next_producer_id)),
-            (2, found.version, 0, SHORT.pack(found.version)),
-            (3, found.next_producer_epoch, NO_EPOCH, SHORT.pack(found.next_producer_epoch)),
-            (ENDED_EPOCH_TAG, found.ended_producer_epoch, NO_EPOCH, SHORT.pack(found.ended_producer_epoch)),
+            (0, found.previous_producer_id, NO_ID, binary.LONG.pack(found.previous_producer_id)),
+            (1, found.next_producer_id, NO_ID, binary.LONG.pack(found.next_producer_id)),
+            (2, found.version, 0, binary.SHORT.pack(found.version)),
+            (3, found.next_producer_epoch, NO_EPOCH, binary.SHORT.pack(found.next_producer_epoch)),
+            (ENDED_EPOCH_TAG, found.ended_producer_epoch, NO_EPOCH, binary.SHORT.pack(found.ended_producer_epoch)),
         )
         if value != default
     ]
     tags = sorted([*tags, *found.unknown_tags])
-    parts += (LONG.pack(found.updated_ms), LONG.pack(found.started_ms), varint(len(tags)))
+    parts += (binary.LONG.pack(found.updated_ms), binary.LONG.pack(found.started_ms), binary.varint(len(tags)))
     for tag, data in tags:
-        parts += (varint(tag), varint(len(data)), data)
+        parts += (binary.varint(tag), binary.varint(len(data)), data)
     return b"".join(parts)
 
 
 def read_value(transactional_id: str, data: bytes) -> Transaction:
     """Return the transaction; one that is decided has no markers yet, as far as is known."""
-    at = Cursor(data)
+    at = binary.Cursor(data)
     version = at.take_short()
     if not 0 <= version <= VALUE_VERSION:
-        raise UnknownRecordError(f"value version {version}")
+        raise binary.UnknownRecordError(f"value version {version}")
     producer_id, producer_epoch, timeout_ms = at.take_long(), at.take_short(), at.take_int()
     number = at.take_byte()
     if number >= len(_PHASES):
-        raise UnknownRecordError(f"phase {number}")
+        raise binary.UnknownRecordError(f"phase {number}")
     phase = _PHASES[number]
     partitions = frozenset(_read_partitions(at) if version else _read_old_partitions(at))
     updated_ms, started_ms = at.take_long(), at.take_long()
@@ -135,7 +132,7 @@ def read_value(transactional_id: str, data: bytes) -> Transaction:
     )
 
 
-def _read_partitions(at: Cursor) -> Iterator[TopicPartition]:
+def _read_partitions(at: binary.Cursor) -> Iterator[TopicPartition]:
     for _ in range(at.take_varint() - 1):
         topic = at.take_text(at.take_varint() - 1)
         for _ in range(at.take_varint() - 1):
@@ -143,14 +140,14 @@ def _read_partitions(at: Cursor) -> Iterator[TopicPartition]:
         _read_tags(at)
 
 
-def _read_old_partitions(at: Cursor) -> Iterator[TopicPartition]:
+def _read_old_partitions(at: binary.Cursor) -> Iterator[TopicPartition]:
     for _ in range(at.take_int()):
         topic = at.take_string()
         for _ in range(at.take_int()):
             yield TopicPartition(topic, at.take_int())
 
 
-def _read_tags(at: Cursor) -> dict[int, bytes]:
+def _read_tags(at: binary.Cursor) -> dict[int, bytes]:
     return {at.take_varint(): at.take(at.take_varint()) for _ in range(at.take_varint())}
 
 

@@ -19,25 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from replication.coordinators.transactions.machine.events import (
-    Add,
-    Added,
-    Answer,
-    Append,
-    Body,
-    Effect,
-    End,
-    Ended,
-    Event,
-    Expire,
-    Initialize,
-    Initialized,
-    Marked,
-    Stored,
-    Ticked,
-    Unloaded,
-    WriteMarkers,
-)
+from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.state import (
     COMPLETED,
     DECIDED,
@@ -49,9 +31,9 @@ from replication.coordinators.transactions.machine.state import (
     Transaction,
     TransactionSettings,
 )
-from replication.errors import ErrorCode
+from replication.errors import TOLD_OF_APPENDS, ErrorCode
 
-Step: TypeAlias = tuple[Transaction, tuple[Effect, ...]]
+Step: TypeAlias = tuple[Transaction, tuple[events.Effect, ...]]
 
 
 class _Draft:
@@ -61,15 +43,15 @@ class _Draft:
         self.transaction = transaction
         self.now_ms = now_ms
         self.limits = limits
-        self.effects: list[Effect] = []
+        self.effects: list[events.Effect] = []
 
-    def answer(self, request: int, body: Body) -> None:
-        self.effects.append(Answer(request, body))
+    def answer(self, request: int, body: events.Body) -> None:
+        self.effects.append(events.Answer(request, body))
 
-    def store(self, target: Transaction, answer: Answer | None = None) -> None:
+    def store(self, target: Transaction, answer: events.Answer | None = None) -> None:
         target = replace(target, updated_ms=self.now_ms, storing=None)
         self.transaction = replace(self.transaction, storing=target)
-        self.effects.append(Append(target, answer))
+        self.effects.append(events.Append(target, answer))
 
     def go_on(self) -> None:
         """Have the markers of a decided transaction written; complete it if all are."""
@@ -77,7 +59,8 @@ class _Draft:
         if t.phase not in DECIDED or t.storing is not None:
             return
         if t.unmarked:
-            self.effects.append(_markers_of(t))
+            commits = t.phase is Phase.PREPARE_COMMIT
+            self.effects.append(events.WriteMarkers(t.producer_id, t.producer_epoch, commits, t.version, t.unmarked))
             return
         has_next = t.next_producer_id != NO_ID
         self.store(
@@ -94,16 +77,6 @@ class _Draft:
         )
 
 
-def _markers_of(t: Transaction) -> WriteMarkers:
-    return WriteMarkers(
-        producer_id=t.producer_id,
-        producer_epoch=t.producer_epoch,
-        commits=t.phase is Phase.PREPARE_COMMIT,
-        version=t.version,
-        partitions=t.unmarked,
-    )
-
-
 def resume(stored: Transaction, now_ms: int, limits: TransactionSettings) -> Step:
     """Return the transaction as its new coordinator loaded it: what was decided is carried out."""
     draft = _Draft(stored, now_ms, limits)
@@ -111,43 +84,41 @@ def resume(stored: Transaction, now_ms: int, limits: TransactionSettings) -> Ste
     return draft.transaction, tuple(draft.effects)
 
 
-def step(transaction: Transaction, event: Event, now_ms: int, limits: TransactionSettings) -> Step:
+def step(transaction: Transaction, event: events.Event, now_ms: int, limits: TransactionSettings) -> Step:
     draft = _Draft(transaction, now_ms, limits)
-    is_refused = transaction.phase is Phase.DEAD and not isinstance(event, Stored)
+    is_refused = transaction.phase is Phase.DEAD and not isinstance(event, events.Stored)
     act = _refuse if is_refused else _ACTS[type(event)]
     act(draft, event)
     return draft.transaction, tuple(draft.effects)
 
 
-def _refuse(draft: _Draft, event: Event) -> None:
-    match event:
-        case Initialize():
-            draft.answer(event.request, Initialized(ErrorCode.NOT_COORDINATOR))
-        case Add():
-            draft.answer(event.request, Added(ErrorCode.NOT_COORDINATOR))
-        case End():
-            draft.answer(event.request, Ended(ErrorCode.NOT_COORDINATOR))
+def _refuse(draft: _Draft, event: events.Event) -> None:
+    if isinstance(event, events.Initialize | events.Add | events.End):
+        answer = {events.Initialize: events.Initialized, events.Add: events.Added, events.End: events.Ended}[
+            type(event)
+        ]
+        draft.answer(event.request, answer(ErrorCode.NOT_COORDINATOR))
 
 
 # ------------------------------------------------------------------ a producer
 
 
-def _initialize(draft: _Draft, event: Initialize) -> None:
+def _initialize(draft: _Draft, event: events.Initialize) -> None:
     t, timeout_ms = draft.transaction, NO_TIMEOUT_MS if event.is_two_phase else event.timeout_ms
     error = _initialize_refusal(draft, event)
     if error is not ErrorCode.NONE:
-        draft.answer(event.request, Initialized(error))
+        draft.answer(event.request, events.Initialized(error))
     elif t.phase is Phase.ONGOING and event.keeps_prepared:
         epoch = t.next_producer_epoch if t.is_kept else t.producer_epoch
         is_used_up = epoch >= EPOCH_GIVEN_MAX
         next_id = t.next_producer_id if t.is_kept else t.producer_id
         next_pair = (event.fresh_id, 0) if is_used_up else (next_id, epoch + 1)
         kept = replace(t, next_producer_id=next_pair[0], next_producer_epoch=next_pair[1], timeout_ms=timeout_ms)
-        body = Initialized(ErrorCode.NONE, *next_pair, t.producer_id, t.producer_epoch)
-        draft.store(kept, Answer(event.request, body))
+        body = events.Initialized(ErrorCode.NONE, *next_pair, t.producer_id, t.producer_epoch)
+        draft.store(kept, events.Answer(event.request, body))
     elif t.phase is Phase.ONGOING:
         # It comes again, and finds the transaction aborted.
-        _fence(draft, Answer(event.request, Initialized(ErrorCode.CONCURRENT_TRANSACTIONS)))
+        _fence(draft, events.Answer(event.request, events.Initialized(ErrorCode.CONCURRENT_TRANSACTIONS)))
     else:
         pair, before = _next_pair(t, event)
         begun = Transaction(
@@ -159,10 +130,10 @@ def _initialize(draft: _Draft, event: Initialize) -> None:
             previous_producer_epoch=before[1],
             unknown_tags=t.unknown_tags,
         )
-        draft.store(begun, Answer(event.request, Initialized(ErrorCode.NONE, *pair)))
+        draft.store(begun, events.Answer(event.request, events.Initialized(ErrorCode.NONE, *pair)))
 
 
-def _next_pair(t: Transaction, event: Initialize) -> tuple[tuple[int, int], tuple[int, int]]:
+def _next_pair(t: Transaction, event: events.Initialize) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the producer id and epoch that the producer gets, and those that it may name if it repeats itself."""
     current, named = (t.producer_id, t.producer_epoch), (event.producer_id, event.producer_epoch)
     goes_on = event.producer_epoch != NO_EPOCH and t.producer_id != NO_ID
@@ -174,7 +145,7 @@ def _next_pair(t: Transaction, event: Initialize) -> tuple[tuple[int, int], tupl
     return (t.producer_id, t.producer_epoch + 1), before
 
 
-def _initialize_refusal(draft: _Draft, event: Initialize) -> ErrorCode:
+def _initialize_refusal(draft: _Draft, event: events.Initialize) -> ErrorCode:
     t, limits = draft.transaction, draft.limits
     if (event.is_two_phase or event.keeps_prepared) and not limits.transaction_two_phase_commit_enable:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -184,12 +155,10 @@ def _initialize_refusal(draft: _Draft, event: Initialize) -> ErrorCode:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if event.producer_epoch == NO_EPOCH or t.producer_id == NO_ID:
         return ErrorCode.NONE
+    previous_id = t.producer_id if t.previous_producer_id == NO_ID else t.previous_producer_id
     known = {
         (t.producer_id, t.producer_epoch),
-        (
-            t.producer_id if t.previous_producer_id == NO_ID else t.previous_producer_id,
-            t.previous_producer_epoch,
-        ),
+        (previous_id, t.previous_producer_epoch),
         (t.next_producer_id, t.next_producer_epoch),
     }
     return ErrorCode.NONE if (event.producer_id, event.producer_epoch) in known else ErrorCode.PRODUCER_FENCED
@@ -198,16 +167,16 @@ def _initialize_refusal(draft: _Draft, event: Initialize) -> ErrorCode:
 # ------------------------------------------------------------- one transaction
 
 
-def _add(draft: _Draft, event: Add) -> None:
+def _add(draft: _Draft, event: events.Add) -> None:
     t = draft.transaction
     error = _add_refusal(t, event)
     if error is not ErrorCode.NONE:
-        draft.answer(event.request, Added(error))
+        draft.answer(event.request, events.Added(error))
     elif event.is_question:
         missing = event.partitions - t.partitions
-        draft.answer(event.request, Added(refused=dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE)))
+        draft.answer(event.request, events.Added(refused=dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE)))
     elif event.partitions <= t.partitions:
-        draft.answer(event.request, Added())
+        draft.answer(event.request, events.Added())
     else:
         started_ms = t.started_ms if t.phase is Phase.ONGOING else draft.now_ms
         grown = replace(
@@ -220,10 +189,10 @@ def _add(draft: _Draft, event: Add) -> None:
             ended_producer_epoch=NO_EPOCH,
             version=0,
         )
-        draft.store(grown, Answer(event.request, Added()))
+        draft.store(grown, events.Answer(event.request, events.Added()))
 
 
-def _add_refusal(t: Transaction, event: Add) -> ErrorCode:
+def _add_refusal(t: Transaction, event: events.Add) -> ErrorCode:
     if t.producer_id == NO_ID or t.producer_id != event.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if t.producer_epoch != event.producer_epoch or t.is_kept:
@@ -235,13 +204,13 @@ def _add_refusal(t: Transaction, event: Add) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _end(draft: _Draft, event: End) -> None:
+def _end(draft: _Draft, event: events.End) -> None:
     t = draft.transaction
     is_repeated = _is_repeated(t, event)
     error = _end_refusal(t, event, is_repeated=is_repeated)
     if error is not None:
         goes_on = (t.producer_id, t.producer_epoch) if error is ErrorCode.NONE else ()
-        draft.answer(event.request, Ended(error, *goes_on))
+        draft.answer(event.request, events.Ended(error, *goes_on))
         return
     next_pair = t.next_producer_id, t.next_producer_epoch
     if event.bumps_epoch and not t.is_kept and t.producer_epoch >= EPOCH_GIVEN_MAX:
@@ -257,10 +226,10 @@ def _end(draft: _Draft, event: End) -> None:
         unmarked=t.partitions,
     )
     goes_on = next_pair if next_pair[0] != NO_ID else (t.producer_id, decided.producer_epoch)
-    draft.store(decided, Answer(event.request, Ended(ErrorCode.NONE, *goes_on)))
+    draft.store(decided, events.Answer(event.request, events.Ended(ErrorCode.NONE, *goes_on)))
 
 
-def _is_repeated(t: Transaction, event: End) -> bool:
+def _is_repeated(t: Transaction, event: events.End) -> bool:
     """Return whether this End was done already: the epoch of its producer has gone up since."""
     if t.phase not in DECIDED and t.phase not in COMPLETED:
         return False
@@ -271,7 +240,7 @@ def _is_repeated(t: Transaction, event: End) -> bool:
     return event.producer_epoch != NO_EPOCH and named in before
 
 
-def _end_refusal(t: Transaction, event: End, *, is_repeated: bool) -> ErrorCode | None:
+def _end_refusal(t: Transaction, event: events.End, *, is_repeated: bool) -> ErrorCode | None:
     """Return the answer; None: the transaction ends now."""
     asked = Phase.PREPARE_COMMIT if event.commits else Phase.PREPARE_ABORT
     if t.producer_id == NO_ID or (t.producer_id != event.producer_id and not is_repeated):
@@ -291,7 +260,7 @@ def _end_refusal(t: Transaction, event: End, *, is_repeated: bool) -> ErrorCode 
     return ErrorCode.NONE if is_done else ErrorCode.INVALID_TXN_STATE
 
 
-def _fence(draft: _Draft, answer: Answer | None = None) -> None:
+def _fence(draft: _Draft, answer: events.Answer | None = None) -> None:
     """Abort the transaction with a higher epoch, which its producer does not have."""
     t = draft.transaction
     aborted = replace(
@@ -303,7 +272,7 @@ def _fence(draft: _Draft, answer: Answer | None = None) -> None:
 # ------------------------------------------------------------------------ time
 
 
-def _tick(draft: _Draft, event: Ticked) -> None:
+def _tick(draft: _Draft, event: events.Ticked) -> None:
     t = draft.transaction
     has_timeout = t.timeout_ms != NO_TIMEOUT_MS
     if t.storing is not None:
@@ -314,7 +283,7 @@ def _tick(draft: _Draft, event: Ticked) -> None:
         draft.go_on()
 
 
-def _expire(draft: _Draft, event: Expire) -> None:
+def _expire(draft: _Draft, event: events.Expire) -> None:
     t = draft.transaction
     is_idle = t.phase is Phase.EMPTY or t.phase in COMPLETED
     is_old = t.updated_ms + draft.limits.transactional_id_expiration_ms <= draft.now_ms
@@ -322,20 +291,20 @@ def _expire(draft: _Draft, event: Expire) -> None:
         draft.store(Transaction(id=t.id, phase=Phase.DEAD))
 
 
-def _unload(draft: _Draft, event: Unloaded) -> None:
+def _unload(draft: _Draft, event: events.Unloaded) -> None:
     draft.transaction = Transaction(id=draft.transaction.id, phase=Phase.DEAD)
 
 
 # -------------------------------------------------------------------- outcomes
 
 
-def _stored(draft: _Draft, event: Stored) -> None:
+def _stored(draft: _Draft, event: events.Stored) -> None:
     t, answer = draft.transaction, event.append.answer
-    error = _TOLD.get(event.error, event.error)
+    error = TOLD_OF_APPENDS.get(event.error, event.error)
     if t.phase is Phase.DEAD and error is ErrorCode.NONE:
         error = ErrorCode.NOT_COORDINATOR  # another one may have begun from what it found
     if answer is not None:
-        draft.effects.append(Answer(answer.request, type(answer.body)(error)) if error else answer)
+        draft.effects.append(events.Answer(answer.request, type(answer.body)(error)) if error else answer)
     if t.phase is Phase.DEAD:
         return
     if error is not ErrorCode.NONE:
@@ -347,31 +316,19 @@ def _stored(draft: _Draft, event: Stored) -> None:
         draft.go_on()
 
 
-def _marked(draft: _Draft, event: Marked) -> None:
+def _marked(draft: _Draft, event: events.Marked) -> None:
     draft.transaction = replace(draft.transaction, unmarked=draft.transaction.unmarked - event.partitions)
     if not draft.transaction.unmarked:
         draft.go_on()
 
 
-# The error of an append that makes clients try again, here or elsewhere.
-_TOLD = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-_ACTS: Mapping[type[Event], Callable[[_Draft, Any], None]] = {
-    Initialize: _initialize,
-    Add: _add,
-    End: _end,
-    Stored: _stored,
-    Marked: _marked,
-    Ticked: _tick,
-    Expire: _expire,
-    Unloaded: _unload,
+_ACTS: Mapping[type[events.Event], Callable[[_Draft, Any], None]] = {
+    events.Initialize: _initialize,
+    events.Add: _add,
+    events.End: _end,
+    events.Stored: _stored,
+    events.Marked: _marked,
+    events.Ticked: _tick,
+    events.Expire: _expire,
+    events.Unloaded: _unload,
 }
