@@ -23,6 +23,7 @@ from logstore.errors import (
     UnreadableBatchError,
     did_you_mean,
 )
+from logstore.store.description import TopicDescription
 from logstore.store.reading import OffsetRange, read_round
 from logstore.store.store import LogStore
 
@@ -196,29 +197,17 @@ class Written:
     records: int = 0
 
 
-class Sized(Protocol):
-    """A topic, as far as a writer of lines looks at it."""
-
-    @property
-    def partitions(self) -> int:
-        """How many there are."""
-        ...
-
-
 class LineTarget(Protocol):
     """Where lines go: a LogStore, or a cluster."""
 
-    def topic(self, name: str) -> Sized:
+    def topic(self, name: str) -> TopicDescription:
         """Raises: UnknownTopicError."""
-        ...
 
     def log(self, topic: str, partition: int) -> object:
         """Raises: UnknownPartitionError."""
-        ...
 
     def append(self, topic: str, data: pa.RecordBatch, *, compression: str | None) -> Mapping[int, OffsetRange]:
         """Append as `LogStore.append` does."""
-        ...
 
 
 class LineWriter:

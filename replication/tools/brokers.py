@@ -33,7 +33,7 @@ def directories(client: KafkaClient, brokers: Iterable[int], topics: Collection[
             "total_bytes": found.total_bytes,
             "usable_bytes": found.usable_bytes,
             "partitions": [
-                {"topic": tp.topic, "partition": tp.partition, "bytes": size, "offset_lag": found.lag_of[tp]}
+                {**tp._asdict(), "bytes": size, "offset_lag": found.lag_of[tp]}
                 for tp, size in sorted(found.bytes_of.items())
                 if topics is None or tp.topic in topics
             ],

@@ -6,10 +6,11 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
+from logstore import TopicInfo
 from logstore.env import SYSTEM
 from logstore.errors import OffsetOutOfRangeError, PylogError, UnknownPartitionError, UnreadableBatchError
 from logstore.store.reading import OffsetRange, read_round
@@ -26,21 +27,16 @@ LOOK_S = 0.2  # between two looks for what came
 COMMIT_MS = 5_000  # between two commits of a member
 
 
-class Sized(NamedTuple):
-    """A topic, as far as a writer of lines looks at it."""
-
-    partitions: int
-
-
 class ClusterTarget:
     """A cluster as `logstore.tools.console.LineTarget`. Records that failed may be appended all the same."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
 
-    def topic(self, name: str) -> Sized:
+    def topic(self, name: str) -> TopicInfo:
         """Raises: UnknownTopicError, UnreachableError."""
-        return Sized(len(self._client.topic(name).leaders))
+        found = self._client.topic(name)
+        return TopicInfo.of(name, found.id, len(found.leaders), {})
 
     def log(self, topic: str, partition: int) -> None:
         """Raises: UnknownPartitionError."""

@@ -11,7 +11,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
 from replication.client.topics import topic_replicas
 from replication.model.cluster import TopicPartition
-from replication.tools.topics import selected
+from replication.tools.topics import partitions_of, selected
 
 Row = dict[str, Any]
 
@@ -27,24 +27,19 @@ def elect(client: KafkaClient, wanted: Collection[tuple[str, int]] | None, *, is
     tps = None if wanted is None else [TopicPartition(*each) for each in wanted]
     before = selected(client, None if tps is None else {tp.topic for tp in tps})
     # Asked about all, brokers name those that needed an election.
-    there = [TopicPartition(name, number) for name, topic in before.items() for number in topic.partitions]
+    there = partitions_of(before)
     answered = client.run(lambda cluster: elect_leaders(cluster, tps, is_unclean=is_unclean))
     done = {**dict.fromkeys(there if tps is None else ()), **answered}
-    former = {
-        tp: found.leader
-        for tp in done
-        if tp.topic in before and (found := before[tp.topic].partitions.get(tp.partition)) is not None
-    }
+    former = {tp: found.leader for tp, found in there.items() if tp in done}
     led = [tp for tp, error in done.items() if error is None and tp in former]
     if is_unclean:
         left = [tp for tp in led if former[tp] == NO_LEADER]
         leaders = {**former, **client.run(lambda cluster: _leaders(cluster, left))}
     else:
-        leaders = {**former, **{tp: before[tp.topic].partitions[tp.partition].replicas[0] for tp in led}}
+        leaders = {**former, **{tp: there[tp].replicas[0] for tp in led}}
     return [
         {
-            "topic": tp.topic,
-            "partition": tp.partition,
+            **tp._asdict(),
             "leader_before": former.get(tp),
             "leader": leaders.get(tp),
             "error": error and str(error),
@@ -57,8 +52,8 @@ async def _leaders(cluster: Cluster, tps: Collection[TopicPartition]) -> dict[To
     """The present leaders; brokers that were not asked for the election may learn of it a moment later."""
     backoff = cluster.backoff()
     while True:
-        topics = await topic_replicas(cluster) if tps else {}
-        leaders = {tp: topics[tp.topic].partitions[tp.partition].leader for tp in tps if tp.topic in topics}
+        known = partitions_of(await topic_replicas(cluster)) if tps else {}
+        leaders = {tp: known[tp].leader for tp in tps if tp in known}
         if backoff.is_over or NO_LEADER not in leaders.values():
             return leaders
         await backoff.wait()

@@ -52,8 +52,7 @@ def described(client: KafkaClient, group: DescribedGroup) -> list[Row]:
         rows.append(
             {
                 "group": group.id,
-                "topic": tp.topic,
-                "partition": tp.partition,
+                **tp._asdict(),
                 "current_offset": offset,
                 "log_end_offset": end,
                 "lag": None if offset is None or end is None else max(0, end - offset),
@@ -181,9 +180,7 @@ def planned(
         known = committed[tp].offset if tp in committed else None
         wanted = Reset(Place.OFFSET, given[tp]) if given is not None else reset
         new = new_offset(wanted, known, start, end, at_time[tp].offset if tp in at_time else None)
-        rows.append(
-            {"group": group, "topic": tp.topic, "partition": tp.partition, "current_offset": known, "new_offset": new}
-        )
+        rows.append({"group": group, **tp._asdict(), "current_offset": known, "new_offset": new})
     return rows
 
 

@@ -12,7 +12,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
 from replication.model.cluster import TopicPartition
 from replication.model.times import AskedTime, SpecialTime, TimeMs
-from replication.tools.topics import selected
+from replication.tools.topics import present, selected
 
 Row = dict[str, Any]
 _WORDS = {"latest": SpecialTime.LATEST, "earliest": SpecialTime.EARLIEST, "max-timestamp": SpecialTime.MAX_TIMESTAMP}
@@ -48,14 +48,7 @@ def offsets(
                 raise UnknownPartitionError(name, number, len(known.partitions))
     asked = {tp: time for tp, is_led in led.items() if is_led}
     told = client.offsets(asked) if asked else {}
-    return [
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "offset": told[tp].offset if tp in told and told[tp].offset >= 0 else None,
-        }
-        for tp in led
-    ]
+    return [{**tp._asdict(), "offset": told[tp].offset if tp in told and told[tp].offset >= 0 else None} for tp in led]
 
 
 def delete(client: KafkaClient, wanted: Mapping[str, Mapping[int, int]]) -> list[Row]:
@@ -63,15 +56,8 @@ def delete(client: KafkaClient, wanted: Mapping[str, Mapping[int, int]]) -> list
 
     Raises: UnknownTopicError, UnknownPartitionError (nothing is deleted); KafkaError: an offset is above the end.
     """
-    found = selected(client, wanted)
-    for name, offsets_of in wanted.items():
-        for number in offsets_of:
-            if number not in found[name].partitions:
-                raise UnknownPartitionError(name, number, len(found[name].partitions))
     asked = {TopicPartition(name, p): offset for name, of in wanted.items() for p, offset in of.items()}
+    present(client, asked)
     starts = client.run(lambda cluster: delete_records(cluster, asked))
     ends = client.offsets(dict.fromkeys(asked, LATEST))
-    return [
-        {"topic": tp.topic, "partition": tp.partition, "start": starts[tp], "end": ends[tp].offset}
-        for tp in sorted(asked)
-    ]
+    return [{**tp._asdict(), "start": starts[tp], "end": ends[tp].offset} for tp in sorted(asked)]

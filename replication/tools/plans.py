@@ -55,10 +55,7 @@ def plan_of(text: str) -> Plan:
 
 def plan_text(plan: Mapping[TopicPartition, Assignment]) -> str:
     """A plan as `plan_of` reads it."""
-    rows = [
-        {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
-        for tp, replicas in sorted(plan.items())
-    ]
+    rows = [{**tp._asdict(), "replicas": list(replicas)} for tp, replicas in sorted(plan.items())]
     return json.dumps({"version": 1, "partitions": rows})
 
 

@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from logstore.errors import InvalidRequestError, PylogError, UnknownPartitionError
+from logstore.errors import PylogError
 from replication.client.admin import Moving, log_dirs, reassign, reassignments
 from replication.client.kafka_client import KafkaClient
 from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_settings, describe_settings
 from replication.model.cluster import Assignment, TopicPartition
+from replication.tools import topics
+from replication.tools.brokers import chosen
 from replication.tools.plans import Plan, spread
-from replication.tools.topics import selected
 
 Row = dict[str, Any]
 Changes = Mapping[TopicPartition, Assignment | None]
@@ -22,30 +23,19 @@ LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replicat
 DONE, MOVING, FAILED = "complete", "in progress", "failed"
 
 
-def generated(client: KafkaClient, topics: Iterable[str], brokers: Collection[int]) -> tuple[Plan, Plan]:
+def generated(client: KafkaClient, names: Iterable[str], brokers: Collection[int]) -> tuple[Plan, Plan]:
     """The present replicas of these topics, and a plan that spreads them over these brokers.
 
     Raises: UnknownTopicError; InvalidRequestError: a broker is not up, or there are too few.
     """
-    live = client.describe().brokers
-    if missing := sorted(set(brokers) - live.keys()):
-        raise InvalidRequestError(f"brokers {missing} are not up; there are {sorted(live)}")
-    current = {
-        TopicPartition(name, number): each.replicas
-        for name, topic in selected(client, topics).items()
-        for number, each in topic.partitions.items()
-    }
-    return current, spread(current, [live[broker] for broker in sorted(set(brokers))])
+    wanted, live = chosen(client, brokers), client.describe().brokers
+    current = {tp: each.replicas for tp, each in topics.partitions_of(topics.selected(client, names)).items()}
+    return current, spread(current, [live[broker] for broker in wanted])
 
 
-def present(client: KafkaClient, partitions: Iterable[TopicPartition]) -> Plan:
+def present(client: KafkaClient, partitions: Collection[TopicPartition]) -> Plan:
     """The replicas that these have now. Raises: UnknownTopicError, UnknownPartitionError."""
-    wanted = list(partitions)
-    topics = selected(client, dict.fromkeys(tp.topic for tp in wanted))
-    for tp in wanted:
-        if tp.partition not in topics[tp.topic].partitions:
-            raise UnknownPartitionError(tp.topic, tp.partition, len(topics[tp.topic].partitions))
-    return {tp: topics[tp.topic].partitions[tp.partition].replicas for tp in wanted}
+    return {tp: each.replicas for tp, each in topics.present(client, partitions).items()}
 
 
 def request(client: KafkaClient, changes: Changes) -> list[Row]:
@@ -55,8 +45,7 @@ def request(client: KafkaClient, changes: Changes) -> list[Row]:
     """
     done = client.run(lambda cluster: reassign(cluster, changes))
     return [
-        {"topic": tp.topic, "partition": tp.partition, "error": error and str(error)}
-        for tp, error in sorted(done.items(), key=lambda row: row[0])
+        {**tp._asdict(), "error": error and str(error)} for tp, error in sorted(done.items(), key=lambda row: row[0])
     ]
 
 
@@ -69,8 +58,7 @@ def verified(client: KafkaClient, plan: Plan) -> list[Row]:
     now = present(client, plan)
     return [
         {
-            "topic": tp.topic,
-            "partition": tp.partition,
+            **tp._asdict(),
             "replicas": now[tp],
             "wanted": wanted,
             "state": MOVING if tp in moving else DONE if now[tp] == wanted else FAILED,
@@ -81,10 +69,7 @@ def verified(client: KafkaClient, plan: Plan) -> list[Row]:
 
 def listed(client: KafkaClient) -> list[Row]:
     """Every reassignment under way, with the replicas that come and go. Raises: KafkaError, UnreachableError."""
-    return [
-        {"topic": tp.topic, "partition": tp.partition, **each._asdict()}
-        for tp, each in sorted(client.run(reassignments).items())
-    ]
+    return [{**tp._asdict(), **each._asdict()} for tp, each in sorted(client.run(reassignments).items())]
 
 
 def under_way(client: KafkaClient, plan: Plan) -> dict[TopicPartition, Moving]:

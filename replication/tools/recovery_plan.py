@@ -16,14 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from replication.model.cluster import (
-    NO_LEADER,
-    Assignment,
-    BrokerId,
-    ClusterState,
-    LeaderAndIsr,
-    TopicPartition,
-)
+from replication.model.cluster import NO_LEADER, Assignment, BrokerId, ClusterState, LeaderAndIsr, TopicPartition
 
 STEP = 10_000
 

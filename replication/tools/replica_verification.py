@@ -18,7 +18,7 @@ from replication.client.settings import TOPIC_RESOURCE, describe_settings
 from replication.client.topics import PartitionReplicas
 from replication.model.cluster import TopicPartition
 from replication.tools.replica_comparison import Finding, compare
-from replication.tools.topics import selected
+from replication.tools.topics import partitions_of, selected
 
 Row = dict[str, Any]
 FETCH_BYTES, PARALLEL = 1024 * 1024, 8
@@ -56,11 +56,7 @@ class ReplicaVerification:
         if not topics:
             raise InvalidRequestError(f"no topic's name matches {self._pattern.pattern!r}")
         settings = self._client.run(lambda cluster: describe_settings(cluster, TOPIC_RESOURCE, list(topics)))
-        partitions = {
-            (topic.id, TopicPartition(name, p)): known
-            for name, topic in topics.items()
-            for p, known in topic.partitions.items()
-        }
+        partitions = {(topics[tp.topic].id, tp): known for tp, known in partitions_of(topics).items()}
         led = [tp for (_, tp), known in partitions.items() if known.leader != NO_LEADER]
         # In this order: what is deleted in between is left out, and what is committed then is on all replicas in sync.
         ends = self._client.offsets(dict.fromkeys(led, LATEST))
@@ -120,8 +116,7 @@ class _Comparison:
             self._findings = [Finding(NO_LEADER, -1, "nobody leads it: what is committed is not known")]
         lags = {broker: self._lags.get(broker, 0) for broker in self._known.replicas}
         return {
-            "topic": self._tp.topic,
-            "partition": self._tp.partition,
+            **self._tp._asdict(),
             "replicas": self._known.replicas,
             "start": self._start,
             "end": self.end,

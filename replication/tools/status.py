@@ -13,7 +13,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
 from replication.model.cluster import TopicPartition
 from replication.tools.groups import listed
-from replication.tools.topics import selected
+from replication.tools.topics import partitions_of, selected
 
 Row = dict[str, Any]
 PROBLEMS = ("missing_brokers", "offline_partitions", "under_replicated_partitions")
@@ -25,9 +25,7 @@ def status(client: KafkaClient, *, groups: int = 5) -> Row:
     `is_sound`: there is a controller, and none of PROBLEMS. Raises: KafkaError, UnreachableError.
     """
     known, topics = client.describe(), selected(client)
-    partitions = {
-        TopicPartition(name, p): each for name, topic in topics.items() for p, each in topic.partitions.items()
-    }
+    partitions = partitions_of(topics)
     led = {tp: each for tp, each in partitions.items() if each.leader != NO_LEADER}
     controller = known.controller if known.controller in known.brokers else None
     found: Row = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from logstore.errors import InvalidRequestError, UnknownTopicError
+from logstore.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
 from replication.client.settings import TOPIC_RESOURCE, alter_settings, describe_settings
@@ -18,7 +18,7 @@ from replication.client.topics import (
     delete_topic,
     topic_replicas,
 )
-from replication.model.cluster import Assignment
+from replication.model.cluster import Assignment, TopicPartition
 
 Row = dict[str, Any]
 MIN_ISR = "min.insync.replicas"
@@ -70,6 +70,19 @@ def selected(client: KafkaClient, topics: Iterable[str] | None = None) -> dict[s
             raise UnknownTopicError(name, found, f"the cluster at {client.where}")
         chosen[name] = found[name]
     return chosen
+
+
+def partitions_of(topics: Mapping[str, TopicReplicas]) -> dict[TopicPartition, PartitionReplicas]:
+    return {TopicPartition(name, p): each for name, topic in topics.items() for p, each in topic.partitions.items()}
+
+
+def present(client: KafkaClient, wanted: Collection[TopicPartition]) -> dict[TopicPartition, PartitionReplicas]:
+    """These partitions as they are now. Raises: UnknownTopicError, UnknownPartitionError."""
+    topics = selected(client, {tp.topic for tp in wanted})
+    for tp in wanted:
+        if tp.partition not in topics[tp.topic].partitions:
+            raise UnknownPartitionError(*tp, len(topics[tp.topic].partitions))
+    return {tp: topics[tp.topic].partitions[tp.partition] for tp in wanted}
 
 
 def described(client: KafkaClient, topics: Iterable[str] | None, filters: Sequence[str] = ()) -> list[Row]:

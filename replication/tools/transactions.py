@@ -12,7 +12,7 @@ from replication.client.kafka_client import TRANSACTION_TIMEOUT_MS, KafkaClient
 from replication.client.metadata import NO_LEADER
 from replication.client.transactions import DescribedTransaction, ListedTransaction
 from replication.model.cluster import TopicPartition
-from replication.tools.topics import selected
+from replication.tools.topics import partitions_of, selected
 
 Row = dict[str, Any]
 UNENDED = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -75,18 +75,13 @@ def hanging(client: KafkaClient, topics: Iterable[str] | None, *, older_than_ms:
     `topics` None: those of all topics. Partitions that nobody leads are left out. Raises: UnknownTopicError,
     KafkaError.
     """
-    led = [
-        TopicPartition(name, number)
-        for name, topic in selected(client, topics).items()
-        for number, each in topic.partitions.items()
-        if each.leader != NO_LEADER
-    ]
+    led = [tp for tp, each in partitions_of(selected(client, topics)).items() if each.leader != NO_LEADER]
     found = client.run(lambda cluster: open_transactions(cluster, led)) if led else {}
     now_ms = SYSTEM.clock.now_ms()
     old = {tp: [each for each in rows if now_ms - each.last_append_ms > older_than_ms] for tp, rows in found.items()}
     known = _unended(client, {each.producer_id for rows in old.values() for each in rows})
     return [
-        {"topic": tp.topic, "partition": tp.partition, **each._asdict()}
+        {**tp._asdict(), **each._asdict()}
         for tp, rows in sorted(old.items())
         for each in rows
         if not _is_known(known, tp, each)
@@ -123,4 +118,4 @@ def abort_hanging(client: KafkaClient, topic: str, partition: int, first_offset:
         name = known[hanging.producer_id].transactional_id
         raise InvalidRequestError(f"the coordinator of {name!r} will end it: abort that transactional id")
     client.run(lambda cluster: abort_in_log(cluster, tp, hanging))
-    return {"topic": topic, "partition": partition, **hanging._asdict()}
+    return {**tp._asdict(), **hanging._asdict()}
