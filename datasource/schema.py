@@ -10,21 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    CharType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from logstore import InvalidRecordError, InvalidRequestError
 from logstore.errors import did_you_mean
@@ -36,26 +23,28 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS = "headers"
 
 
-_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_HEADER = types.StructType(
+    [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+)
 
-TYPES: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    HEADERS: ArrayType(_HEADER),
+TYPES: dict[str, types.DataType] = {
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "timestampType": types.IntegerType(),
+    HEADERS: types.ArrayType(_HEADER),
 }
 _CONSTANT = ("topic", "partition")  # the same in every row of a partition: not stored with the records
 
 
-def spark_schema(columns: Sequence[str]) -> StructType:
-    return StructType([StructField(name, TYPES[name]) for name in columns])
+def spark_schema(columns: Sequence[str]) -> types.StructType:
+    return types.StructType([types.StructField(name, TYPES[name]) for name in columns])
 
 
-def check_read_schema(schema: StructType) -> None:
+def check_read_schema(schema: types.StructType) -> None:
     """Raise InvalidRequestError unless every field of a user's schema is a column of ours, with its type."""
     ours = {name.lower(): kind for name, kind in TYPES.items()}
     for field in schema.fields:
@@ -74,9 +63,7 @@ class Shape:
     `clamped` counts the times that Spark cannot hold: one instance makes the batches of one range.
     """
 
-    def __init__(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
+    def __init__(self, schema: types.StructType) -> None:
         ours = {name.lower(): name for name in TYPES}
         self._names = [ours[field.name.lower()] for field in schema.fields]
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -153,20 +140,20 @@ def microseconds(records: pa.RecordBatch, clamped: Clamped) -> Any:
         return pc.multiply(near, 1000).cast(target)
 
 
-_TEXT = (StringType, VarcharType, CharType)
-_WRITABLE: dict[str, tuple[type[DataType], ...]] = {
-    "key": (*_TEXT, BinaryType),
-    "value": (*_TEXT, BinaryType),
+_TEXT = (types.StringType, types.VarcharType, types.CharType)
+_WRITABLE: dict[str, tuple[type[types.DataType], ...]] = {
+    "key": (*_TEXT, types.BinaryType),
+    "value": (*_TEXT, types.BinaryType),
     "topic": _TEXT,
-    "partition": (IntegerType, ShortType, ByteType),
-    "timestamp": (TimestampType,),
-    HEADERS: (ArrayType,),
+    "partition": (types.IntegerType, types.ShortType, types.ByteType),
+    "timestamp": (types.TimestampType,),
+    HEADERS: (types.ArrayType,),
 }
 # A table that was read from one topic can be written to another, unchanged: the new log assigns these.
 _GIVEN_BY_THE_LOG = ("offset", "timestamptype")
 
 
-def check_write_schema(schema: StructType, *, has_topic: bool) -> None:
+def check_write_schema(schema: types.StructType, *, has_topic: bool) -> None:
     """Raise InvalidRecordError unless rows of this schema can be records."""
     seen = set()
     for field in schema.fields:
@@ -185,13 +172,13 @@ def check_write_schema(schema: StructType, *, has_topic: bool) -> None:
         raise InvalidRecordError("no topic: set option 'topic', or add a string column 'topic'")
 
 
-def _check_writable(field: StructField) -> None:
+def _check_writable(field: types.StructField) -> None:
     kinds = _WRITABLE.get(field.name.lower())
     if kinds is None:
         raise InvalidRecordError(f"column {field.name!r} cannot be written{did_you_mean(field.name, _WRITABLE)}")
     kind = field.dataType
     if isinstance(kind, kinds) and (
-        kind.simpleString() == TYPES[HEADERS].simpleString() or not isinstance(kind, ArrayType)
+        kind.simpleString() == TYPES[HEADERS].simpleString() or not isinstance(kind, types.ArrayType)
     ):
         return
     wanted = {

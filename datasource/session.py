@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from datasource.connector.offsets import StreamOffset, behind
 from datasource.connector.source import PylogDataSource
 from logstore import InvalidConfigError, InvalidRequestError, StorageError
+from replication.client.security import security_of
 
 JAVA_MIN = 17
 POLL_MS = 200
@@ -192,7 +193,6 @@ def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | No
     AuthenticationError.
     """
     from datasource.topics.cluster import GroupPositions, client_of
-    from replication.client.security import security_of
 
     client = client_of(bootstrap, security=security_of(security or {}))
     behind_of_topics = GroupPositions(client, group).behind()

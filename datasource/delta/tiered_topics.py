@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from datasource.delta.owner import TierConfig, noted, owner_of
 from datasource.delta.table import RestoredError, TableFile, TopicTable
@@ -18,9 +22,7 @@ from datasource.errors import report
 from datasource.topics.interface import Found, PartitionRange, ReadableTopics
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from logstore.store.reading import schema_of
 
 
 def reading_tiered(location: Location, table: str = "", *, fail_on_data_loss: bool) -> ReadableTopics:
@@ -75,8 +77,6 @@ class TieredTopics:
         table = self._table(topic)
         boundary = 0 if table is None else table.boundary(partition) or 0
         if table is not None and boundary:
-            import pyarrow.compute as pc
-
             offsets = [
                 pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
                 for batch in rows(table, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"])
@@ -170,8 +170,6 @@ class TieredTopics:
 
 def is_raw(schema: pa.Schema) -> bool:
     """Does the table hold values as bytes?"""
-    import pyarrow as pa
-
     return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
 
 
@@ -180,11 +178,6 @@ def rows(table: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterat
 
     Raises: StorageError: VACUUM removed a file of the snapshot; a retry takes a newer one.
     """
-    import pyarrow.compute as pc
-    import pyarrow.dataset as ds
-
-    from logstore.store.reading import schema_of
-
     files = sorted((f for f in table.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
     schema = schema_of(columns)
     # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
@@ -226,7 +219,4 @@ def _share(file: TableFile, r: PartitionRange) -> int:
 
 
 def _since(batch: pa.RecordBatch, timestamp_ms: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.greater_equal(batch.column("timestamp").cast(pa.int64()), timestamp_ms)

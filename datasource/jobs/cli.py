@@ -14,11 +14,19 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
+from datasource.connector.option_parsing import duration_ms
+from datasource.errors import reason
+from datasource.jobs import schedule
+from datasource.jobs.tasks import located
+from datasource.session import spark_session, stderr_to
+from logstore.cli import cli
 from logstore.cli.terminal import (
     Failure,
     counted,
@@ -26,13 +34,12 @@ from logstore.cli.terminal import (
     output_option,
     progress_bar,
     show,
+    store_option,
     talk,
     usage_errors,
 )
+from logstore.env import SYSTEM
 from logstore.errors import PylogError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # What a table leaves out of a report: it is printed below, or only of use to programs. JSON has all.
 _NOT_IN_TABLES = frozenset({"note", "damage", "rounds"})
@@ -48,20 +55,11 @@ topics_option = click.option(
     metavar="TOPIC",
     help="Only this topic; may be repeated. [default: all]",
 )
-path_option = click.option(
-    "--path",
-    envvar="PYLOG_PATH",
-    show_envvar=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The store's directory.",
-)
+path_option = store_option(required=False)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, and report what the job would do.")
 
 
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    from datasource.connector.option_parsing import duration_ms
-
     if text is None:
         return None
     with usage_errors():
@@ -110,7 +108,7 @@ def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
                 place["security"] = properties_of(file.read_text(encoding="utf-8"), str(file))
         return function(place=place, **more)
 
-    return call
+    return call  # type: ignore[no-any-return]  # click's decorators
 
 
 def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -219,10 +217,6 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
 
     --output json prints a line per job and turn. With --every the command reports a turn that fails, and continues.
     """
-    from datasource.errors import reason
-    from datasource.jobs import schedule
-    from logstore.env import SYSTEM
-
     names = names or (("tiering",) if place["bootstrap"] else ("tiering", "retention", "compaction"))
     _check(names, place, options["table"])
     options["topics"] = options["topics"] or None
@@ -251,16 +245,12 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
 
 def _check(names: Sequence[str], place: Mapping[str, Any], table: str | None) -> None:
     """Refuse jobs that do not work there before Spark is started."""
-    from datasource.jobs.tasks import located
-
     with usage_errors():
         for name in names:
             located(name, **place, table=table)
 
 
 def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, **more: Any) -> None:
-    from datasource.jobs import schedule
-
     _check([name], place, more.get("table"))
     with _session() as spark, progress_bar(name) as progress:
 
@@ -297,12 +287,6 @@ def _end(wrong: Sequence[str]) -> None:
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     """Yield the active session (spark-submit makes one), or a local one, whose stderr is kept if Spark fails."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    from datasource.session import spark_session, stderr_to
-    from logstore.env import SYSTEM
-
     if SparkSession.getActiveSession() or "PYSPARK_GATEWAY_PORT" in os.environ:
         yield SparkSession.builder.getOrCreate()
         return
@@ -375,8 +359,6 @@ def _hush() -> None:
 
 
 def main() -> None:
-    from logstore.cli import cli
-
     cli.add_command(jobs)
     end_at_sigterm()
     cli(["jobs", *sys.argv[1:]], prog_name="pylog")

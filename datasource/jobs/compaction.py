@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 import logstore
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, PartitionPlace, Row
+from logstore.maintenance.compaction import CompactionReport
 from logstore.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from logstore.maintenance.compaction import CompactionReport
 
 SCHEMA = (
     "topic string, partition int, status string, records_before bigint, records_after bigint, bytes_before bigint, "

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from datasource.delta.owner import Owner
@@ -29,9 +30,6 @@ from datasource.jobs.tasks import Done
 from datasource.session import DELTA_EXTENSION, delta_settings
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, StorageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def has_delta(spark: SparkSession) -> bool:

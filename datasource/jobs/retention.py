@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
 
 import logstore
 from datasource.delta.owner import of_store
@@ -23,9 +25,6 @@ from datasource.topics.locations import Location
 from logstore.errors import PylogError
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = (
     "topic string, partition int, status string, segments int, bytes bigint, bytes_before bigint, "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from datasource.jobs import compaction, retention, tiering, verify
 from logstore.env import SYSTEM, Clock
 from logstore.errors import PylogError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Job = Callable[..., "DataFrame"]
 

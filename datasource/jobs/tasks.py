@@ -11,7 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from datasource.errors import reason
 from datasource.session import watching
@@ -22,10 +26,6 @@ from logstore.errors import InvalidRequestError, UnknownTopicError
 from logstore.progress import Progress, no_progress
 from replication.client.addresses import addresses_of
 from replication.client.security import security_of
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -163,8 +163,6 @@ def report_row(place: PartitionPlace, done: Done[Any, Result], describe: Callabl
 
 def to_frame(spark: SparkSession, rows: Iterable[Row], schema: str) -> DataFrame:
     """Return the report as a DataFrame with the columns of `schema` (DDL); what a row does not name is null."""
-    from pyspark.sql.types import StructType
-
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType), schema
     values = [tuple(row.get(name) for name in columns.names) for row in rows]

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from datasource.delta import tiering
 from datasource.delta.owner import owner_of
@@ -26,9 +27,6 @@ from datasource.jobs import delta_spark
 from datasource.jobs.tasks import Done, chosen, located, run_tasks, to_frame
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = (
     "topic string, partition int, status string, start bigint, end bigint, records bigint, bad bigint, files int, "

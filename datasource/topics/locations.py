@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from datasource.topics.directory import reading, writing
 from datasource.topics.interface import ReadableTopics, WritableTopics
 from logstore.errors import InvalidConfigError
+from logstore.log.isolation import Isolation
 from replication.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
     from datasource.topics.cluster import ClusterTopics, GroupPositions
-    from logstore.log.isolation import Isolation
 
 
 @dataclass(frozen=True, slots=True)

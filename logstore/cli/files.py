@@ -9,16 +9,7 @@ from pathlib import Path
 import click
 
 import logstore
-from logstore.cli.terminal import (
-    Failure,
-    counted,
-    open_store,
-    output_option,
-    path_option,
-    progress_bar,
-    show,
-    talk,
-)
+from logstore.cli.terminal import Failure, counted, open_store, output_option, path_option, progress_bar, show, talk
 from logstore.log.recovery import RecoveryReport
 from logstore.store.stray import unowned
 from logstore.tools.dump import Line, dump

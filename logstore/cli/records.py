@@ -20,22 +20,7 @@ from logstore.cli.places import ClusterOption, either_place
 from logstore.cli.terminal import Failure, counted, open_store, output_option, show, talk, usage_errors
 from logstore.cli.topics import topic_argument
 from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
-from logstore.tools.console import (
-    CONSUME_PROPERTIES,
-    PRODUCE_PROPERTIES,
-    ConsoleRecord,
-    Formatter,
-    LineParser,
-    LineTarget,
-    LineWriter,
-    Written,
-    followed_records,
-    json_formatter,
-    properties,
-    stored_records,
-    template_formatter,
-    text_formatter,
-)
+from logstore.tools import console
 
 # What a pipe may hold at once: one append per read keeps a slow writer's lines from waiting for more.
 CHUNK_BYTES = 1024 * 1024
@@ -82,22 +67,22 @@ def produce(
     """
     with usage_errors():
         parser = line_parser(key_separator, with_headers, given)
-    writer = LineWriter(name, parser, partition=partition, compression=compression_codec)
+    writer = console.LineWriter(name, parser, partition=partition, compression=compression_codec)
     with open_store(path) as store:
         write_lines(name, writer, store, output)
 
 
-def line_parser(key_separator: str | None, with_headers: bool, given: tuple[str, ...]) -> LineParser:
+def line_parser(key_separator: str | None, with_headers: bool, given: tuple[str, ...]) -> console.LineParser:
     """Return the parser of lines for these options of `produce`. Raises: InvalidRequestError."""
-    chosen = properties(given, PRODUCE_PROPERTIES)
+    chosen = console.properties(given, console.PRODUCE_PROPERTIES)
     if key_separator is not None:
         chosen |= {"parse.key": "true", "key.separator": key_separator}
     if with_headers:
         chosen["parse.headers"] = "true"
-    return LineParser(chosen)
+    return console.LineParser(chosen)
 
 
-def write_lines(name: str, writer: LineWriter, target: LineTarget, output: str) -> None:
+def write_lines(name: str, writer: console.LineWriter, target: console.LineTarget, output: str) -> None:
     """Append the lines of stdin, and show their offsets, also those of before an error."""
     try:
         with _signals_end_stdin():
@@ -111,7 +96,7 @@ def write_lines(name: str, writer: LineWriter, target: LineTarget, output: str) 
     _show_written(name, writer.written, output)
 
 
-def _show_written(name: str, written: Mapping[int, Written], output: str) -> None:
+def _show_written(name: str, written: Mapping[int, console.Written], output: str) -> None:
     show(
         (
             {"topic": name, "partition": p, "start": w.start, "end": w.end, "records": w.records}
@@ -212,15 +197,15 @@ def consume(
     first = start_of(from_beginning, offset, partition)
     with open_store(path, mode="r") as store:
         if follow:
-            read = partial(followed_records, store, name, partition, first, timeout_ms)
+            read = partial(console.followed_records, store, name, partition, first, timeout_ms)
         else:
-            read = partial(stored_records, store, name, partition, first or "earliest")
+            read = partial(console.stored_records, store, name, partition, first or "earliest")
         print_records(read, format_record, max_messages=max_messages, follow=follow)
 
 
 def print_records(
-    read: Callable[..., Iterator[ConsoleRecord]],
-    format_record: Formatter,
+    read: Callable[..., Iterator[console.ConsoleRecord]],
+    format_record: console.Formatter,
     *,
     max_messages: int | None,
     follow: bool,
@@ -258,15 +243,15 @@ def print_records(
         raise Failure(f"{counted(missed, 'offset')} skipped, in batches that cannot be decoded")
 
 
-def formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:
+def formatter(output: str, template: str | None, given: tuple[str, ...]) -> console.Formatter:
     """Return the formatter of records for these options of `consume`. Raises: InvalidRequestError."""
     if (template is not None) + bool(given) + (output == "json") > 1:
         raise click.UsageError("give one of --format, --property and --output json")
     if output == "json":
-        return json_formatter
+        return console.json_formatter
     if template is not None:
-        return template_formatter(template)
-    return text_formatter(properties(given, CONSUME_PROPERTIES))
+        return console.template_formatter(template)
+    return console.text_formatter(console.properties(given, console.CONSUME_PROPERTIES))
 
 
 def start_of(from_beginning: bool, offset: str | None, partition: int | None) -> int | str | None:

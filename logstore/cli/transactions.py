@@ -8,14 +8,7 @@ from pathlib import Path
 import click
 
 from logstore.cli.places import ClusterOption, PlacedCommands, either_place
-from logstore.cli.terminal import (
-    Failure,
-    counted,
-    open_store,
-    output_option,
-    show,
-    talk,
-)
+from logstore.cli.terminal import Failure, counted, open_store, output_option, show, talk
 from logstore.errors import did_you_mean
 from logstore.store.store import LogStore
 

@@ -13,15 +13,7 @@ from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import OffsetAndTimestamp
-from logstore.log.segments.segment_reader import (
-    NO_SPACE,
-    NOTHING,
-    READ_BYTES_MIN,
-    Request,
-    SegmentReader,
-    Slice,
-    Space,
-)
+from logstore.log.segments.segment_reader import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, SegmentReader, Slice, Space
 from logstore.records.batch import header_at
 
 # Scans in progress whose place is remembered; more of them fall back to the index.

@@ -44,14 +44,7 @@ from logstore.log.segments.names import (
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import Segment
 from logstore.log.segments.segment_reader import TORN, SegmentReader
-from logstore.records.batch import (
-    HEADER_BYTES,
-    NO_TIMESTAMP,
-    BatchHeader,
-    InvalidBatchError,
-    check,
-    header_at,
-)
+from logstore.records.batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, InvalidBatchError, check, header_at
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,7 @@ from functools import lru_cache
 
 from crc32c import crc32c
 
-from logstore.records.batch import (
-    ATTRIBUTES_AT,
-    HEADER_BYTES,
-    LENGTH_END,
-    MAGIC,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER,
-    varint,
-)
+from logstore.records.batch import ATTRIBUTES_AT, HEADER_BYTES, LENGTH_END, MAGIC, NO_LEADER_EPOCH, NO_PRODUCER, varint
 
 _NO_HEADER = bytes(HEADER_BYTES)
 _SHORT = [varint(number) for number in range(1024)]

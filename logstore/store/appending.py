@@ -9,13 +9,13 @@ from logstore.config import LogConfig
 from logstore.errors import PylogError, StaleLogError
 from logstore.log.producers.state import Producing
 from logstore.log.validation import result_of
+from logstore.records.compression import Codec
 from logstore.store.description import TopicDescription
 from logstore.store.log_manager import LogManager
 from logstore.store.reading import OffsetRange
 from logstore.store.transactions.transaction import Part
 
 if TYPE_CHECKING:
-    from logstore.records.compression import Codec
     from logstore.records.rows import Rows
 
 
@@ -58,8 +58,6 @@ def append_parts(
 
 def codec_of(config: LogConfig, compression: str | None) -> Codec:
     """The codec of the topic; where it leaves the choice to the writer, the one asked for."""
-    from logstore.records.compression import Codec
-
     if config.compression_type != "producer":
         return Codec.from_name(config.compression_type)
     return Codec.from_name(compression or "none")

@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from logstore.env import SYSTEM, Env
@@ -23,9 +22,11 @@ from logstore.errors import InvalidRecordError, InvalidRequestError, OffsetOutOf
 from logstore.log.isolation import Isolation, checked
 from logstore.log.log import Log
 from logstore.log.producers.state import Producing
+from logstore.log.recovery import RecoveryReport
 from logstore.log.segments.lookup import OffsetAndTimestamp
 from logstore.maintenance import compaction, retention
 from logstore.maintenance.compaction import KEY_MAP_BYTES, CompactionReport
+from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
 from logstore.store import recovery
 from logstore.store.appending import append_parts, codec_of
@@ -39,9 +40,6 @@ from logstore.store.transactions.transaction import Part, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from logstore.log.recovery import RecoveryReport
-    from logstore.maintenance.retention import RetentionReport
 
 logger = logging.getLogger(__name__)
 
@@ -378,7 +376,5 @@ class LogStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

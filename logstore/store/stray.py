@@ -17,15 +17,7 @@ from logstore.checkpoint import TEMPORARY_SUFFIX
 from logstore.env import SYSTEM, Env
 from logstore.errors import StoreError
 from logstore.log.segments.directory import topic_id_of
-from logstore.log.segments.names import (
-    CLEANER_LOCK,
-    DELETED_PARTITION,
-    INDEX_FILE,
-    LOCK,
-    LOG_FILE,
-    METADATA,
-    PARTITION,
-)
+from logstore.log.segments.names import CLEANER_LOCK, DELETED_PARTITION, INDEX_FILE, LOCK, LOG_FILE, METADATA, PARTITION
 from logstore.store.catalog import Catalog
 from logstore.store.log_dir import LogDir, is_kafkas, owner_of
 

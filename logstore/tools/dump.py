@@ -16,15 +16,7 @@ from logstore.errors import InvalidRequestError
 from logstore.log.segments.formats import find_foreign, refusal
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, offset_index, time_index
 from logstore.log.segments.names import SEGMENT_FILE
-from logstore.records.batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    InvalidBatchError,
-    Record,
-    check,
-    header_at,
-    records,
-)
+from logstore.records.batch import HEADER_BYTES, BatchHeader, InvalidBatchError, Record, check, header_at, records
 from logstore.records.compression import Codec
 from logstore.records.marker import control_marker
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from logstore.cli.terminal import Commands, Failure, counted, show, talk, usage_errors
+from logstore.env import SYSTEM
 from replication.cli.connecting import on_cluster
 
 if TYPE_CHECKING:
@@ -212,7 +213,6 @@ def reset_offsets(
 
 
 def _reset(forms: dict[str, Any], *, has_file: bool) -> Reset:
-    from logstore.env import SYSTEM
     from replication.tools.offset_resets import Place, Reset, duration_of, time_of
 
     given = {name: value for name, value in forms.items() if value is not None and value is not False}

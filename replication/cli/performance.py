@@ -10,6 +10,7 @@ import click
 
 from logstore.cli.places import bootstrap_option, command_config_option
 from logstore.cli.terminal import Commands, Failure, show, talk
+from logstore.env import SYSTEM
 from replication.cli.connecting import connected, end_of_signals, on_cluster
 
 if TYPE_CHECKING:
@@ -126,7 +127,6 @@ def perf_consume(
     The time begins when the group has assigned partitions; JOIN S is the time until then. Exit code 1
     if fewer records came.
     """
-    from logstore.env import SYSTEM
     from replication.tools.performance import consume
 
     group = group or f"perf-consumer-{SYSTEM.random.getrandbits(32):08x}"

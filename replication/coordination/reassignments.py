@@ -11,13 +11,7 @@ from replication.coordination import nodes
 from replication.coordination.cluster import FencedError, Term
 from replication.coordination.lives import still_alive
 from replication.coordination.tree import Create, Delete, Node, RefusedError, SetData, Step, Tree
-from replication.model.cluster import (
-    Assignment,
-    Reassignment,
-    ReassignmentWrite,
-    ReassignmentWritten,
-    TopicPartition,
-)
+from replication.model.cluster import Assignment, Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
 
 Plans = dict[TopicPartition, Reassignment]
 

@@ -33,14 +33,7 @@ from logstore.checkpoint import make_directory
 from logstore.env import Env
 from logstore.errors import StorageError
 from replication.coordination.leases import Leases
-from replication.coordination.sqlite_file import (
-    CopyPolicy,
-    ReplacedError,
-    StoreFile,
-    check_can_open,
-    explain,
-    is_busy,
-)
+from replication.coordination.sqlite_file import CopyPolicy, ReplacedError, StoreFile, check_can_open, explain, is_busy
 from replication.coordination.sqlite_sync import Answer, Syncer
 from replication.coordination.sqlite_table import NodeTable, NodeWatches, connect
 from replication.coordination.tree import (

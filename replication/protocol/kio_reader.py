@@ -21,17 +21,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
 from replication.errors import ProtocolError
-from replication.protocol.wire import (
-    COMPACT,
-    ITEMS_MAX,
-    LEGACY,
-    Buffer,
-    Form,
-    check_items,
-    count_of_tags,
-    cut,
-    uvarint,
-)
+from replication.protocol.wire import COMPACT, ITEMS_MAX, LEGACY, Buffer, Form, check_items, count_of_tags, cut, uvarint
 
 
 class Items:

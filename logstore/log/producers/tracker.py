@@ -29,13 +29,7 @@ from typing import NamedTuple, TypeVar
 from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import CorruptLogError
-from logstore.log.producers.state import (
-    Admission,
-    OpenTransaction,
-    ProducerState,
-    ProducerStates,
-    SnapshotError,
-)
+from logstore.log.producers.state import Admission, OpenTransaction, ProducerState, ProducerStates, SnapshotError
 from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logstore.records.kernels.native import (
-    I64,
-    PAIR,
-    copy,
-    i64,
-    inner,
-    kernel,
-    numbers,
-    put32,
-    put_valid,
-    seldom,
-    u8,
-)
+from logstore.records.kernels.native import I64, PAIR, copy, i64, inner, kernel, numbers, put32, put_valid, seldom, u8
 from logstore.records.kernels.varints import BAD, field, varint
 
 _UNBOUNDED = 2**63 - 1

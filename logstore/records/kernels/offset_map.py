@@ -12,20 +12,7 @@ who comes by again need not look up what was noted on the first way.
 
 from __future__ import annotations
 
-from logstore.records.kernels.native import (
-    I64,
-    VOID,
-    copy,
-    i64,
-    inner,
-    kernel,
-    prefetch,
-    put8,
-    put32,
-    put64,
-    u8,
-    u32,
-)
+from logstore.records.kernels.native import I64, VOID, copy, i64, inner, kernel, prefetch, put8, put32, put64, u8, u32
 
 ENTRY_BYTES = 16
 SLOT_BYTES = 8

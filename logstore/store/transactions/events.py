@@ -9,14 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from logstore.store.transactions.state import (
-    Decision,
-    Event,
-    Name,
-    State,
-    TransactionAttempt,
-    marked_from_json,
-)
+from logstore.store.transactions.state import Decision, Event, Name, State, TransactionAttempt, marked_from_json
 
 # A run that was superseded is refused; of so many the last ones are remembered.
 SUPERSEDED_RUNS_MAX = 16
