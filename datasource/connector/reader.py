@@ -94,7 +94,7 @@ def _retrying(method: Callable[P, R]) -> Callable[P, R]:
 
 
 @functools.cache
-def _load_kernels() -> None:
+def load_kernels() -> None:
     """Load the kernels into this process."""
     from logstore.records import decoding  # noqa: F401 - all that reading needs
 
@@ -133,14 +133,14 @@ class _Tasks:
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes)
         if planned and not compiled_code.is_kept():
-            _load_kernels()  # compiled once here, not in every worker at once
+            load_kernels()  # compiled once here, not in every worker at once
         exempt_loaded("plan")
         return [LogPartition(ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):  # without a plan Spark starts one task all the same
             return
-        _load_kernels()
+        load_kernels()
         target = self._target()
         for planned in partition.ranges:
             now = extents(target, Subscribe((planned.topic,)), missing_ok=True)

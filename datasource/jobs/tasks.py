@@ -114,12 +114,12 @@ def run_tasks(
     if not items:
         return []
     context = spark.sparkContext
-    rdd = context.parallelize(items, len(items)).map(partial(_guarded, work))
+    rdd = context.parallelize(items, len(items)).map(partial(guarded, work))
     with _watched(context, len(items), progress):
         return rdd.collect()
 
 
-def _guarded(work: Callable[[Item], Result], item: Item) -> Done[Item, Result]:
+def guarded(work: Callable[[Item], Result], item: Item) -> Done[Item, Result]:
     start_ms = SYSTEM.clock.monotonic_ms()
     result, error = None, None
     try:

@@ -72,10 +72,10 @@ def _places() -> Iterator[Path | None]:
         yield Path(told)
     yield SOURCES / "__pycache__"
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "pylog"  # noqa: PTH111 - never raises
-    yield _private_directory()
+    yield private_directory()
 
 
-def _private_directory() -> Path | None:
+def private_directory() -> Path | None:
     """A directory of this user alone, or None: what is loaded from it is executed."""
     path = Path(tempfile.gettempdir()) / f"pylog-numba-{os.getuid()}"
     try:

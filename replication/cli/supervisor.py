@@ -43,7 +43,7 @@ def ask(directory: Path, order: Order, broker: int) -> str:
     """Return what happened, once it has. Raises: Failure: it was not done, or no cluster runs in this directory."""
     with closing(socket.socket(socket.AF_UNIX)) as asking:
         try:
-            with _address(directory) as address:
+            with address_of(directory) as address:
                 asking.connect(address)
             asking.sendall(f"{order} {broker}\n".encode())
             found = _line(asking)
@@ -67,7 +67,7 @@ def _line(connection: socket.socket) -> str:
 
 
 @contextmanager
-def _address(directory: Path) -> Iterator[str]:
+def address_of(directory: Path) -> Iterator[str]:
     """The address of the socket: of few bytes, as the system wants it, however long the directory's name is."""
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -161,7 +161,7 @@ def _listen(directory: Path) -> socket.socket:
     """Return the socket; one that a killed cluster left is replaced. Raises: Failure: another cluster runs there."""
     listener = socket.socket(socket.AF_UNIX)
     try:
-        with _address(directory) as address:
+        with address_of(directory) as address:
             if _is_served(address):
                 raise Failure(
                     f"another `pylog cluster start` runs in {directory}: give each its own --dir, and both the same "

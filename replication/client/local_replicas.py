@@ -79,7 +79,7 @@ async def local_replica(
         leader = await cluster.leader(tp)
         assert cluster.metadata is not None  # it named the leader
         address = cluster.metadata.brokers.get(leader.broker)
-        if address is None or not await _is_this_machine(address.host):
+        if address is None or not await is_this_machine(address.host):
             return None
         topic_id = (await cluster.topic(tp.topic)).id
         directory = await _directory(cluster, leader.broker, tp)
@@ -115,7 +115,7 @@ def _is_replica(directory: Path, owner: DirectoryOwner, topic_id: str) -> bool:
     return topic_id != "" and owner_of(directory.parent, SYSTEM) == owner and topic_id_of(directory, SYSTEM) == topic_id
 
 
-async def _is_this_machine(host: str) -> bool:
+async def is_this_machine(host: str) -> bool:
     """True if an address of the host is one of this machine's: then a socket can be bound to it."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)

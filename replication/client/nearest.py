@@ -31,12 +31,12 @@ class ReadReplicas:
     def __init__(self, rack: str = "") -> None:
         self._rack = rack
         self._named: dict[TopicPartition, _Named] = {}
-        self._leaders_until: dict[TopicPartition, float] = {}
+        self.leaders_until: dict[TopicPartition, float] = {}
 
     def rack(self, tps: Iterable[TopicPartition]) -> str:
         """The rack to name in a request for these partitions; "" while one of them must be read from its leader."""
         now = asyncio.get_running_loop().time()
-        return "" if any(self._leaders_until.get(tp, now) > now for tp in tps) else self._rack
+        return "" if any(self.leaders_until.get(tp, now) > now for tp in tps) else self._rack
 
     def of(self, tp: TopicPartition, leader: PartitionLeader) -> int:
         """The broker to read from."""
@@ -55,4 +55,4 @@ class ReadReplicas:
     def failed(self, tps: Iterable[TopicPartition]) -> None:
         """A replica that was named for these does not serve them."""
         until = asyncio.get_running_loop().time() + LEADERS_ONLY_S
-        self._leaders_until |= {tp: until for tp in tps if self._named.pop(tp, None) is not None}
+        self.leaders_until |= {tp: until for tp in tps if self._named.pop(tp, None) is not None}

@@ -214,7 +214,7 @@ class Sender:
             leader = await self._leader(state)
             if leader is None:
                 again = min(again, state.backoff_s)
-            elif self._in_flight.get(leader, 0) < IN_FLIGHT and _turn_to(state, leader):
+            elif self._in_flight.get(leader, 0) < IN_FLIGHT and turn_to(state, leader):
                 shares.setdefault(leader, []).append(state)
         for leader, states in shares.items():
             self._send(leader, states)
@@ -408,7 +408,7 @@ class Sender:
         self._changed.set()
 
 
-def _turn_to(state: _Partition, leader: int) -> bool:
+def turn_to(state: _Partition, leader: int) -> bool:
     """Send to this leader from now on? Not while another one has something to answer."""
     if leader != state.leader:
         if state.sent:

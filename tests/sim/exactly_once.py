@@ -328,7 +328,7 @@ class Run:
 
 
 FLAWS = {
-    Flaw.NOT_SEEN: (Name, "_until_visible", _at_once),
+    Flaw.NOT_SEEN: (Name, "until_visible", _at_once),
     Flaw.NO_SECOND_READ: (protocol, "check_begun", lambda *args: None),
     Flaw.NO_PARITY: (
         protocol,

@@ -305,7 +305,7 @@ def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, clu
     cluster.until(lambda: cluster.states(alone)[0][0] == 3)
     impatient = KafkaClient(bootstrap, timeout_ms=1500)
     monkeypatch.setattr(cluster_topics, "client_of", lambda *_: impatient)
-    monkeypatch.setattr(tasks, "run_tasks", lambda _, items, work, __: [tasks._guarded(work, i) for i in items])
+    monkeypatch.setattr(tasks, "run_tasks", lambda _, items, work, __: [tasks.guarded(work, i) for i in items])
     (row,) = verify.run(spark, bootstrap=bootstrap, topics=alone).collect()
     assert (row.status, row.damage) == ("failed", [])
     assert f"fetch of {alone}-0 at offset 1 did not succeed" in row.note

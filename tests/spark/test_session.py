@@ -192,7 +192,7 @@ def test_the_java_wrapper_passes_on_all_arguments_but_one(tmp_path):
     real = tmp_path / "real java"
     real.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     real.chmod(0o755)
-    wrapper = session._without_vector_module(real) / "bin" / "java"
+    wrapper = session.without_vector_module(real) / "bin" / "java"
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "$HOME", "-cp", "x'y"]
     done = subprocess.run([wrapper, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [a for a in arguments if "vector" not in a]

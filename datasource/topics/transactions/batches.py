@@ -91,12 +91,12 @@ class ClusterTransactions:
 
         async def commit(world: ClusterWorld) -> None:
             if not world.is_two_phase and written:
-                self._check_in_time(min(part.begun_ms for part in written), wanted.attempts[0])
+                self.check_in_time(min(part.begun_ms for part in written), wanted.attempts[0])
             await protocol.Name(world, first.name, first.run, self._settings.driver).commit(wanted)
 
         self.run(commit, start=start)
 
-    def _check_in_time(self, begun_ms: int, attempt: Attempt) -> None:
+    def check_in_time(self, begun_ms: int, attempt: Attempt) -> None:
         """Raise TransactionAbortedError if a decided transaction could time out before it is committed."""
         age_ms = SYSTEM.clock.now_ms() - begun_ms
         if age_ms > self._settings.timeout_ms // 2:

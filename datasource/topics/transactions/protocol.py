@@ -105,7 +105,7 @@ class Name:
         state = await self._change(change)
         if stored is not None:
             # Not before it is stored, and seen: until then those of the run before may begin.
-            await self._until_visible([driver_id(self._name)])
+            await self.until_visible([driver_id(self._name)])
             await self._end_leftovers(state.number - 1, ())
         return state
 
@@ -156,13 +156,13 @@ class Name:
         assert state.last is not None
         await self._finish(state.last)
         # Who begins after the leftovers are looked for must see the decision.
-        await self._until_visible([driver_id(self._name)])
+        await self.until_visible([driver_id(self._name)])
         if not self._world.is_two_phase:
             # There an id that is forgotten for its age does not say that its transaction was committed.
             state = await self._change(lambda state: finished(state, wanted.batch_id))
         if state.run == self._run:
             await self._end_leftovers(state.number, wanted.attempts)
-        await self._until_visible([each.id for each in wanted.attempts])
+        await self.until_visible([each.id for each in wanted.attempts])
         if is_leased(self._name):
             await self._change(lambda state: ended(state, self._name) if state.run == self._run else None)
 
@@ -182,7 +182,7 @@ class Name:
 
         state = await self._change(change)
         if stored is not None:
-            await self._until_visible([driver_id(self._name)])
+            await self.until_visible([driver_id(self._name)])
             await self._end_leftovers(state.number, ())
         elif state.last is not None and state.last.batch_id == batch_id and not state.last.is_finished:
             await self._finish(state.last)
@@ -225,7 +225,7 @@ class Name:
             return  # somebody else did it, and the ids have gone on
         raise UnknownOutcomeError(self._name, decision, lost)
 
-    async def _until_visible(self, ids: Collection[str]) -> None:
+    async def until_visible(self, ids: Collection[str]) -> None:
         """Wait until every partition was told that these are committed, as far as brokers tell and leaders live."""
         left, looks = list(ids), VISIBLE_LOOKS
         while left and looks:

@@ -38,7 +38,7 @@ _LONG_SHIFT = _shift_tables(_TABLE, _LONG)
 _SHORT_SHIFT = _shift_tables(_TABLE, _SHORT)
 
 
-def _crc_instruction() -> tuple[str, int] | None:
+def crc_instruction() -> tuple[str, int] | None:
     """The LLVM name of this CPU's CRC-32C step and its width, unless numba was told another CPU."""
     config: Any = numba.config
     if config.CPU_NAME or config.CPU_FEATURES:
@@ -51,7 +51,7 @@ def _crc_instruction() -> tuple[str, int] | None:
     return None
 
 
-_INSTRUCTION = _crc_instruction()
+_INSTRUCTION = crc_instruction()
 
 
 @intrinsic
@@ -72,14 +72,14 @@ def _hardware_step(context: Any, crc: Any, word: Any) -> Any:
 
 
 @inner
-def _table_step(crc: int, word: int) -> int:
+def table_step(crc: int, word: int) -> int:
     """Eight bytes further by table look-ups."""
     for i in range(8):
         crc = (crc >> 8) ^ _TABLE[(crc ^ (word >> (8 * i))) & 0xFF]
     return crc
 
 
-_step: Any = _hardware_step if _INSTRUCTION else _table_step
+_step: Any = _hardware_step if _INSTRUCTION else table_step
 
 
 @inner

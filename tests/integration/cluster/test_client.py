@@ -311,7 +311,7 @@ def replica_that_shows(client, topic, end):
     [("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("no.such.host.invalid", False)],
 )
 def test_a_machine_knows_its_own_addresses(host, is_here):
-    assert asyncio.run(local_replicas._is_this_machine(host)) is is_here
+    assert asyncio.run(local_replicas.is_this_machine(host)) is is_here
 
 
 def taken(consumer, count):

@@ -93,7 +93,7 @@ def test_one_cluster_runs_in_a_directory_and_what_a_killed_one_left_is_no_hindra
             assert (other.wait(60), said) == (1, "")
             assert "another `pylog cluster start` runs in" in other.stderr.read()
         with socket.socket(socket.AF_UNIX) as odd:  # which no command of ours would say
-            with supervisor._address(directory) as address:
+            with supervisor.address_of(directory) as address:
                 odd.connect(address)
             odd.sendall(b"dance now\n")
             assert odd.recv(1) == b""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from logstore.checkpoint import FSYNC_FAILED, check_mark, clear_mark, fsync_or_mark
-from logstore.env import Env, OsFiles, _file_system_of
+from logstore.env import Env, OsFiles, file_system_of
 from logstore.errors import DiskFullError, FailedStoreError, StorageError
 from logstore.worker import Worker
 from tests.support.partition import appended, batch, contents, make
@@ -254,7 +254,7 @@ def test_a_shared_lock_that_cannot_be_made_is_a_missing_file(files, tmp_path, mo
     ],
 )
 def test_the_mount_nearest_above_says_what_file_system_it_is(mounts, kind):
-    assert _file_system_of("/data/logs", mounts) == kind
+    assert file_system_of("/data/logs", mounts) == kind
 
 
 def test_this_machines_files_are_local(files, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan, Not
 
 from datasource.connector.garbage import exempt_loaded
-from datasource.connector.reader import _load_kernels
+from datasource.connector.reader import load_kernels
 from datasource.connector.source import PylogDataSource
 from datasource.errors import DataLossError
 from logstore import InvalidRequestError, OffsetOutOfRangeError
@@ -136,7 +136,7 @@ def is_exempt(objects):
 
 @pytest.mark.usefixtures("collected")
 def test_a_task_keeps_what_it_loaded_out_of_the_garbage_collections_after_every_task(target):
-    _load_kernels.cache_clear()
+    load_kernels.cache_clear()
     reader = batch_reader(target, subscribe="t")
     (task,) = reader.partitions()
     later = {}  # as if it came with what the first batch needs

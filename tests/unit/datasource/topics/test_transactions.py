@@ -98,7 +98,7 @@ def test_a_name_that_was_lent_is_free_when_its_run_has_ended():
 
 def test_a_batch_whose_transactions_may_time_out_is_not_decided():
     settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic="d")
-    check_in_time = ClusterTransactions(None, settings)._check_in_time
+    check_in_time = ClusterTransactions(None, settings).check_in_time
     check_in_time(SYSTEM.clock.now_ms() - 20_000, Attempt("i", 1, 0))
     with pytest.raises(TransactionAbortedError, match=r"took 31 s.*transaction\.timeout\.ms = 60 s"):
         check_in_time(SYSTEM.clock.now_ms() - 31_000, Attempt("i", 1, 0))
@@ -158,5 +158,5 @@ class Ending:
 
 def test_a_batch_of_many_tasks_is_waited_for_with_short_questions():
     world = Ending([f"id-{n}" for n in range(300)])
-    asyncio.run(Name(world, "query", "run")._until_visible(list(world.open)))
+    asyncio.run(Name(world, "query", "run").until_visible(list(world.open)))
     assert (world.open, max(world.asked)) == ([], LOOKED_AT)

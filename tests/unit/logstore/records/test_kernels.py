@@ -84,14 +84,14 @@ def test_a_closed_install_without_a_home_compiles_once_for_all(tmp_path):
 
 @given(st.integers(0, 2**32 - 1), st.binary(min_size=8, max_size=8))
 def test_tables_do_what_the_instruction_does(before, word):
-    after = crc._table_step(before, int.from_bytes(word, "little", signed=True))
+    after = crc.table_step(before, int.from_bytes(word, "little", signed=True))
     assert after ^ 0xFFFFFFFF == crc32c(word, before ^ 0xFFFFFFFF)
 
 
 @pytest.mark.parametrize("setting", ["CPU_NAME", "CPU_FEATURES"])
 def test_a_cpu_that_numba_was_told_is_not_taken_for_this_one(setting, monkeypatch):
     monkeypatch.setattr(numba.config, setting, "generic")
-    assert crc._crc_instruction() is None
+    assert crc.crc_instruction() is None
 
 
 def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path):
@@ -136,7 +136,7 @@ def private(tmp_path, monkeypatch):
 
 
 def made():
-    return compiled_code._private_directory()
+    return compiled_code.private_directory()
 
 
 def test_code_is_kept_in_a_directory_of_this_user_alone(private):

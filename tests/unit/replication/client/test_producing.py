@@ -179,7 +179,7 @@ def test_a_batch_that_a_forgetful_leader_may_have_had_fails_and_another_goes_on(
 
 
 def test_a_partition_turns_to_a_new_leader_when_the_old_one_has_answered_all():
-    state, turn_to = producing._Partition(T0, 0, leader=1, is_known=True), producing._turn_to
+    state, turn_to = producing._Partition(T0, 0, leader=1, is_known=True), producing.turn_to
     state.sent.append(object())
     assert turn_to(state, 1)
     assert state.is_known

@@ -258,7 +258,7 @@ def test_only_the_partition_whose_near_replica_failed_goes_without_a_rack():
         assert [replicas.rack(tps) for tps in ([T0], [t1], [t1, T0])] == ["", "near", ""]
         replicas.failed([t1, T0])  # nothing is named for the second one: its time goes on
         latest = asyncio.get_running_loop().time() + nearest.LEADERS_ONLY_S
-        until_ms = replicas._leaders_until
+        until_ms = replicas.leaders_until
         assert until_ms[T0] < until_ms[t1] <= latest
 
     run(main())
