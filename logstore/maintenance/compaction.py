@@ -31,7 +31,6 @@ flushes the records that it reads first: a record may not go before the later on
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,7 +41,6 @@ from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError, UnreadableBatchError
 from logstore.log.log import Log
 from logstore.log.segments import offset_checkpoints
-from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import SegmentInfo, discontinuity
 from logstore.log.segments.names import CLEANED_SUFFIX, CLEANER_LOCK
 from logstore.log.segments.replacement import commit, make_durable, new_segment
@@ -50,11 +48,12 @@ from logstore.log.segments.segment import Segment
 from logstore.log.segments.segment_reader import TORN
 from logstore.maintenance import retention_clock
 from logstore.maintenance.compaction_plan import Plan, groups, plan
+from logstore.maintenance.verdicts import Verdicts
 from logstore.progress import Progress, no_progress
-from logstore.records.batch import DELETE_HORIZON, BatchHeader, batches, header_at
+from logstore.records.batch import batches, header_at
 
 if TYPE_CHECKING:
-    from logstore.records.compaction import Cleaner, Fate, OffsetMap
+    from logstore.records.compaction import Cleaner, OffsetMap
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +163,7 @@ class _Pass:
         gone, after, rounds = 0, 0, 0
         while planned.dirty < planned.upper:
             try:
-                verdicts = _Verdicts(log, planned, self._now_ms)
+                verdicts = Verdicts(log, planned, self._now_ms)
                 seen = self._collect(planned, verdicts)
                 counts = self._clean(planned, verdicts, seen)
             except (FileNotFoundError, _ChangedError):
@@ -175,7 +174,7 @@ class _Pass:
             planned = plan(log, self._now_ms, self._upper)
         return _Counts(after + gone, after, rounds)
 
-    def _collect(self, planned: Plan, verdicts: _Verdicts) -> int:
+    def _collect(self, planned: Plan, verdicts: Verdicts) -> int:
         """Put the keys from the first dirty offset on into the map; return up to where they fit."""
         try:
             return self._collect_readable(planned, verdicts)
@@ -183,7 +182,7 @@ class _Pass:
             self._find_unreadable(planned, verdicts, error)
         return self._collect_readable(planned, verdicts)  # anew: keys of the first records of one may be noted
 
-    def _collect_readable(self, planned: Plan, verdicts: _Verdicts) -> int:
+    def _collect_readable(self, planned: Plan, verdicts: Verdicts) -> int:
         self._keys.clear(planned.dirty, planned.upper)
         for where, run in self._runs(planned, planned.dirty):
             full = self._keys.collect(run, start=planned.dirty, skipped=verdicts.has_no_data, where=where)
@@ -192,7 +191,7 @@ class _Pass:
                 return self._checked(full, planned.dirty)
         return planned.upper
 
-    def _find_unreadable(self, planned: Plan, verdicts: _Verdicts, first: UnreadableBatchError) -> None:
+    def _find_unreadable(self, planned: Plan, verdicts: Verdicts, first: UnreadableBatchError) -> None:
         """Take note of all batches from this one on that cannot be decoded, and name them in one line."""
         known = len(self._unreadable)
         for (path, position), run in self._runs(planned, first.base_offset):
@@ -208,7 +207,7 @@ class _Pass:
         count = len(self._unreadable) - known
         logger.warning("%s; such batches (%d) stay as they are, and their keys count for nothing", first, count)
 
-    def _check_readable(self, run: memoryview, verdicts: _Verdicts, where: tuple[str, int]) -> None:
+    def _check_readable(self, run: memoryview, verdicts: Verdicts, where: tuple[str, int]) -> None:
         """Raise UnreadableBatchError at the first batch that cannot be decoded. No key is noted."""
         self._keys.collect(run, start=INT64_MAX, skipped=verdicts.has_no_data, where=where)
 
@@ -274,7 +273,7 @@ class _Pass:
             return _ChangedError()
         return CorruptLogError(segment.path, position, reason)
 
-    def _clean(self, planned: Plan, verdicts: _Verdicts, seen: int) -> tuple[int, int]:
+    def _clean(self, planned: Plan, verdicts: Verdicts, seen: int) -> tuple[int, int]:
         """Rewrite the segments that begin below `seen`; return the records before and after."""
         from logstore.records.compaction import Cleaner
 
@@ -298,7 +297,7 @@ class _Pass:
         self._progress(total_bytes, total_bytes)
         return before, after
 
-    def _compact(self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: _Verdicts) -> tuple[int, int]:
+    def _compact(self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: Verdicts) -> tuple[int, int]:
         """Rewrite the group, and replace it unless it is the same; return the records before and after."""
         cleaned = new_segment(self._log.env, str(self._log.directory), group[0].base_offset)
         try:
@@ -343,7 +342,7 @@ class _Pass:
             self._log.env.files.write(cleaned.path, position, data)
             position += len(data)
 
-    def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> None:
+    def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: Verdicts) -> None:
         log = self._log
         tail = cleaned.rebuild_indexes(cleaned.size_bytes(), log.config.index_interval_bytes)
         cleaned.seal(tail)
@@ -352,60 +351,6 @@ class _Pass:
         log.env.files.set_time(cleaned.path, max(segment.appended_ms for segment in group) * 1_000_000)
         with marking_failure(log.env, log.directory.parent):
             make_durable(log.env, str(log.directory), cleaned)
-
-
-class _Verdicts:
-    """Decides about transactional and control batches of a plan, in the order of the log."""
-
-    def __init__(self, log: Log, planned: Plan, now_ms: int) -> None:
-        start, end = planned.segments[0].base_offset, planned.segments[-1].next_offset
-        self._aborted = defaultdict[int, list[AbortedTransaction]](list)  # by producer
-        for aborted in log.producers.aborted(start, end):
-            self._aborted[aborted.producer_id].append(aborted)
-        self._now_ms = now_ms
-        self._with_batches: set[int] = set()  # producers whose transaction has batches, if empty ones
-        self._ended: set[int] = set()  # offsets of the markers that stay
-        producers = log.producers.states()
-        self.needed = {batch.last_offset for state in producers for batch in state.batches}
-        # Of a producer without data of its epoch, a marker is all that tells the epoch.
-        self._only_markers = {(s.producer_id, s.epoch) for s in producers if not s.batches}
-
-    def has_no_data(self, header: BatchHeader) -> bool:
-        """True for control batches, and for data of an aborted transaction."""
-        return header.is_control or self._is_aborted(header)
-
-    def _is_aborted(self, header: BatchHeader) -> bool:
-        known = self._aborted.get(header.producer_id, ()) if header.is_transactional else ()
-        return any(aborted.holds(header) for aborted in known)
-
-    def aborted_in(self, group: Sequence[SegmentInfo]) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers are in these segments, and stay."""
-        start, end = group[0].base_offset, group[-1].next_offset
-        found = (t for known in self._aborted.values() for t in known)
-        ended = [t for t in found if start <= t.last_offset < end and t.last_offset in self._ended]
-        return sorted(ended, key=lambda transaction: transaction.last_offset)
-
-    def is_dropped(self, header: BatchHeader) -> bool:
-        """True for data of an aborted transaction; remembers that the transaction has a batch."""
-        if header.is_transactional:
-            self._with_batches.add(header.producer_id)
-        return self._is_aborted(header)
-
-    def fate(self, header: BatchHeader) -> Fate:
-        """A marker goes when it has been the last of its transaction for `delete.retention.ms`.
-
-        A batch that stays empty needs it, too: else its transaction would seem to be open.
-        """
-        from logstore.records.compaction import Fate
-
-        has_batches = header.producer_id in self._with_batches
-        self._with_batches.discard(header.producer_id)
-        is_needed = has_batches or (header.producer_id, header.producer_epoch) in self._only_markers
-        is_marked = header.attributes & DELETE_HORIZON
-        if is_marked and not is_needed and self._now_ms >= header.base_timestamp:
-            return Fate.GO
-        self._ended.add(header.base_offset)
-        return Fate.STAY if is_marked or is_needed or not header.count else Fate.WAIT
 
 
 @contextmanager

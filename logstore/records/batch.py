@@ -26,6 +26,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
+from logstore.records.varints import BadRecordError, Cursor, sized, varint
 
 HEADER_BYTES = 61
 LENGTH_END = 12  # base offset and length: what the stored length does not count
@@ -267,8 +268,9 @@ def records(buffer: Buffer, position: int = 0, *, limit_bytes: int = DECOMPRESSE
     Raises: InvalidBatchError: damage of any kind, or more than `limit_bytes` of records.
     """
     try:
-        yield from _section(buffer, position, limit_bytes).records()
-    except (CompressionError, _BadRecordError) as exc:
+        header = header_at(buffer, position)
+        yield from _decoded(_cursor(buffer, position, header, limit_bytes), header)
+    except (CompressionError, BadRecordError) as exc:
         raise InvalidBatchError(position, str(exc)) from None
 
 
@@ -278,16 +280,17 @@ def keyless_rows(buffer: Buffer, position: int, *, limit_bytes: int) -> tuple[in
     Raises: InvalidBatchError: damage of any kind, or more than `limit_bytes` of records.
     """
     try:
-        return tuple(_section(buffer, position, limit_bytes).keyless())
-    except (CompressionError, _BadRecordError) as exc:
+        header = header_at(buffer, position)
+        return tuple(_keyless(_cursor(buffer, position, header, limit_bytes), header.count))
+    except (CompressionError, BadRecordError) as exc:
         raise InvalidBatchError(position, str(exc)) from None
 
 
-def _section(buffer: Buffer, position: int, limit_bytes: int) -> _Section:
-    header = header_at(buffer, position)
+def _cursor(buffer: Buffer, position: int, header: BatchHeader, limit_bytes: int) -> Cursor:
+    """Return a cursor at the first record of the batch, after its CRC was checked."""
     check(buffer, position, header)
     stored = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
-    return _Section(memoryview(decompress(header.codec, stored, limit_bytes=limit_bytes)), header)
+    return Cursor(memoryview(decompress(header.codec, stored, limit_bytes=limit_bytes)))
 
 
 def build(
@@ -345,105 +348,58 @@ def _wrong(header: BatchHeader) -> str | None:
     return None
 
 
-class _BadRecordError(ValueError):
-    pass
+def _decoded(at: Cursor, header: BatchHeader) -> Iterator[Record]:
+    last_delta = -1
+    for _ in range(header.count):
+        size = at.varint()
+        end = at.position + size
+        if size < RECORD_BYTES_MIN - 1 or end > at.end:
+            raise BadRecordError(f"a record of {size} bytes where {at.end - at.position} are left")
+        at.position += 1  # attributes: unused
+        timestamp, delta = _wrapped(header.base_timestamp + at.varint(64)), at.varint()
+        if not last_delta < delta <= header.last_offset_delta:
+            raise BadRecordError(f"offset delta {delta} after {last_delta}, of {header.last_offset_delta}")
+        last_delta = delta
+        key, value = at.sized(), at.sized()
+        headers = tuple([_header(at) for _ in range(at.pairs())])
+        if at.position != end:
+            raise _wrong_end(at.position, end)
+        if header.timestamp_type:
+            timestamp = header.max_timestamp
+        yield Record(header.base_offset + delta, timestamp, key, value, headers)
+    at.check_end()
 
 
-class _Section:
-    """A cursor over the uncompressed records of one batch; every read is checked against the end."""
+def _wrong_end(position: int, end: int) -> BadRecordError:
+    return BadRecordError(f"a record ends at byte {position} and not where it says, {end}")
 
-    def __init__(self, view: memoryview, header: BatchHeader) -> None:
-        self._view = view
-        self._header = header
-        self._at = 0
 
-    def records(self) -> Iterator[Record]:
-        header, last_delta = self._header, -1
-        for _ in range(header.count):
-            size = self._varint()
-            end = self._at + size
-            if size < RECORD_BYTES_MIN - 1 or end > len(self._view):
-                raise _BadRecordError(f"a record of {size} bytes where {len(self._view) - self._at} are left")
-            self._at += 1  # attributes: unused
-            timestamp, delta = _wrapped(header.base_timestamp + self._varint(64)), self._varint()
-            if not last_delta < delta <= header.last_offset_delta:
-                raise _BadRecordError(f"offset delta {delta} after {last_delta}, of {header.last_offset_delta}")
-            last_delta = delta
-            key, value = self._bytes(), self._bytes()
-            headers = self._headers()
-            if self._at != end:
-                raise _BadRecordError(f"a record ends at byte {self._at} and not where it says, {end}")
-            if header.timestamp_type:
-                timestamp = header.max_timestamp
-            yield Record(header.base_offset + delta, timestamp, key, value, headers)
-        if self._at != len(self._view):
-            raise _BadRecordError(f"{len(self._view) - self._at} bytes after the last record")
+def _header(at: Cursor) -> tuple[str, bytes | None]:
+    key = at.sized()
+    if key is None:
+        raise BadRecordError("a header without a key")
+    return key.decode("utf-8", "replace"), at.sized()
 
-    def keyless(self) -> list[int]:
-        """Walk all records as `records` does, and read only the lengths of their keys."""
-        found: list[int] = []
-        for row in range(self._header.count):
-            end = self._varint() + self._at
-            if not self._at + RECORD_BYTES_MIN - 1 <= end <= len(self._view):
-                raise _BadRecordError(f"a record to byte {end} of {len(self._view)}")
-            self._at += 1
-            self._varint(64)
-            self._varint()
-            if self._skip() == -1 and len(found) < KEYLESS_MAX:
-                found.append(row)
-            self._skip()
-            count = self._varint()
-            if not 0 <= count <= (len(self._view) - self._at) // 2:
-                raise _BadRecordError(f"{count} headers")
-            for _ in range(2 * count):
-                self._skip()
-            if self._at != end:
-                raise _BadRecordError(f"a record ends at byte {self._at} and not where it says, {end}")
-        if self._at != len(self._view):
-            raise _BadRecordError("bytes after the last record")
-        return found
 
-    def _skip(self) -> int:
-        size = self._varint()
-        if not -1 <= size <= len(self._view) - self._at:
-            raise _BadRecordError(f"{size} bytes where {len(self._view) - self._at} are left")
-        self._at += max(size, 0)
-        return size
-
-    def _headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        count = self._varint()
-        if not 0 <= count <= (len(self._view) - self._at) // 2:
-            raise _BadRecordError(f"{count} headers")
-        headers = []
-        for _ in range(count):
-            key = self._bytes()
-            if key is None:
-                raise _BadRecordError("a header without a key")
-            headers.append((key.decode("utf-8", "replace"), self._bytes()))
-        return tuple(headers)
-
-    def _bytes(self) -> bytes | None:
-        size = self._varint()
-        if size == -1:
-            return None
-        if not 0 <= size <= len(self._view) - self._at:
-            raise _BadRecordError(f"{size} bytes where {len(self._view) - self._at} are left")
-        self._at += size
-        return bytes(self._view[self._at - size : self._at])
-
-    def _varint(self, bits: int = 32) -> int:
-        """Return a zigzag varint of at most 5 (32 bits) or 10 bytes (64 bits)."""
-        result = 0
-        for shift in range(0, bits + 6, 7):
-            if self._at >= len(self._view):
-                raise _BadRecordError("the records end within a number")
-            byte = self._view[self._at]
-            self._at += 1
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                result &= (1 << bits) - 1
-                return (result >> 1) ^ -(result & 1)
-        raise _BadRecordError("a number is too long")
+def _keyless(at: Cursor, count: int) -> list[int]:
+    """Walk all records as `_decoded` does, and read only the lengths of their keys."""
+    found: list[int] = []
+    for row in range(count):
+        end = at.varint() + at.position
+        if not at.position + RECORD_BYTES_MIN - 1 <= end <= at.end:
+            raise BadRecordError(f"a record to byte {end} of {at.end}")
+        at.position += 1
+        at.varint(64)
+        at.varint()
+        if at.skip() == -1 and len(found) < KEYLESS_MAX:
+            found.append(row)
+        at.skip()
+        for _ in range(2 * at.pairs()):
+            at.skip()
+        if at.position != end:
+            raise _wrong_end(at.position, end)
+    at.check_end()
+    return found
 
 
 def _wrapped(number: int) -> int:
@@ -451,30 +407,15 @@ def _wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def varint(number: int) -> bytes:
-    """Return a zigzag varint, as a record's sizes and deltas are."""
-    rest = ((number << 1) ^ (number >> 63)) & (2**64 - 1)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def _sized(data: bytes | None) -> bytes:
-    return varint(-1) if data is None else varint(len(data)) + data
-
-
 def _record(row: Record, offset_delta: int, timestamp_delta: int) -> bytes:
     parts = [
         b"\x00",
         varint(_wrapped(timestamp_delta)),
         varint(offset_delta),
-        _sized(row.key),
-        _sized(row.value),
+        sized(row.key),
+        sized(row.value),
     ]
     parts.append(varint(len(row.headers)))
     for key, value in row.headers:
-        parts += (_sized(key.encode()), _sized(value))
+        parts += (sized(key.encode()), sized(value))
     return b"".join(parts)

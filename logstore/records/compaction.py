@@ -25,7 +25,7 @@ from logstore.records.batch import (
     InvalidBatchError,
 )
 from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
-from logstore.records.kernels import REASONS, compacting, offset_map
+from logstore.records.kernels import REASONS, compacting, offset_map, stored
 
 SLOTS_MIN = 1024
 # At most this part of the slots is taken, so that a key is found within a few looks.
@@ -41,7 +41,7 @@ def whole_in_order(data: Buffer, next_offset: int, limit: int, where: Where) -> 
 
     Raises: CorruptLogError: their offsets do not go up from `next_offset`, or end above `limit`.
     """
-    found = compacting.in_order(np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data), next_offset, limit)
+    found = stored.in_order(np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data), next_offset, limit)
     if found.is_odd:
         header = batches.header_at(data, found.end)
         reason = f"offsets {header.base_offset} to {header.last_offset} where {found.next_offset} or more must follow"
@@ -314,11 +314,11 @@ def _unreadable(data: Buffer, at: int, error: int, where: Where) -> BatchHeader:
     return batches.header_at(data, at)
 
 
-def _section(data: Any, header: BatchHeader) -> compacting.Section:
+def _section(data: Any, header: BatchHeader) -> stored.Section:
     """Where the records of a batch are; `data` must be kept."""
     source = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(1, dtype=np.uint8)
     address = source.ctypes.data
-    return compacting.Section(
+    return stored.Section(
         address,
         address + len(data),
         header.base_offset,

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from crc32c import crc32c
 
-from logstore.records.batch import ATTRIBUTES_AT, HEADER_BYTES, LENGTH_END, MAGIC, NO_LEADER_EPOCH, NO_PRODUCER, varint
+from logstore.records.batch import ATTRIBUTES_AT, HEADER_BYTES, LENGTH_END, MAGIC, NO_LEADER_EPOCH, NO_PRODUCER
+from logstore.records.varints import varint
 
 _NO_HEADER = bytes(HEADER_BYTES)
 _SHORT = [varint(number) for number in range(1024)]

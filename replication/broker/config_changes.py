@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from logstore.errors import InvalidConfigError
 from replication.config.live import Given, LiveSettings
 from replication.coordination import cluster, nodes, topics
+from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import Tree, Watch
 from replication.coordination.tree_watch import TreeWatch
 
@@ -69,7 +70,7 @@ class ConfigChanges:
             if self._live.change(given):
                 logger.info("settings of this broker=%s of all brokers=%s", dict(given.broker), dict(given.cluster))
                 self._heard()
-        except (InvalidConfigError, nodes.MalformedNodeError) as error:
+        except (InvalidConfigError, MalformedNodeError) as error:
             logger.error("this broker keeps its former settings: %s", error)
 
     async def _tell_all(self, tree: Tree) -> None:
@@ -81,5 +82,5 @@ class ConfigChanges:
         for name, node in zip(names, found, strict=True):
             try:
                 self._changed(name, nodes.settings_at(nodes.topic_config_path(name), node))
-            except (InvalidConfigError, nodes.MalformedNodeError) as error:
+            except (InvalidConfigError, MalformedNodeError) as error:
                 logger.error("topic=%s keeps its former settings: %s", name, error)

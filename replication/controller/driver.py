@@ -27,6 +27,7 @@ from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.watches import Look, Watches, delete_if_there
 from replication.coordination import cluster, lives, nodes, reassignments
+from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult, ids_of
 from replication.model.state_changes import ControllerLines, StateChange, named
@@ -399,7 +400,7 @@ class ControllerLoop:
                     self.post(done)
                     self.post(await self._repeat(term.watches.read_reassignments))
                 return
-            except (nodes.MalformedNodeError, InvalidRequestError) as error:
+            except (MalformedNodeError, InvalidRequestError) as error:
                 # Try again until the node is corrected, or has room again.
                 logger.error("[Controller %d]: %s", self.broker, error)
                 await asyncio.sleep(FAILED_PAUSE_S)

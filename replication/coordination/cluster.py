@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from logstore.store.description import TopicDescription
 from replication.coordination import features, nodes
+from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import (
     Check,
@@ -75,7 +76,7 @@ def log_if_malformed() -> Iterator[None]:
     """Log a malformed node and go on without it."""
     try:
         yield
-    except nodes.MalformedNodeError as error:
+    except MalformedNodeError as error:
         logger.error("%s", error)
 
 

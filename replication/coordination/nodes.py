@@ -11,12 +11,12 @@ starts nor becomes the controller: the text that it finds instead tells what to 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from replication.coordination.tree import CoordinationError, Node
+from replication.coordination.node_json import MalformedNodeError, NodeReader, decode_json, encode_json, with_unknown
+from replication.coordination.tree import Node
 from replication.model.cluster import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -101,16 +101,6 @@ _OF_PLAN = frozenset(("topic", "partition", "replicas", "original_replicas"))
 _OF_CONFIG = frozenset(("version", "config"))
 _OF_FEATURES = frozenset(("version", "epoch", "features"))
 
-_Value = TypeVar("_Value")
-
-
-class MalformedNodeError(CoordinationError):
-    path: str
-    reason: str
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path} is malformed: {reason}; correct the node or delete it", path=path, reason=reason)
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionCount:
@@ -188,7 +178,7 @@ def encode_broker(broker: BrokerInfo, now_ms: int, former: bytes | None = None) 
     if broker.levels != UNTOLD:
         first, last = broker.levels
         value["features"] = {PYLOG_VERSION: {"min_version": first, "max_version": last}}  # as Kafka 2.7 writes them
-    return _encode(value, former, _OF_BROKER)
+    return encode_json(value, former, _OF_BROKER)
 
 
 def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
@@ -196,7 +186,7 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
 
     Registrations by earlier versions of this code have no epoch: there it is the creation number of the node.
     """
-    at = _Reader(broker_path(broker), node.data)
+    at = NodeReader(broker_path(broker), node.data)
     return BrokerInfo(
         id=broker,
         epoch=_epoch(at) if "broker_epoch" in at.value else node.creation,
@@ -208,22 +198,22 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
     )
 
 
-def _levels(at: _Reader) -> Levels:
+def _levels(at: NodeReader) -> Levels:
     features = at.value.get("features")
     if features is None or (isinstance(features, dict) and PYLOG_VERSION not in features):
         return UNTOLD
-    row = _Reader(at.path, _Reader(at.path, features).value[PYLOG_VERSION])
+    row = NodeReader(at.path, NodeReader(at.path, features).value[PYLOG_VERSION])
     return Levels(row.number("min_version"), row.number("max_version"))
 
 
-def _epoch(at: _Reader) -> int:
+def _epoch(at: NodeReader) -> int:
     """The epoch, a text; a number in registrations by earlier versions."""
     found = at.value["broker_epoch"]
     return int(found) if isinstance(found, str) and found.isdecimal() else at.number("broker_epoch")
 
 
 def registered_ms(data: bytes) -> int:
-    text = str(_Reader(BROKER_IDS, data).value.get("timestamp", "0"))
+    text = str(NodeReader(BROKER_IDS, data).value.get("timestamp", "0"))
     return int(text) if text.isdecimal() else 0
 
 
@@ -231,11 +221,11 @@ def encode_offline(offline: Offline) -> bytes:
     topics: dict[str, dict[str, str]] = {}
     for tp, reason in sorted(offline.partitions.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = reason
-    return _encode({"version": 1, "all": offline.everything, "partitions": topics})
+    return encode_json({"version": 1, "all": offline.everything, "partitions": topics})
 
 
 def decode_offline(broker: BrokerId, data: bytes) -> Offline:
-    at = _Reader(offline_path(broker), data)
+    at = NodeReader(offline_path(broker), data)
     everything = at.value.get("all")
     if everything is not None and not isinstance(everything, str):
         raise at.error(f"all must be a text or null, and is {everything!r:.60}")
@@ -248,11 +238,11 @@ def decode_offline(broker: BrokerId, data: bytes) -> Offline:
 
 
 def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
-    return _encode({"version": 1, "brokerid": broker, "timestamp": str(now_ms)})
+    return encode_json({"version": 1, "brokerid": broker, "timestamp": str(now_ms)})
 
 
 def decode_controller(data: bytes) -> BrokerId:
-    return _Reader(CONTROLLER, data).number("brokerid")
+    return NodeReader(CONTROLLER, data).number("brokerid")
 
 
 def encode_controller_epoch(epoch: int, level: int) -> bytes:
@@ -270,12 +260,12 @@ def decode_controller_epoch(data: bytes) -> int:
 def encode_cluster_id(cluster_id: str, level: int = 0, former: bytes | None = None) -> bytes:
     """Encode the node as Kafka 0.10 does; from level 1 on, under another key."""
     if level == 0:
-        return _encode({"version": "1", "id": cluster_id})
-    return _encode({"version": "1", "id": [_TOO_OLD], "cluster_id": cluster_id}, former)
+        return encode_json({"version": "1", "id": cluster_id})
+    return encode_json({"version": "1", "id": [_TOO_OLD], "cluster_id": cluster_id}, former)
 
 
 def decode_cluster_id(data: bytes) -> str:
-    at = _Reader(CLUSTER_ID, data)
+    at = NodeReader(CLUSTER_ID, data)
     return at.text("cluster_id" if "cluster_id" in at.value else "id")
 
 
@@ -283,33 +273,33 @@ def encode_features(finalized: Finalized, former: bytes | None = None) -> bytes:
     """`former` may name other features: they stay."""
     others = decode_json(former).get("features") or {}
     features = {**others, PYLOG_VERSION: finalized.level}
-    return _encode({"version": 1, "epoch": finalized.epoch, "features": features}, former, _OF_FEATURES)
+    return encode_json({"version": 1, "epoch": finalized.epoch, "features": features}, former, _OF_FEATURES)
 
 
 def decode_features(data: bytes) -> Finalized:
     if not data:
         return Finalized()
-    at = _Reader(FEATURES, data)
-    return Finalized(_Reader(FEATURES, at.value.get("features")).number(PYLOG_VERSION), at.number("epoch"))
+    at = NodeReader(FEATURES, data)
+    return Finalized(NodeReader(FEATURES, at.value.get("features")).number(PYLOG_VERSION), at.number("epoch"))
 
 
 def encode_partition_count(found: PartitionCount) -> bytes:
-    return _encode({"version": 1, "topic_id": found.topic_id, "partitions": found.partitions})
+    return encode_json({"version": 1, "topic_id": found.topic_id, "partitions": found.partitions})
 
 
 def decode_partition_count(path: str, data: bytes) -> PartitionCount:
-    at = _Reader(path, data)
+    at = NodeReader(path, data)
     return PartitionCount(at.text("topic_id"), at.number("partitions"))
 
 
 def encode_topic(partitions: Mapping[int, Assignment], former: bytes | None = None) -> bytes:
     """The assigned replicas per partition, the last partition first, as Kafka writes them while they are few."""
     replicas = {str(partition): partitions[partition] for partition in sorted(partitions, reverse=True)}
-    return _encode({"version": 1, "partitions": replicas}, former, _OF_LIST)
+    return encode_json({"version": 1, "partitions": replicas}, former, _OF_LIST)
 
 
 def decode_topic(topic: str, data: bytes) -> dict[int, Assignment]:
-    at = _Reader(topic_path(topic), data)
+    at = NodeReader(topic_path(topic), data)
     found = at.typed("partitions", dict)
     if not all(name.isdecimal() for name in found):
         raise at.error("a partition is not a number")
@@ -325,23 +315,23 @@ def encode_state(state: LeaderAndIsr, former: bytes | None = None) -> bytes:
         "leader_epoch": state.leader_epoch,
         "isr": state.isr,
     }
-    return _encode({**known, **dict(state.unknown)} if state.unknown else known, former, _OF_STATE)
+    return encode_json({**known, **dict(state.unknown)} if state.unknown else known, former, _OF_STATE)
 
 
 def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
-    at = _Reader(state_path(tp), node.data)
+    at = NodeReader(state_path(tp), node.data)
     return LeaderAndIsr(
         leader=at.number("leader"),
         leader_epoch=at.number("leader_epoch"),
         isr=at.numbers(at.value.get("isr"), "isr"),
         controller_epoch=at.number("controller_epoch"),
         version=node.version,
-        unknown=() if at.value.keys() <= _OF_STATE else tuple(_with_unknown({}, at.value, _OF_STATE).items()),
+        unknown=() if at.value.keys() <= _OF_STATE else tuple(with_unknown({}, at.value, _OF_STATE).items()),
     )
 
 
 def encode_config(config: Mapping[str, str], former: bytes | None = None) -> bytes:
-    return _encode({"version": 1, "config": dict(sorted(config.items()))}, former, _OF_CONFIG)
+    return encode_json({"version": 1, "config": dict(sorted(config.items()))}, former, _OF_CONFIG)
 
 
 def topic_of_config(path: str) -> str | None:
@@ -358,26 +348,26 @@ def settings_at(path: str, node: Node | None) -> dict[str, str]:
     """Return the settings in a config node; every value as text, whatever JSON type it has."""
     if node is None or not node.data:
         return {}
-    at = _Reader(path, node.data)
+    at = NodeReader(path, node.data)
     return {key: str(value) for key, value in at.typed("config", dict).items()}
 
 
 def encode_config_change(config_path: str) -> bytes:
     """A notice that the settings in this node, of a topic or of brokers, have changed."""
     _, _, kind, name = config_path.split("/")
-    return _encode({"version": 1, "entity_type": kind, "entity_name": name})
+    return encode_json({"version": 1, "entity_type": kind, "entity_name": name})
 
 
 def decode_config_change(path: str, data: bytes) -> str | None:
     """Return the node whose settings changed; None for a notice about clients."""
-    at = _Reader(path, data)
+    at = NodeReader(path, data)
     kind, name = at.value.get("entity_type"), at.text("entity_name")
     return f"/config/{kind}/{name}" if kind in ("topics", "brokers") else None
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     """A list of partitions: for the ISR notices of leaders."""
-    return _encode({"version": 1, "partitions": _named(partitions)})
+    return encode_json({"version": 1, "partitions": _named(partitions)})
 
 
 def decode_partitions(path: str, data: bytes) -> tuple[TopicPartition, ...]:
@@ -387,11 +377,11 @@ def decode_partitions(path: str, data: bytes) -> tuple[TopicPartition, ...]:
 def encode_election(election: Election) -> bytes:
     """Encode the node as Kafka does; `unclean` only if requested. Readers that ignore it elect preferred replicas."""
     flag = {"unclean": True} if election.is_unclean else {}
-    return _encode({"version": 1, "partitions": _named(election.partitions), **flag})
+    return encode_json({"version": 1, "partitions": _named(election.partitions), **flag})
 
 
 def decode_election(data: bytes) -> Election:
-    at = _Reader(ELECTION, data)
+    at = NodeReader(ELECTION, data)
     return Election(decode_partitions(ELECTION, data), is_unclean=at.value.get("unclean") is True)
 
 
@@ -402,12 +392,12 @@ def encode_reassignment(plans: Mapping[TopicPartition, Reassignment], former: by
         row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "replicas": plan.target}
         if plan.original is not None:
             row["original_replicas"] = plan.original
-        rows.append(_with_unknown(row, known.get(tp, {}), _OF_PLAN))
-    return _encode({"version": 1, "partitions": rows}, former, _OF_LIST)
+        rows.append(with_unknown(row, known.get(tp, {}), _OF_PLAN))
+    return encode_json({"version": 1, "partitions": rows}, former, _OF_LIST)
 
 
 def decode_reassignment(data: bytes) -> dict[TopicPartition, Reassignment]:
-    at = _Reader(REASSIGNMENT, data)
+    at = NodeReader(REASSIGNMENT, data)
     plans = {}
     for tp, row in _rows(REASSIGNMENT, data):
         target = at.numbers(row.get("replicas"), f"replicas of {tp}")
@@ -423,65 +413,9 @@ def _named(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def _rows(path: str, data: bytes) -> list[tuple[TopicPartition, dict[str, Any]]]:
-    rows = _Reader(path, data).typed("partitions", list)
+    rows = NodeReader(path, data).typed("partitions", list)
     found = []
     for row in rows:
-        at = _Reader(path, row)
+        at = NodeReader(path, row)
         found.append((TopicPartition(at.text("topic"), at.number("partition")), at.value))
     return found
-
-
-def _with_unknown(value: dict[str, Any], former: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    """Return the value with all of `former` that this release does not know."""
-    return {**value, **{key: found for key, found in former.items() if key not in known and key not in value}}
-
-
-def decode_json(data: bytes | None) -> dict[str, Any]:
-    """Return the JSON object in a node; an empty one for any other content."""
-    try:
-        found = json.loads(data or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _encode(value: dict[str, Any], former: bytes | None = None, known: frozenset[str] = frozenset()) -> bytes:
-    if former is not None:
-        value = _with_unknown(value, decode_json(former), known)
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-class _Reader:
-    """Takes typed values out of a JSON object; an error names the node."""
-
-    __slots__ = ("path", "value")
-
-    def __init__(self, path: str, data: Any) -> None:
-        """`data`: JSON text, or a value out of one."""
-        self.path = path
-        try:
-            self.value = json.loads(data) if isinstance(data, bytes) else data
-        except (ValueError, RecursionError) as error:
-            raise self.error(f"it is not JSON ({error})") from None
-        if not isinstance(self.value, dict):
-            raise self.error("it is not a JSON object")
-
-    def error(self, reason: str) -> MalformedNodeError:
-        return MalformedNodeError(self.path, reason)
-
-    def typed(self, key: str, kind: type[_Value]) -> _Value:
-        found = self.value.get(key)
-        if type(found) is not kind:
-            raise self.error(f"{key} must be a JSON {kind.__name__}, and is {found!r:.60}")
-        return found
-
-    def number(self, key: str) -> int:
-        return self.typed(key, int)
-
-    def text(self, key: str) -> str:
-        return self.typed(key, str)
-
-    def numbers(self, found: Any, what: str) -> tuple[int, ...]:
-        if not isinstance(found, list) or not all(type(number) is int for number in found):
-            raise self.error(f"{what} must be a list of numbers, and is {found!r:.60}")
-        return tuple(found)

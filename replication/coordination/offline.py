@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from replication.coordination import nodes
+from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import RefusedError, Tree, Watch
 from replication.model.cluster import BrokerId, Offline
 
@@ -43,6 +44,6 @@ async def read_offline(tree: Tree, watch: Watch | None = None) -> dict[BrokerId,
         if node is not None:
             try:
                 found[broker] = nodes.decode_offline(broker, node.data)
-            except nodes.MalformedNodeError as error:
+            except MalformedNodeError as error:
                 logger.error("%s", error)
     return found

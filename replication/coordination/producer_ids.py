@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from replication.coordination.nodes import decode_json
+from replication.coordination.node_json import decode_json
 from replication.coordination.tree import BadVersionError, CoordinationError, Node, NodeExistsError, Tree
 from replication.errors import ErrorCode, KafkaError
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import cramjam
 
-from logstore.records.batch import EMPTY_LENGTH, HEADER_BYTES, BatchHeader, seal, varint, write_header
+from logstore.records.batch import EMPTY_LENGTH, HEADER_BYTES, BatchHeader, seal, write_header
 from logstore.records.compression import Codec, compress
+from logstore.records.varints import varint
 from replication.errors import ErrorCode
 
 OK, WRONG, DAMAGED = ErrorCode.NONE, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE

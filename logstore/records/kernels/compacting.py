@@ -20,38 +20,18 @@ from logstore.records.batch import (
     CRC_AT,
     DELETE_HORIZON,
     HEADER_BYTES,
-    LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     LENGTH_END,
     LOG_APPEND_TIME,
     MAX_TIMESTAMP_AT,
-    RECORD_BYTES_MIN,
     TRANSACTIONAL,
 )
 from logstore.records.kernels.crc import crc_of
-from logstore.records.kernels.decoding import (
-    BAD_CRC,
-    BAD_DELTA,
-    LEFT_OVER,
-    LONG_FIELD,
-    LONG_RECORD,
-    header_error,
-)
-from logstore.records.kernels.native import (
-    I64,
-    be16,
-    be32,
-    be64,
-    copy,
-    i64,
-    inner,
-    kernel,
-    numbers,
-    put8,
-    put64,
-)
+from logstore.records.kernels.decoding import BAD_DELTA, LEFT_OVER
+from logstore.records.kernels.native import I64, be16, be64, copy, i64, inner, kernel, numbers, put8, put64
 from logstore.records.kernels.offset_map import STORED, bit_of, first_place, has_bit, hash_of, latest, near_place, put
-from logstore.records.kernels.varints import BAD, field, put_varint, varint, varint_bytes, varlong
+from logstore.records.kernels.stored import Entry, Section, batch_error, entry_at, section_at
+from logstore.records.kernels.varints import put_varint, varint_bytes
 
 # A record whose timestamp delta is written anew grows by this at most: the delta, and the length before it.
 GROWTH_BYTES = 14
@@ -63,44 +43,6 @@ _NOTE_BYTES = 64
 WAITING_BYTES = _NOTE_BYTES * WAITING_MAX
 
 _SPECIAL = CODEC_MASK | TRANSACTIONAL | CONTROL
-
-
-class InOrder(NamedTuple):
-    """Whole batches up to `end`, where `next_offset` follows; `is_odd`: the batch there has other offsets."""
-
-    end: int
-    next_offset: int
-    is_odd: int
-
-
-@kernel(numbers(InOrder)(I64, I64, I64, I64))
-def in_order(address: int, size: int, next_offset: int, limit: int) -> InOrder:
-    """The whole batches in `size` bytes whose offsets go up from `next_offset`, and end at `limit` at most.
-
-    Base offsets are outside the CRC: only its neighbours tell that one is damaged.
-    """
-    end = 0
-    while end <= size - HEADER_BYTES:
-        at = address + end
-        length, base, delta = be32(at + LENGTH_AT) + LENGTH_END, be64(at), be32(at + LAST_OFFSET_DELTA_AT)
-        if length > size - end or length < HEADER_BYTES:
-            break
-        if base < next_offset or delta < 0 or base > limit - delta - 1:
-            return InOrder(end, next_offset, 1)
-        end, next_offset = end + length, base + delta + 1
-    return InOrder(end, next_offset, 0)
-
-
-class Section(NamedTuple):
-    """The uncompressed records of one batch in [at, end), and what its header says."""
-
-    at: int
-    end: int
-    base_offset: int
-    last_delta: int
-    count: int  # type: ignore[assignment]  # hides the method of tuples
-    base_timestamp: int
-    has_horizon: int
 
 
 class Collected(NamedTuple):
@@ -152,44 +94,6 @@ class Retained(NamedTuple):
     is_same: int
 
 
-class _Entry(NamedTuple):
-    """One record; `rest` is what follows its timestamp delta."""
-
-    error: int
-    end: int
-    rest: int
-    timestamp_delta: int
-    offset_delta: int
-    key: int
-    key_size: int
-    value_size: int
-
-
-@inner
-def _entry(at: int, limit: int) -> _Entry:
-    size, at = varint(at, limit)
-    if size < RECORD_BYTES_MIN - 1 or size > limit - at:
-        return _Entry(LONG_RECORD, 0, 0, 0, 0, 0, 0, 0)
-    end = at + size
-    timestamp, rest = varlong(at + 1, end)
-    delta, after = varint(rest, end)
-    key_size, key = field(after, end)
-    value_size, _ = field(key + max(key_size, 0), end)
-    error = 0
-    if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
-        error = LONG_FIELD
-    return _Entry(error, end, rest, timestamp, delta, key, key_size, value_size)
-
-
-@inner
-def _section_at(at: int) -> Section:
-    """The records of the uncompressed batch at `at`."""
-    has_horizon = be16(at + ATTRIBUTES_AT) & DELETE_HORIZON
-    size = be32(at + LENGTH_AT) + LENGTH_END
-    last_delta, count, base_ms = be32(at + LAST_OFFSET_DELTA_AT), be32(at + COUNT_AT), be64(at + BASE_TIMESTAMP_AT)
-    return Section(at + HEADER_BYTES, at + size, be64(at), last_delta, count, base_ms, has_horizon)
-
-
 @inner
 def _put_waiting(table: int, waiting: int, count: int) -> tuple[int, int]:
     """Note the keys that wait; (what `put` said of the first that has no room, its offset)."""
@@ -209,7 +113,7 @@ def _collect(table: int, waiting: int, section: Section, start: int) -> Collecte
     """Note the keys of the records from offset `start` on, some at a time: memory is far away."""
     at, before, count = section.at, -1, 0
     for _ in range(section.count):
-        entry = _entry(at, section.end)
+        entry = entry_at(at, section.end)
         if entry.error:
             return Collected(entry.error, 0, 0, 0)
         if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
@@ -240,18 +144,6 @@ def collect_section(table: int, waiting: int, section: Section, start: int) -> C
     return _collect(table, waiting, section, start)
 
 
-@inner
-def _batch_error(at: int, left: int) -> int:
-    """Whether a batch is at `at`, and whole; its CRC is checked if it is uncompressed."""
-    error = header_error(at, left)
-    if error:
-        return error
-    size = be32(at + LENGTH_AT) + LENGTH_END
-    if crc_of(at + ATTRIBUTES_AT, size - ATTRIBUTES_AT) != be32(at + CRC_AT) & 0xFFFFFFFF:
-        return BAD_CRC
-    return 0
-
-
 @kernel(numbers(Collected)(I64, I64, I64, I64, I64))
 def collect(table: int, waiting: int, address: int, size: int, start: int) -> Collected:
     """Note the keys of the plain batches at `address`; stops at one that is compressed or transactional.
@@ -260,12 +152,12 @@ def collect(table: int, waiting: int, address: int, size: int, start: int) -> Co
     """
     at = address
     while at < address + size:
-        error = _batch_error(at, address + size - at)
+        error = batch_error(at, address + size - at)
         if error:
             return Collected(error, at - address, 0, 0)
         if be16(at + ATTRIBUTES_AT) & _SPECIAL:
             break
-        section = _section_at(at)
+        section = section_at(at)
         found = _collect(table, waiting, section, start)
         if found.error or found.full:
             return Collected(found.error, at - address, found.full, found.offset)
@@ -274,7 +166,7 @@ def collect(table: int, waiting: int, address: int, size: int, start: int) -> Co
 
 
 @inner
-def _note(rules: Rules, section: Section, entry: _Entry, note: int) -> None:
+def _note(rules: Rules, section: Section, entry: Entry, note: int) -> None:
     """Note a record, and what is needed to look up its key if it has no bit."""
     offset = section.base_offset + entry.offset_delta
     if entry.key_size >= 0 and not has_bit(rules.table, offset):
@@ -321,7 +213,7 @@ def _keep(rules: Rules, section: Section, to: int) -> Kept:
     while left > 0:
         start, some = at, min(left, WAITING_MAX)
         for i in range(some):
-            entry = _entry(at, section.end)
+            entry = entry_at(at, section.end)
             if entry.error:
                 return Kept(entry.error, 0, 0, 0, 0)
             if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
@@ -352,7 +244,7 @@ def _keep_later(rules: Rules, section: Section, to: int) -> int:
     """The same, with timestamps counted from the horizon; return the size. The records were looked at."""
     at, out, shift = section.at, to, section.base_timestamp - rules.horizon_ms
     for _ in range(section.count):
-        entry = _entry(at, section.end)
+        entry = entry_at(at, section.end)
         _note(rules, section, entry, rules.waiting)
         if _stays(rules, section, rules.waiting):
             delta, left = entry.timestamp_delta + shift, entry.end - entry.rest
@@ -438,11 +330,11 @@ def retain(rules: Rules, work: Kernel) -> Retained:
     error = is_special = 0
     run = at  # from here on batches stay as they are
     while at < stop:
-        error = _batch_error(at, stop - at)
+        error = batch_error(at, stop - at)
         is_special = 0 if error else be16(at + ATTRIBUTES_AT) & _SPECIAL
         if error or is_special:
             break
-        section = _section_at(at)
+        section = section_at(at)
         if out + section.end - run + GROWTH_BYTES * section.count > work.to + work.room:
             break
         kept = _keep(rules, section, out + at - run + HEADER_BYTES)

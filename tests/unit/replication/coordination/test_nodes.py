@@ -5,7 +5,7 @@ import json
 import pytest
 
 from replication.coordination import nodes
-from replication.coordination.nodes import MalformedNodeError
+from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import Node
 from replication.model.cluster import (
     NO_LEADER,
