@@ -140,6 +140,10 @@ class UninformedError(errors.PylogError):
     """This broker cannot answer yet: close the connection, and its client asks another one."""
 
 
+class UnsupportedVersionError(errors.PylogError):
+    """The other broker is older, or newer, than what is spoken here."""
+
+
 class TooManyItemsError(ProtocolError):
     """A message has more items in its arrays than it may have."""
 

@@ -1,16 +1,14 @@
 """A Kafka client that moves batches as bytes: for programs, tools and the Spark source.
 
-From the ground up: `addresses`, where a cluster is; `security`, whether with TLS and SASL; `scram`, a password proved;
-`authentication`, what a connection needs before its first request; `connection`, one broker and the versions that it
-speaks; `metadata`, who leads which partition; `attempts`, of one call; `coordinators`, who keeps groups and
-transactional ids; `nearest`, which replica to read; `cluster`, requests to the right broker, repeated while that may
-help; `settings` of topics, brokers, producers and consumers; `topics`, made and deleted; `groups`, committed offsets;
-`group_admin` and `admin`, what operators ask; `transactions`, begun and ended; `fetching`, the batches of a range of
-offsets; `replicas`, those of any replica; `local_replicas`, a leader's files on this machine; `producing`, batches in
-order and once each;
-`producer`, tables to topics, also in a transaction; `assignors`, who of a group reads what; `membership`, a member as a
-machine; `reading`, partitions fetched ahead; `consumer`, a member that reads; `blocking` and `kafka_client`, all of
-that without an event loop.
+From the ground up: `addresses`, where a cluster is; `security`, settings of TLS and SASL; `metadata`, who leads which
+partition; `attempts`, of one call; `coordinators`, who keeps groups and transactional ids; `nearest`, which replica to
+read; `cluster`, requests to the right broker, repeated while that may help; `settings` of topics, brokers, producers
+and consumers; `topics`, made and deleted; `groups`, committed offsets; `group_admin` and `admin`, what operators ask;
+`transactions`, begun and ended; `fetching`, the batches of a range of offsets; `replicas`, those of any replica;
+`local_replicas`, a leader's files on this machine; `producing`, batches in order and once each; `producer`, tables to
+topics, also in a transaction; `assignors`, who of a group reads what; `membership`, a member as a machine; `reading`,
+partitions fetched ahead; `consumer`, a member that reads; `blocking` and `kafka_client`, all of that without an event
+loop.
 
 Everything but those two belongs to one event loop. Nothing decodes a record before Arrow does.
 """

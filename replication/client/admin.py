@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import Cluster, Partitions
-from replication.client.connection import BrokerConnection
 from replication.client.groups import by_topic
 from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import Assignment, TopicPartition
+from replication.network.client import Client
 from replication.protocol.apis import SERVED, ApiKey, name_of
 
 _PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
@@ -63,10 +63,10 @@ async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]
     UnknownPartitionError, UnreachableError. Records of other partitions may be deleted all the same.
     """
 
-    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:
+    async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:
         rows = {tp: {"partition_index": tp.partition, "offset": offset} for tp, offset in share.items()}
         request = {"topics": by_topic(rows, "partitions"), "timeout": int(cluster.timeout_s * 1000)}
-        answer = (await broker.call(ApiKey.DELETE_RECORDS, request)).body
+        answer = await broker.call(ApiKey.DELETE_RECORDS, request)
         return {
             TopicPartition(topic.name, row.partition_index): error_of(row.error_code.value).code or row.low_watermark
             for topic in answer.topics
@@ -78,7 +78,7 @@ async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]
 
 async def log_dirs(cluster: Cluster, broker: int) -> list[LogDir]:
     """The directories of a broker with all its replicas. Raises: KafkaError, OSError: it does not answer."""
-    answer = (await cluster.call(broker, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})).body
+    answer = await cluster.call(broker, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})
     if code := getattr(answer, "error_code", ErrorCode.NONE).value:
         raise error_of(code, f"directories of broker {broker}")
     found = []
@@ -101,7 +101,7 @@ async def log_dirs(cluster: Cluster, broker: int) -> list[LogDir]:
 async def api_versions(cluster: Cluster, broker: int) -> list[ApiVersions]:
     """The APIs of a broker. Raises: KafkaError, OSError: it does not answer."""
     client = {"client_software_name": "pylog", "client_software_version": "1"}
-    rows = (await cluster.call(broker, ApiKey.API_VERSIONS, client)).body.api_keys
+    rows = (await cluster.call(broker, ApiKey.API_VERSIONS, client)).api_keys
     return [_versions(row.api_key, row.min_version, row.max_version) for row in rows]
 
 
@@ -118,7 +118,7 @@ def _versions(number: int, first: int, last: int) -> ApiVersions:
 async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
     """The features of a broker. Raises: KafkaError, OSError: it does not answer."""
     client = {"client_software_name": "pylog", "client_software_version": "1"}
-    answer = (await cluster.call(broker, ApiKey.API_VERSIONS, client)).body
+    answer = await cluster.call(broker, ApiKey.API_VERSIONS, client)
     return BrokerFeatures(
         {row.name: (row.min_version, row.max_version) for row in getattr(answer, "supported_features", ())},
         {row.name: row.max_version_level for row in getattr(answer, "finalized_features", ())},
@@ -134,7 +134,7 @@ async def update_feature(cluster: Cluster, broker: int, name: str, level: int, *
         "feature_updates": (update,),
         "validate_only": dry_run,
     }
-    answer = (await cluster.call(broker, ApiKey.UPDATE_FEATURES, request, version_min=1)).body
+    answer = await cluster.call(broker, ApiKey.UPDATE_FEATURES, request, version_min=1)
     if code := answer.error_code.value:
         raise error_of(code, answer.error_message or name)
 
@@ -159,7 +159,7 @@ async def elect_leaders(
     kind = _UNCLEAN if is_unclean else _PREFERRED
     request = {"election_type": kind, "topic_partitions": wanted, "timeout": timeout_ms // 2}
     # Version 0 names no type, and elects preferred replicas.
-    answer = (await cluster.call_any(ApiKey.ELECT_LEADERS, request, timeout_ms=timeout_ms, version_min=kind)).body
+    answer = await cluster.call_any(ApiKey.ELECT_LEADERS, request, timeout_ms=timeout_ms, version_min=kind)
     if code := getattr(answer, "error_code", ErrorCode.NONE).value:
         raise error_of(code, "election of leaders")
     done: dict[TopicPartition, KafkaError | None] = {}
@@ -225,9 +225,9 @@ async def open_transactions(
 ) -> dict[TopicPartition, list[OpenTransaction]]:
     """The open transactions in these partitions' logs. Raises: KafkaError, UnknownTopicError, UnreachableError."""
 
-    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, Any]:
+    async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, Any]:
         request = {"topics": by_topic({tp: tp.partition for tp in share}, "partition_indexes")}
-        answer = (await broker.call(ApiKey.DESCRIBE_PRODUCERS, request)).body
+        answer = await broker.call(ApiKey.DESCRIBE_PRODUCERS, request)
         return {
             TopicPartition(topic.name, row.partition_index): error_of(row.error_code.value).code
             if row.error_code.value
@@ -253,7 +253,7 @@ async def abort_in_log(cluster: Cluster, tp: TopicPartition, hanging: OpenTransa
     Raises: KafkaError, UnreachableError.
     """
 
-    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, Any]:
+    async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, Any]:
         marker = {
             "producer_id": hanging.producer_id,
             "producer_epoch": hanging.epoch,
@@ -262,7 +262,7 @@ async def abort_in_log(cluster: Cluster, tp: TopicPartition, hanging: OpenTransa
             "coordinator_epoch": max(0, hanging.coordinator_epoch),
             "transaction_version": 0,
         }
-        answer = (await broker.call(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})).body
+        answer = await broker.call(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
         (row,) = (row for found in answer.markers for topic in found.topics for row in topic.partitions)
         code = error_of(int(row.error_code)).code
         return {tp: code if code else True}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
-from replication.client.connection import Answer, BrokerConnection
 from replication.errors import ErrorCode, KafkaError, ProtocolError
+from replication.network.client import Client
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
 # After so long without any answer, others are asked whether a broker still leads.
@@ -35,9 +36,7 @@ class Backoff:
         self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
 
 
-async def unless_silent(
-    broker: BrokerConnection, call: Awaitable[Answer], is_replaced: Callable[[], Awaitable[bool]]
-) -> Answer:
+async def unless_silent(broker: Client, call: Awaitable[Any], is_replaced: Callable[[], Awaitable[bool]]) -> Any:
     """The answer of a broker; when it is silent, and is replaced, the connection is closed, and the call is lost."""
     asked = asyncio.ensure_future(call)
     try:
@@ -46,7 +45,7 @@ async def unless_silent(
             if done:
                 return asked.result()
             if broker.silent_s >= SILENT_S and await is_replaced():
-                broker.close()
+                broker.reset()
     finally:
         asked.cancel()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,7 +17,6 @@ from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
 from replication.client.addresses import addresses_of
 from replication.client.attempts import LOST, SILENT_S, Backoff, reason_of, unless_silent
-from replication.client.connection import Answer, BrokerConnection, UnreachableError
 from replication.client.coordinators import Coordinators
 from replication.client.metadata import (
     NO_LEADER,
@@ -32,9 +30,11 @@ from replication.client.nearest import ReadReplicas
 from replication.client.security import PLAINTEXT, Security
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition
+from replication.network.client import Client, Clients
 from replication.protocol.apis import ApiKey
 
 logger = logging.getLogger(__name__)
+
 
 REQUEST_TIMEOUT_MS = 30_000  # of one attempt
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
@@ -50,6 +50,10 @@ _LACKING = {
     7: "older than 2.1, it names no leader epochs: of what an unclean election cuts only a shorter log is noticed",
     10: "older than 2.8, it has no topic ids: a topic that was made again is noticed by its offsets only",
 }
+
+
+class UnreachableError(PylogError):
+    """No broker answered; the message has every address and what went wrong there."""
 
 
 class Cluster:
@@ -71,14 +75,11 @@ class Cluster:
         self._bootstrap = addresses_of(bootstrap)
         self.timeout_s = timeout_ms / 1000
         self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
-        self._connect = partial(
-            BrokerConnection, client_id=client_id, timeout_ms=self._request_timeout_ms, security=security
-        )
+        self._clients = Clients(client_id, timeout_ms=self._request_timeout_ms, security=security, asks_versions=True)
         self.read_replicas = ReadReplicas(rack)
         self._max_age_s = metadata_max_age_ms / 1000
-        self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self.coordinators = Coordinators(
-            self._ask_coordinators, self._connect, timeout_s=self.timeout_s, where=self.where
+            self._ask_coordinators, self._clients.make, timeout_s=self.timeout_s, where=self.where
         )
         self._cluster: ClusterMetadata | None = None
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
@@ -94,8 +95,7 @@ class Cluster:
 
     def close(self) -> None:
         """End every connection."""
-        for connection in self._connections.values():
-            connection.close()
+        self._clients.close()
         self.coordinators.close()
 
     def backoff(self) -> Backoff:
@@ -171,11 +171,11 @@ class Cluster:
     async def _ask_metadata(self, names: Collection[str] | None, backoff: Backoff | None = None) -> ClusterMetadata:
         request = metadata_request(names)
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
-        version, body = await self.call_any(ApiKey.METADATA, request, backoff, timeout_ms=attempt_ms)
+        answer = await self.call_any(ApiKey.METADATA, request, backoff, timeout_ms=attempt_ms)
         if self._cluster is None:
-            for lacks in (text for needed, text in _LACKING.items() if version < needed):
+            for lacks in (text for needed, text in _LACKING.items() if answer.__version__ < needed):
                 logger.warning("the Kafka at %s is old: %s", self.where, lacks)
-        answer = metadata_of(body)
+        answer = metadata_of(answer)
         now = asyncio.get_running_loop().time()
         for name, topic in answer.topics.items():
             if topic.error is ErrorCode.NONE:
@@ -186,11 +186,11 @@ class Cluster:
 
     # --------------------------------------------------------------------- calls
 
-    async def call(self, broker: int, key: ApiKey, request: Any, **bounds: Any) -> Answer:
-        """Ask this broker once. Raises: KafkaError (it is not known), and as `BrokerConnection.call`."""
+    async def call(self, broker: int, key: ApiKey, request: Any, **bounds: Any) -> Any:
+        """Ask this broker once. Raises: KafkaError (it is not known), and as `Client.call`."""
         return await (await self.connection(broker)).call(key, request, **bounds)
 
-    async def connection(self, broker: int) -> BrokerConnection:
+    async def connection(self, broker: int) -> Client:
         """The connection to a broker by its id. Raises: KafkaError: no broker of this id is known."""
         address = self._cluster.brokers.get(broker) if self._cluster else None
         if address is None:
@@ -198,11 +198,9 @@ class Cluster:
             address = self._cluster.brokers.get(broker) if self._cluster else None
         if address is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not known at {self.where}")
-        return self._at(address.host, address.port)
+        return self._clients.at(address.host, address.port)
 
-    async def call_leader(
-        self, leader: int, topics: Collection[str], key: ApiKey, request: Any, **bounds: Any
-    ) -> Answer:
+    async def call_leader(self, leader: int, topics: Collection[str], key: ApiKey, request: Any, **bounds: Any) -> Any:
         """Call a leader as `call` does, but give up a silent leader as soon as other brokers name a new one.
 
         A broker that hangs answers nothing, and its session ends long before a request does.
@@ -230,7 +228,7 @@ class Cluster:
     def _leaders_of(self, topic: str) -> Mapping[int, PartitionLeader]:
         return self._topics[topic][1].leaders if topic in self._topics else {}
 
-    async def call_any(self, key: ApiKey, request: Any, backoff: Backoff | None = None, **bounds: Any) -> Answer:
+    async def call_any(self, key: ApiKey, request: Any, backoff: Backoff | None = None, **bounds: Any) -> Any:
         """Ask whoever answers: brokers that are known, then the bootstrap addresses; again until the deadline.
 
         `backoff` is that of the call that this is a part of.
@@ -245,7 +243,7 @@ class Cluster:
                 by = asyncio.get_running_loop().time() + attempt_s  # with the opening of the connection
                 try:
                     async with asyncio.timeout_at(min(backoff.deadline, by)):
-                        return await self._at(host, port).call(key, request, **bounds)
+                        return await self._clients.at(host, port).call(key, request, **bounds)
                 except (*LOST, ProtocolError) as error:
                     where, reason = f"{host}:{port}", reason_of(error)
                     # The attempt that the deadline cuts short knows less than an earlier one.
@@ -272,7 +270,7 @@ class Cluster:
             if controller != NO_LEADER:
                 try:
                     async with asyncio.timeout_at(backoff.deadline):
-                        answer = (await self.call(controller, key, request)).body
+                        answer = await self.call(controller, key, request)
                 except (*LOST, KafkaError) as error:
                     last = reason_of(error)
                 else:
@@ -283,14 +281,14 @@ class Cluster:
             if backoff.is_over:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}")
 
-    async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Answer:
+    async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Any:
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
         return await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)
 
     async def call_leaders(
         self,
         wanted: Mapping[TopicPartition, Any],
-        ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
+        ask: Callable[[Client, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
         what: str,
     ) -> dict[TopicPartition, Found]:
         """Ask the leaders of these partitions: one request per broker, repeated for partitions that were refused.
@@ -323,7 +321,7 @@ class Cluster:
     async def _ask_leaders(
         self,
         left: Mapping[TopicPartition, Any],
-        ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
+        ask: Callable[[Client, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
         done: dict[TopicPartition, Found],
         backoff: Backoff,
     ) -> dict[TopicPartition, ErrorCode | BaseException | str]:
@@ -349,7 +347,7 @@ class Cluster:
         self,
         broker: int,
         share: Partitions,
-        ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Any]]],
+        ask: Callable[[Client, Partitions], Awaitable[Mapping[TopicPartition, Any]]],
         backoff: Backoff,
     ) -> Mapping[TopicPartition, Any] | BaseException:
         try:
@@ -358,24 +356,18 @@ class Cluster:
         except (*LOST, KafkaError) as error:
             return error
 
-    def _at(self, host: str, port: int) -> BrokerConnection:
-        connection = self._connections.get((host, port))
-        if connection is None:
-            connection = self._connections[host, port] = self._connect(host, port)
-        return connection
-
     def _candidates(self) -> list[tuple[str, int]]:
         known = [(b.host, b.port) for b in self._cluster.brokers.values()] if self._cluster else []
         SYSTEM.random.shuffle(known)
         all_of_them = dict.fromkeys((*known, *self._bootstrap))
-        return sorted(all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S)
+        return sorted(all_of_them, key=lambda address: self._clients.at(*address).silent_s >= SILENT_S)
 
 
 async def brokers_known_at(host: str, port: int, *, timeout_ms: int = 5_000) -> set[int]:
     """The ids of the brokers that this one knows; none if it does not answer."""
-    connection = BrokerConnection(host, port, "pylog", timeout_ms=timeout_ms)
+    connection = Client(host, port, "pylog", timeout_ms=timeout_ms, asks_versions=True)
     try:
-        return set(metadata_of((await connection.call(ApiKey.METADATA, metadata_request([]))).body).brokers)
+        return set(metadata_of(await connection.call(ApiKey.METADATA, metadata_request([]))).brokers)
     except (*LOST, ProtocolError, KafkaError):
         return set()
     finally:

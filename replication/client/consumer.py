@@ -424,10 +424,8 @@ class AsyncConsumer:
     async def _call(self, key: ApiKey, request: dict[str, Any], **bounds: Any) -> Any:
         who = {"group_id": self._settings.group_id, "group_instance_id": self._settings.group_instance_id}
         group = group_key(self._settings.group_id)
-        answer = await self._cluster.coordinators.call(
-            group, key, who | request, _code, version_max=VERSIONS_MAX[key], **bounds
-        )
-        return answer.body
+        bounds["version_max"] = VERSIONS_MAX[key]
+        return await self._cluster.coordinators.call(group, key, who | request, _code, **bounds)
 
 
 def _code(answer: Any) -> ErrorCode:

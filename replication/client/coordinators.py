@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from logstore.errors import PylogError
 from replication.client.attempts import BACKOFF_MIN_S, LOST, Backoff, reason_of, unless_silent
-from replication.client.connection import Answer, BrokerConnection
 from replication.errors import ErrorCode, KafkaError
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -68,8 +68,8 @@ class Coordinators:
 
     def __init__(
         self,
-        find: Callable[[Any, Backoff | None], Awaitable[Answer]],
-        connect: Callable[[str, int], BrokerConnection],
+        find: Callable[[Any, Backoff | None], Awaitable[Any]],
+        connect: Callable[[str, int], Client],
         *,
         timeout_s: float,
         where: str,
@@ -78,8 +78,8 @@ class Coordinators:
         self._connect = connect
         self._timeout_s = timeout_s
         self._where = where
-        self._known: dict[Key, BrokerConnection] = {}
-        self._shared: dict[Address, BrokerConnection] = {}  # of transactional ids
+        self._known: dict[Key, Client] = {}
+        self._shared: dict[Address, Client] = {}  # of transactional ids
 
     def close(self) -> None:
         """End every connection."""
@@ -88,7 +88,7 @@ class Coordinators:
 
     async def call(
         self, key: Key, api: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
-    ) -> Answer:
+    ) -> Any:
         """Ask the coordinator of this key, again as long as `code_of` the answer allows.
 
         The whole call takes at most the client's timeout; a `timeout_ms` bounds one answer instead, for requests that
@@ -111,7 +111,7 @@ class Coordinators:
                 except LOST as error:
                     refused = error
                 else:
-                    refused = code_of(answer.body)
+                    refused = code_of(answer)
                     if refused not in _ASK_AGAIN:
                         return answer
                 is_lost = isinstance(refused, BaseException) or refused in _MOVED
@@ -141,20 +141,18 @@ class Coordinators:
             shares.setdefault(self._known.get(key, key), []).append(key)
         return list(shares.values())
 
-    async def _ask(
-        self, coordinator: BrokerConnection, key: Key, api: ApiKey, request: Any, bounds: Mapping[str, Any]
-    ) -> Answer:
+    async def _ask(self, coordinator: Client, key: Key, api: ApiKey, request: Any, bounds: Mapping[str, Any]) -> Any:
         has_moved = partial(self._has_moved, key, coordinator)
         return await unless_silent(coordinator, coordinator.call(api, request, **bounds), has_moved)
 
-    async def _has_moved(self, key: Key, coordinator: BrokerConnection) -> bool:
+    async def _has_moved(self, key: Key, coordinator: Client) -> bool:
         try:
             found = (await self._find([key])).get(key)
         except PylogError:
             return False
         return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
 
-    async def _coordinator(self, key: Key, backoff: Backoff) -> BrokerConnection | ErrorCode:
+    async def _coordinator(self, key: Key, backoff: Backoff) -> Client | ErrorCode:
         """The connection to the broker that keeps the key, or why it is not known now. Raises: KafkaError."""
         if key not in self._known:
             found = (await self._find([key], backoff)).get(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -177,7 +175,7 @@ class Coordinators:
         """Where these of one type are kept, or why that is not known; of the first one alone before Kafka 3.0."""
         first, names = next(iter(keys)), [key.name for key in keys]
         request = {"key": first.name, "key_type": first.type, "coordinator_keys": names}
-        answer = (await self._ask_any(request, backoff)).body
+        answer = await self._ask_any(request, backoff)
         places: dict[Key, Address | ErrorCode] = {}
         for row in getattr(answer, "coordinators", (answer,)):
             key, code = Key(first.type, getattr(row, "key", first.name)), ErrorCode(row.error_code.value)
@@ -186,7 +184,7 @@ class Coordinators:
             places[key] = (row.host, row.port) if code is ErrorCode.NONE else code
         return places
 
-    def _forget(self, key: Key, known: BrokerConnection) -> None:
+    def _forget(self, key: Key, known: Client) -> None:
         if key.type is KeyType.GROUP:
             known.close()
         if self._known.get(key) is known:

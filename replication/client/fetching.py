@@ -16,11 +16,11 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
 from replication.client.attempts import LOST
 from replication.client.cluster import Cluster, Partitions
-from replication.client.connection import BrokerConnection
 from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition, rows_by_topic, topic_uuid
 from replication.model.times import AskedTime, SpecialTime, to_wire
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
     Aborted,
@@ -79,7 +79,7 @@ async def list_offsets(
     Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
     """
 
-    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
+    async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
         asked = ({"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in share.items())
         rows = rows_by_topic(zip(share, asked, strict=True))
         request = {
@@ -87,7 +87,7 @@ async def list_offsets(
             "isolation_level": int(isolation),
             "topics": [{"name": name, "partitions": partitions} for name, partitions in rows.items()],
         }
-        answer = (await broker.call(ApiKey.LIST_OFFSETS, request)).body
+        answer = await broker.call(ApiKey.LIST_OFFSETS, request)
         return {
             TopicPartition(topic.name, p.partition_index): _found_offset(p)
             for topic in answer.topics
@@ -114,10 +114,8 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> 
     return await cluster.call_leaders(epochs, partial(ask_epoch_ends, cluster), "the end of a leader epoch")
 
 
-async def ask_epoch_ends(
-    cluster: Cluster, broker: BrokerConnection, epochs: Partitions
-) -> dict[TopicPartition, int | ErrorCode]:
-    """Ask one leader, once, for the ends of leader epochs. Raises: as `BrokerConnection.call`."""
+async def ask_epoch_ends(cluster: Cluster, broker: Client, epochs: Partitions) -> dict[TopicPartition, int | ErrorCode]:
+    """Ask one leader, once, for the ends of leader epochs. Raises: as `Client.call`."""
     rows: dict[str, list[dict[str, int]]] = {}
     for tp, epoch in epochs.items():
         known = (await cluster.leader(tp)).epoch
@@ -125,7 +123,7 @@ async def ask_epoch_ends(
         rows.setdefault(tp.topic, []).append(row)
     topics = [{"topic": name, "partitions": partitions} for name, partitions in rows.items()]
     request = {"replica_id": -1, "topics": topics}
-    answer = (await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)).body
+    answer = await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
     return {
         TopicPartition(topic.topic, p.partition): error_of(p.error_code.value).code
         if p.error_code.value
@@ -293,11 +291,11 @@ async def _ask_broker(
     if is_near:
         bounds["timeout_ms"] = NEAR_MS
     answer = await cluster.call_leader(broker, list(topics), ApiKey.FETCH, request, **bounds)
-    if answer.body.error_code:
-        raise error_of(answer.body.error_code, f"fetch from broker {broker}")
+    if answer.error_code:
+        raise error_of(answer.error_code, f"fetch from broker {broker}")
     return {
         TopicPartition(topic.name or names[topic.topic_id], p.partition): p
-        for topic in answer.body.topics
+        for topic in answer.topics
         for p in topic.partitions
     }
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 from replication.client.assignors import decode_assignment
 from replication.client.attempts import LOST, reason_of
 from replication.client.cluster import Cluster
-from replication.client.connection import UnsupportedVersionError
 from replication.client.coordinators import group_key
 from replication.client.groups import by_topic
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_of
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 
@@ -71,7 +70,7 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         refused = [error for error in map(_refusal, answers) if error is not None]
         if not refused:
-            rows = (row for answer in answers for row in answer.body.groups)  # type: ignore[union-attr]
+            rows = (row for answer in answers for row in answer.groups)  # type: ignore[union-attr]
             return sorted(map(_listed, rows))
         await backoff.wait()
         if backoff.is_over:
@@ -89,7 +88,7 @@ def _refusal(answer: Any) -> str | None:
         return reason_of(answer)
     if isinstance(answer, BaseException):
         raise answer
-    code = error_of(answer.body.error_code.value).code
+    code = error_of(answer.error_code.value).code
     return None if code is ErrorCode.NONE else code.name
 
 
@@ -122,7 +121,7 @@ async def _described(cluster: Cluster, api: ApiKey, group: str, request: Any) ->
         )
     except UnsupportedVersionError:
         return None
-    (row,) = answer.body.groups
+    (row,) = answer.groups
     if row.error_code.value == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
     if code := row.error_code.value:
@@ -155,7 +154,7 @@ async def delete_group(cluster: Cluster, group: str) -> None:
     answer = await cluster.coordinators.call(
         group_key(group), ApiKey.DELETE_GROUPS, request, lambda body: error_of(body.results[0].error_code.value).code
     )
-    if code := answer.body.results[0].error_code.value:
+    if code := answer.results[0].error_code.value:
         raise error_of(code, f"group {group!r}")
 
 
@@ -169,9 +168,9 @@ async def delete_offsets(cluster: Cluster, group: str, partitions: Collection[To
     answer = await cluster.coordinators.call(
         group_key(group), ApiKey.OFFSET_DELETE, request, lambda body: error_of(body.error_code.value).code
     )
-    if code := answer.body.error_code.value:
+    if code := answer.error_code.value:
         raise error_of(code, f"group {group!r}")
-    for topic in answer.body.topics:
+    for topic in answer.topics:
         for row in topic.partitions:
             if code := row.error_code.value:
                 raise error_of(code, f"offset of {topic.name}-{row.partition_index} in group {group!r}")

@@ -65,7 +65,7 @@ async def commit(
         ),
     }
     answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_COMMIT, request, _code)
-    for topic in answer.body.topics:
+    for topic in answer.topics:
         for row in topic.partitions:
             if code := row.error_code.value:
                 hint = _HAS_MEMBERS if member is None and code in _OF_MEMBERS else ""
@@ -89,7 +89,7 @@ async def committed(
         "require_stable": True,
     }
     answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_FETCH, request, _code)
-    whole = _group_of(answer.body)
+    whole = _group_of(answer)
     if code := getattr(whole, "error_code", ErrorCode.NONE).value:
         raise error_of(code, f"offsets of group {group!r}")
     found = {}

@@ -41,7 +41,7 @@ from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
 from replication.client.transactions import BegunProducer, DescribedTransaction, ListedTransaction, Pair, Transaction
-from replication.errors import KafkaError
+from replication.errors import KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
 from replication.model.times import AskedTime
 from replication.network.loops import new_event_loop
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Found = TypeVar("Found")
-__all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample"]
+__all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample", "UnsupportedVersionError"]
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from logstore.store.log_dir import DirectoryOwner, owner_of
 from logstore.store.reading import read_isolated
 from replication.client.attempts import LOST
 from replication.client.cluster import Cluster
-from replication.client.connection import UnsupportedVersionError
 from replication.client.fetching import FETCH_BYTES, LATEST, list_offsets
 from replication.client.metadata import NO_EPOCH
 from replication.client.settings import topic_settings
+from replication.errors import UnsupportedVersionError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
@@ -102,7 +102,7 @@ async def _directory(cluster: Cluster, broker: int, tp: TopicPartition) -> Path 
     """Where the broker says that it keeps the replica; None: it does not tell."""
     request = {"topics": [{"topic": tp.topic, "partitions": [tp.partition]}]}
     try:
-        answer = (await cluster.call(broker, ApiKey.DESCRIBE_LOG_DIRS, request, timeout_ms=ANSWER_MS)).body
+        answer = await cluster.call(broker, ApiKey.DESCRIBE_LOG_DIRS, request, timeout_ms=ANSWER_MS)
     except UnsupportedVersionError:
         return None
     for result in answer.results:

@@ -122,7 +122,7 @@ class Sender:
         backoff = cluster.backoff()
         while True:
             request = {"transactional_id": None, "transaction_timeout": timeout_ms}
-            answer = (await cluster.call_any(ApiKey.INIT_PRODUCER_ID, request)).body
+            answer = await cluster.call_any(ApiKey.INIT_PRODUCER_ID, request)
             code = ErrorCode(answer.error_code.value)
             if code is ErrorCode.NONE:
                 return cls(cluster, (answer.producer_id, answer.producer_epoch), timeout_ms=timeout_ms)
@@ -312,7 +312,7 @@ class Sender:
             return {}
         bounds = {"version_max": PRODUCE_LAST} if self._transaction else {}
         answer = await self._cluster.call_leader(leader, topics, ApiKey.PRODUCE, request, **bounds)
-        return {TopicPartition(topic.name, p.partition): p for topic in answer.body.topics for p in topic.partitions}
+        return {TopicPartition(topic.name, p.partition): p for topic in answer.topics for p in topic.partitions}
 
     # ------------------------------------------------------------------- answers
 

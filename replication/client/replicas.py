@@ -38,9 +38,9 @@ async def read_replica(cluster: Cluster, tp: TopicPartition, broker: int, offset
     request = FetchRequest(0, 0, (topic,), max_bytes=max_bytes, replica_id=EXAMINER)
     version_max = None if topic_id else TOPIC_IDS_FROM - 1
     answer = await cluster.call(broker, ApiKey.FETCH, request, timeout_ms=ANSWER_MS, version_max=version_max)
-    if answer.body.error_code:
-        raise error_of(answer.body.error_code, f"fetch from broker {broker}")
-    for found in answer.body.topics:
+    if answer.error_code:
+        raise error_of(answer.error_code, f"fetch from broker {broker}")
+    for found in answer.topics:
         for row in found.partitions:
             assert isinstance(row, PartitionFetched)
             code = error_of(row.error_code).code

@@ -1,18 +1,16 @@
-"""Security: whether brokers are met with TLS and SASL, and as whom, out of settings by Kafka's names and librdkafka's.
-
-Values only: files are read, and passwords are sent, in `authentication`. No error and no repr shows a password.
-"""
+"""Security out of settings by Kafka's names and librdkafka's. No file is read here, and no error shows a password."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from logstore.errors import InvalidConfigError, did_you_mean
+from replication.network.security import PLAINTEXT, PROTOCOLS, Security
+
+__all__ = ["PLAINTEXT", "SETTINGS", "Security", "hint_of", "security_of"]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PEM = "PEM"
 
 # Every setting that is taken; docs/client.md has them with their meanings, and a test compares.
@@ -52,49 +50,6 @@ _JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b
 _JAAS_PAIR = re.compile(r"""\s*([\w.$-]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """How brokers are met. Files are PEM files on the machine that connects.
-
-    ca_file: whose certificates are believed; "": those that the machine believes. certificate_file: the client's own,
-    with its key unless key_file has it; "": none. mechanism: of SASL; "": none.
-    """
-
-    has_tls: bool = False
-    ca_file: str = ""
-    certificate_file: str = ""
-    key_file: str = ""
-    key_password: str = field(default="", repr=False)
-    checks_host_name: bool = True
-    mechanism: str = ""
-    username: str = ""
-    password: str = field(default="", repr=False)
-
-    @property
-    def protocol(self) -> str:
-        """The value of security.protocol."""
-        return _PROTOCOLS[self.has_tls + 2 * bool(self.mechanism)]
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings that `security_of` makes it from, passwords included."""
-        named = {
-            "security.protocol": self.protocol,
-            "sasl.mechanism": self.mechanism,
-            "sasl.username": self.username,
-            "sasl.password": self.password,
-            "ssl.ca.location": self.ca_file,
-            "ssl.certificate.location": self.certificate_file,
-            "ssl.key.location": self.key_file,
-            "ssl.key.password": self.key_password,
-        }
-        check = {} if self.checks_host_name else {"ssl.endpoint.identification.algorithm": ""}
-        return {name: value for name, value in named.items() if value} | check if self != PLAINTEXT else {}
-
-
-PLAINTEXT = Security()
-
-
 def security_of(given: Mapping[str, str], prefix: str = "") -> Security:
     """Parse these settings; no settings are PLAINTEXT. `prefix` precedes their names in errors.
 
@@ -118,9 +73,9 @@ def hint_of(name: str) -> str:
 def _security_of(given: Mapping[str, str]) -> Security:
     for name in sorted(given.keys() - SETTINGS):
         raise _wrong(name, hint_of(name) or f"it is not known{did_you_mean(name, SETTINGS)}")
-    protocol = given.get("security.protocol", _PROTOCOLS[0]).upper()
-    if protocol not in _PROTOCOLS:
-        raise _wrong("security.protocol", f"one of {', '.join(_PROTOCOLS)}")
+    protocol = given.get("security.protocol", PROTOCOLS[0]).upper()
+    if protocol not in PROTOCOLS:
+        raise _wrong("security.protocol", f"one of {', '.join(PROTOCOLS)}")
     has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     for name in sorted(given):
         if name.startswith("ssl.") and not has_tls:

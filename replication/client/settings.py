@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 from logstore.errors import InvalidConfigError, did_you_mean
 from replication.client.attempts import LOST, Backoff
 from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, Cluster
-from replication.client.connection import Answer, UnsupportedVersionError
 from replication.client.metadata import NO_LEADER
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_of
 from replication.protocol.apis import ApiKey
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -81,7 +80,7 @@ async def _describe(cluster: Cluster, topics: Sequence[str], keys: Sequence[str]
     patience = Backoff(asyncio.get_running_loop().time() + min(UNKNOWN_TOPIC_S, cluster.timeout_s))
     while True:
         try:
-            answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, _request(TOPIC_RESOURCE, topics, keys))).body
+            answer = await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, _request(TOPIC_RESOURCE, topics, keys))
         except UnsupportedVersionError:
             return {}
         codes = {result.error_code.value for result in answer.results}
@@ -116,14 +115,14 @@ async def describe_settings(cluster: Cluster, kind: int, names: Sequence[str]) -
     shares = [[name] for name in names] if kind == BROKER_RESOURCE else [names]
     answers = [await _ask_one_that_knows(cluster, (kind, share[0]), _request(kind, share, None)) for share in shares]
     found = {}
-    for result in (result for answer in answers for result in answer.body.results):
+    for result in (result for answer in answers for result in answer.results):
         if code := result.error_code.value:
             raise error_of(code, result.error_message or result.resource_name)
         found[result.resource_name] = {row.name: _setting(kind, row) for row in result.configs}
     return found
 
 
-async def _ask_one_that_knows(cluster: Cluster, resource: tuple[int, str], request: Any) -> Answer:
+async def _ask_one_that_knows(cluster: Cluster, resource: tuple[int, str], request: Any) -> Any:
     broker = _speaks_for(*resource)
     if broker is not None:
         return await cluster.call(broker, ApiKey.DESCRIBE_CONFIGS, request)
@@ -135,7 +134,7 @@ def _speaks_for(kind: int, name: str) -> int | None:
     return int(name) if kind == BROKER_RESOURCE and name.isdecimal() else None
 
 
-async def _ask_controller(cluster: Cluster, request: Any) -> Answer:
+async def _ask_controller(cluster: Cluster, request: Any) -> Any:
     """The controller knows of a topic that was made just now; if it does not answer, whoever does."""
     if cluster.metadata is not None and cluster.metadata.controller != NO_LEADER:
         with contextlib.suppress(*LOST, KafkaError):
@@ -169,7 +168,7 @@ async def alter_settings(
     request = {"resources": [change], "validate_only": validate_only}
     broker, api = _speaks_for(kind, name), ApiKey.INCREMENTAL_ALTER_CONFIGS
     asked = cluster.call_any(api, request) if broker is None else cluster.call(broker, api, request)
-    (answer,) = (await asked).body.responses
+    (answer,) = (await asked).responses
     if code := answer.error_code.value:
         raise error_of(code, answer.error_message or repr(name))
 

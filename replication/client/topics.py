@@ -41,11 +41,9 @@ async def topic_replicas(cluster: Cluster) -> dict[str, TopicReplicas]:
     So what one has changed just now is seen.
     """
     request = metadata_request(None)
-    answer = (await cluster.call_any(ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)).body
+    answer = await cluster.call_any(ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)
     with contextlib.suppress(*LOST, KafkaError):  # there is none, or it does not answer
-        answer = (
-            await cluster.call(answer.controller_id, ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)
-        ).body
+        answer = await cluster.call(answer.controller_id, ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)
     return {
         topic.name: TopicReplicas(
             topic_id_of(getattr(topic, "topic_id", None)),

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from logstore.errors import UnknownTopicError
 from replication.client.attempts import LOST, Backoff, reason_of
 from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, Cluster
-from replication.client.connection import UnsupportedVersionError
 from replication.client.coordinators import transactional_key
 from replication.client.metadata import PartitionLeader
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_of
 from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
 from replication.protocol.apis import ApiKey
 
@@ -92,7 +91,7 @@ async def has_two_phase(cluster: Cluster) -> bool:
     Raises: UnreachableError.
     """
     client = {"client_software_name": "pylog", "client_software_version": "1"}
-    rows = (await cluster.call_any(ApiKey.API_VERSIONS, client)).body.api_keys
+    rows = (await cluster.call_any(ApiKey.API_VERSIONS, client)).api_keys
     return any(row.api_key == ApiKey.INIT_PRODUCER_ID and row.max_version >= TWO_PHASE_FROM for row in rows)
 
 
@@ -247,9 +246,9 @@ async def list_transactions(cluster: Cluster, *, states: Iterable[str] = ()) -> 
 async def _call(cluster: Cluster, transactional_id: str, api: ApiKey, request: Any, **bounds: int) -> Any:
     bounds = bounds or {"version_max": _LAST[api]}
     answer = await cluster.coordinators.call(transactional_key(transactional_id), api, request, _code, **bounds)
-    if code := _code(answer.body):
+    if code := _code(answer):
         raise _refusal(code, transactional_id, api)
-    return answer.body
+    return answer
 
 
 def _code(answer: Any) -> ErrorCode:
@@ -278,9 +277,7 @@ async def _described(cluster: Cluster, names: list[str]) -> Any:
 
     request = {"transactional_ids": names}
     key = transactional_key(names[0])
-    return (
-        await cluster.coordinators.call(key, ApiKey.DESCRIBE_TRANSACTIONS, request, code_of)
-    ).body.transaction_states
+    return (await cluster.coordinators.call(key, ApiKey.DESCRIBE_TRANSACTIONS, request, code_of)).transaction_states
 
 
 def _described_of(row: Any) -> DescribedTransaction:
@@ -308,9 +305,7 @@ async def _listed(
     """The answer of one broker; why there is none; None: it is too old."""
     try:
         async with asyncio.timeout_at(backoff.deadline):
-            answer = (
-                await cluster.call(broker, ApiKey.LIST_TRANSACTIONS, request, timeout_ms=METADATA_TIMEOUT_MS)
-            ).body
+            answer = await cluster.call(broker, ApiKey.LIST_TRANSACTIONS, request, timeout_ms=METADATA_TIMEOUT_MS)
     except UnsupportedVersionError:
         return None
     except (*LOST, KafkaError) as error:

@@ -1,192 +1,240 @@
-"""Client: what a broker asks of another one, over one connection that is opened when it is needed.
+"""Client: requests to one broker, in the newest version that both sides know, over a channel opened when it is needed.
 
-Laws: requests leave in the order of the calls, and are answered in it. A call whose time is over, and anything that is
-not the answer to the oldest request, ends the connection, and all that wait on it; the next call opens another one.
-Nothing is repeated here. Belongs to the event loop.
+Laws: requests leave in the order of the calls, and are answered in it. A call whose time is over ends the channel, and
+all that wait on it; the next call opens another one. Nothing is repeated here. A broker of the same cluster is taken to
+know the versions that are known here; any other one is asked. Belongs to the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
-from collections import deque
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
-from replication.errors import ProtocolError
-from replication.protocol import apis
-from replication.protocol.apis import SERVED, ApiKey
-from replication.protocol.framing import Frame, FrameReader
+from logstore.env import SYSTEM
+from replication.errors import ErrorCode, KafkaError, ProtocolError, UnsupportedVersionError
+from replication.network.authentication import (
+    SILENT_S,
+    anonymous_refusal,
+    authenticate,
+    refusal,
+    tls_context,
+    too_old,
+)
+from replication.network.channel import FRAME_BYTES_MAX, Channel, connect
+from replication.network.security import PLAINTEXT, Security
+from replication.protocol.apis import SERVED, ApiKey, Versions
 
-logger = logging.getLogger(__name__)
-
-SCRATCH_BYTES = 64 * 1024
-FRAME_BYTES_MAX = 2**31 - 1
-ANSWER_BYTES_MIN = 4  # a correlation id
-CONNECT_TIMEOUT_S = 5.0
-
-
-class _Call(NamedTuple):
-    key: ApiKey
-    version: int
-    correlation_id: int
-    answer: asyncio.Future[Any]
+# Far above any answer that was asked for, and below what the first bytes of other protocols read as.
+ANSWER_BYTES_MAX = 512 * 1024 * 1024
+RENEWED_AFTER = (0.85, 0.95)  # of the time for which an authentication holds; not all clients at once
+_OURS: Mapping[int, Versions] = {key: key.versions for key in ApiKey}
 
 
 class Client:
-    """One broker as another one sees it. `close` ends it for good; it may be called again."""
+    """One broker as others see it. `close` ends it for good; it may be called again.
 
-    def __init__(self, host: str, port: int, client_id: str, *, timeout_ms: int) -> None:
-        self._address = host, port
+    `asks_versions`: the broker may be of any make and age, and of another cluster.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        *,
+        timeout_ms: int,
+        security: Security = PLAINTEXT,
+        asks_versions: bool = False,
+    ) -> None:
+        self.address = f"{host}:{port}"
+        self._where = host, port
         self._client_id = client_id
         self._timeout_s = timeout_ms / 1000
-        self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
+        self._security = security
+        self._asks_versions = asks_versions
+        self._versions = _OURS
+        self._has_answered = not asks_versions  # anything but its versions
+        self._renew_at = float("inf")  # its authentication is about to end then
+        self._channel: Channel | None = None  # usable if it is not over, and nobody arrives
+        self._opening = asyncio.Lock()
+        self._arriving = 0  # calls that wait for the channel, in their order
         self._is_closed = False
 
-    async def call(self, key: ApiKey, request: Any, *, timeout_ms: int | None = None) -> Any:
-        """Send the request in the newest version that is known here; return the answer.
+    async def call(
+        self,
+        key: ApiKey,
+        request: Any,
+        *,
+        timeout_ms: int | None = None,
+        version_min: int = 0,
+        version_max: int | None = None,
+    ) -> Any:
+        """Send one request and return its answer.
 
-        Raises: OSError (no connection, or it ended), TimeoutError, ProtocolError.
+        `timeout_ms` bounds the answer (by default that of the client); the others bound the version.
+
+        Raises: OSError (no channel, or it was lost), TimeoutError, ProtocolError (not a Kafka broker),
+        UnsupportedVersionError, AuthenticationError; InvalidConfigError: a file of certificates cannot be used.
         """
+        opened = self._channel
+        if opened is None or opened.is_over or self._arriving or asyncio.get_running_loop().time() >= self._renew_at:
+            opened = await self._opened()
         timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
-        connection = await self._connected()
-        answer = connection.send(key, SERVED[key].last, self._client_id, request)
+        version = self.version(key, version_min, version_max)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await answer
-        except TimeoutError:
-            connection.end(TimeoutError(f"{self._where} did not answer {key.name} within {timeout_s:g} s"))
+            found = await self._in_time(opened, key, version, request, timeout_s)
+        except ConnectionResetError:  # the other side closed it
+            if not self._has_answered and (refused := await anonymous_refusal(*self._where, self._security)):
+                raise refused from None
             raise
+        self._has_answered = True
+        return found
 
-    def close(self) -> None:
-        self._is_closed = True
-        if self._connection is not None:
-            self._connection.end(ConnectionAbortedError(f"the connection to {self._where} was closed"))
+    async def tell(self, key: ApiKey, request: Any) -> None:
+        """Send one request that brokers do not answer. Raises: as `call`."""
+        opened = await self._opened()
+        opened.tell(key, self.version(key), self._client_id, request)
+
+    def version(self, key: ApiKey, version_min: int = 0, version_max: int | None = None) -> int:
+        """The version that a request of this kind is sent in. Raises: UnsupportedVersionError."""
+        ours, theirs = SERVED.get(key, key.versions), self._versions.get(key)
+        first = max(ours.first, version_min)
+        last = ours.last if version_max is None else min(ours.last, version_max)
+        if theirs is None:
+            raise UnsupportedVersionError(f"{self.address} does not serve {key.name}: the broker is too old for it")
+        if min(last, theirs.last) < max(first, theirs.first):
+            raise UnsupportedVersionError(
+                f"{self.address} speaks {key.name} in versions {theirs.first} to {theirs.last}, and pylog in "
+                f"{first} to {last}: {'newer brokers' if version_min else 'brokers of Kafka 1.0 or later'} are needed"
+            )
+        return min(last, theirs.last)
 
     @property
-    def _where(self) -> str:
-        return f"{self._address[0]}:{self._address[1]}"
+    def silent_s(self) -> float:
+        """For how long calls have waited here without any answer."""
+        return self._channel.silent_s if self._channel is not None else 0.0
 
-    async def _connected(self) -> Connection:
-        if self._connection is not None and not self._connection.is_over:
-            return self._connection
-        async with self._connecting:
-            if self._connection is None or self._connection.is_over:
-                self._connection = await connect(*self._address, timeout_s=self._timeout_s)
-            if self._is_closed:
-                self.close()
-            if self._connection.is_over:
-                raise ConnectionAbortedError(f"the connection to {self._where} was closed")
-            return self._connection
+    def close(self) -> None:
+        """End the channel and every call that waits on it, for good."""
+        self._is_closed = True
+        self.reset()
 
+    def reset(self) -> None:
+        """End the channel and every call that waits on it; the next call opens another one."""
+        if self._channel is not None:
+            self._channel.end(self._aborted())
 
-async def connect(
-    host: str,
-    port: int,
-    *,
-    timeout_s: float,
-    answer_bytes_max: int = FRAME_BYTES_MAX,
-    tls: ssl.SSLContext | None = None,
-) -> Connection:
-    """Open a connection, over TLS if its context is given. Raises: OSError (ssl.SSLError), TimeoutError."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
-        _, connection = await loop.create_connection(
-            lambda: Connection(answer_bytes_max), host, port, ssl=tls, server_hostname=host if tls else None
-        )
-    return connection
+    def _aborted(self) -> ConnectionAbortedError:
+        return ConnectionAbortedError(f"the connection to {self.address} was closed")
 
+    # ------------------------------------------------------------------ opening
 
-class Connection(asyncio.BufferedProtocol):
-    def __init__(self, answer_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self.is_over = False
-        self._frames = FrameReader(answer_bytes_max, bytes_min=ANSWER_BYTES_MIN, are_answers=True)
-        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._in_room = False
-        self._calls: deque[_Call] = deque()
-        self._last_id = 0
+    async def _opened(self) -> Channel:
+        """The channel: another one after it was lost, or when its authentication is about to end.
 
-    def send(self, key: ApiKey, version: int, client_id: str, request: Any) -> asyncio.Future[Any]:
-        self.tell(key, version, client_id, request)
-        call = _Call(key, version, self._last_id, asyncio.get_running_loop().create_future())
-        self._calls.append(call)
-        return call.answer
+        Callers get it in the order in which they came. The answers of the old one come before anything is sent on the
+        new one.
 
-    def tell(self, key: ApiKey, version: int, client_id: str, request: Any) -> None:
-        """Send a request that nobody answers."""
-        if self.is_over:
-            raise ConnectionAbortedError("the connection has ended")
-        self._last_id = (self._last_id + 1) % 2**31
-        self._transport.writelines(apis.encode_request(key, version, self._last_id, client_id, request))
-
-    def end(self, error: BaseException) -> None:
-        self.is_over = True
-        self._transport.abort()
-        calls, self._calls = self._calls, deque()
-        for call in calls:
-            if not call.answer.done():
-                call.answer.set_exception(error)
-
-    async def drain(self) -> None:
-        """Close it when every call is answered, or has failed; what was told leaves before."""
-        if answers := [call.answer for call in self._calls]:
-            await asyncio.wait(answers)
-        if not self.is_over:
-            self.is_over = True
-            self._transport.close()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        lost = ConnectionResetError(f"the connection has ended: {exc or 'the other side closed it'}")
-        lost.__cause__ = exc
-        self.end(lost)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        room = self._frames.room()
-        self._in_room = room is not None
-        return room if room is not None else self._scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
+        Raises: as `call`.
+        """
+        self._arriving += 1
         try:
-            taken = self._scratch[:nbytes]
-            for frame in self._frames.filled(nbytes) if self._in_room else self._frames.take(taken):
-                self._answer(frame)
-        except ProtocolError as error:
-            logger.info("peer=%s %s", self._transport.get_extra_info("peername"), error)
-            self.end(error)
+            async with self._opening:
+                known, now = self._channel, asyncio.get_running_loop().time()
+                if known is not None and not known.is_over and now >= self._renew_at:
+                    await known.drain()
+                    self._channel = known = None
+                if known is None or known.is_over:
+                    try:
+                        known = await self._open()
+                    except BaseException:
+                        self.reset()
+                        raise
+                return known
+        finally:
+            self._arriving -= 1
 
-    def _answer(self, frame: Frame) -> None:
-        if not self._calls:
-            raise ProtocolError("an answer to no request")
-        call = self._calls[0]
-        correlation_id, response = apis.decode_response(call.key, call.version, memoryview(frame))
-        if correlation_id != call.correlation_id:
-            raise ProtocolError(f"an answer to request {correlation_id} where {call.correlation_id} is next")
-        self._calls.popleft()
-        if not call.answer.done():
-            call.answer.set_result(response)
+    async def _open(self) -> Channel:
+        bytes_max = ANSWER_BYTES_MAX if self._asks_versions else FRAME_BYTES_MAX
+        tls = tls_context(self._security)
+        try:
+            if self._is_closed:
+                raise self._aborted()
+            opened = await connect(*self._where, timeout_s=self._timeout_s, answer_bytes_max=bytes_max, tls=tls)
+            self._channel = opened
+            if self._is_closed:  # meanwhile
+                raise self._aborted()
+            if self._asks_versions:
+                self._versions = await self._ask_versions(opened)
+        except (OSError, ProtocolError) as error:
+            is_explained = self._asks_versions and not self._is_closed
+            if is_explained and (refused := await refusal(*self._where, self._security, error)) is not None:
+                raise refused from error
+            raise
+        holds_s = await authenticate(self._security, self.address, self._versions, partial(self._ask, opened))
+        share = SYSTEM.random.uniform(*RENEWED_AFTER)
+        self._renew_at = asyncio.get_running_loop().time() + share * holds_s if holds_s else float("inf")
+        return opened
+
+    async def _ask_versions(self, opened: Channel) -> Mapping[int, Versions]:
+        """Return the versions that the broker knows. Raises: UnsupportedVersionError: it is too old to tell them."""
+        # Version 0: every broker answers it, whatever it knows. A Kafka 0.9 says nothing, and keeps the connection.
+        asked = asyncio.ensure_future(self._in_time(opened, ApiKey.API_VERSIONS, 0, {}, self._timeout_s))
+        try:
+            await asyncio.wait([asked], timeout=SILENT_S)
+            if not asked.done() and (refused := await too_old(*self._where, self._security)) and not asked.done():
+                raise refused
+            answer = await asked
+        finally:
+            asked.cancel()
+        if answer.error_code.value:
+            raise KafkaError(ErrorCode(answer.error_code.value), f"{self.address} does not tell its versions")
+        return {row.api_key: Versions(row.min_version, row.max_version) for row in answer.api_keys}
+
+    async def _ask(self, opened: Channel, key: ApiKey, request: Any) -> Any:
+        return await self._in_time(opened, key, self.version(key), request, self._timeout_s)
+
+    async def _in_time(self, opened: Channel, key: ApiKey, version: int, request: Any, timeout_s: float) -> Any:
+        answer = opened.send(key, version, self._client_id, request)
+        late = asyncio.get_running_loop().call_later(timeout_s, self._late, opened, key, timeout_s)
+        try:
+            return await answer
+        finally:
+            late.cancel()
+
+    def _late(self, opened: Channel, key: ApiKey, timeout_s: float) -> None:
+        opened.end(TimeoutError(f"{self.address} did not answer {key.name} within {timeout_s:g} s"))
 
 
 class Clients:
-    def __init__(self, client_id: str, *, timeout_ms: int) -> None:
-        self._client_id = client_id
-        self._timeout_ms = timeout_ms
+    """The clients of several brokers, by their addresses, each made when it is needed first."""
+
+    def __init__(
+        self, client_id: str, *, timeout_ms: int, security: Security = PLAINTEXT, asks_versions: bool = False
+    ) -> None:
+        self.make = partial(
+            Client, client_id=client_id, timeout_ms=timeout_ms, security=security, asks_versions=asks_versions
+        )
         self._clients: dict[tuple[str, int], Client] = {}
 
-    async def call(self, host: str, port: int, key: ApiKey, request: Any) -> Any:
+    def at(self, host: str, port: int) -> Client:
+        """The one client of this address, which is not connected before its first call."""
         client = self._clients.get((host, port))
         if client is None:
-            client = Client(host, port, self._client_id, timeout_ms=self._timeout_ms)
-            self._clients[host, port] = client
-        return await client.call(key, request)
+            client = self._clients[host, port] = self.make(host, port)
+        return client
+
+    async def call(self, host: str, port: int, key: ApiKey, request: Any) -> Any:
+        """Ask the broker at this address. Raises: as `Client.call`."""
+        return await self.at(host, port).call(key, request)
 
     def keep(self, addresses: set[tuple[str, int]]) -> None:
-        """Close the connections to others than these."""
+        """Close the clients of others than these."""
         for address in self._clients.keys() - addresses:
             self._clients.pop(address).close()
 
     def close(self) -> None:
+        """Close all clients."""
         self.keep(set())

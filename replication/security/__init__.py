@@ -1,5 +1,5 @@
-"""Security: the rights that requests need, and the authorizer that grants them.
+"""Security: the rights that requests need, the authorizer that grants them, and how a client proves its name.
 
 `access`: Kafka's operations and resources, a `Need` of a request, and the `Authorizer` that every request passes in
-`network.pipeline`. Nothing here reads a disk, a socket or a clock.
+`network.pipeline`. `scram`: a password proved, and no more. Nothing here reads a disk, a socket or a clock.
 """

@@ -6,8 +6,7 @@ from typing import Any
 
 from logstore.errors import PylogError
 from replication.client.admin import broker_features, update_feature
-from replication.client.connection import UnsupportedVersionError
-from replication.client.kafka_client import KafkaClient
+from replication.client.kafka_client import KafkaClient, UnsupportedVersionError
 from replication.model.features import PYLOG_VERSION
 
 Row = dict[str, Any]

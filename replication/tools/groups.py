@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from logstore.errors import InvalidRequestError, PylogError, UnknownPartitionError
-from replication.client.connection import UnreachableError
+from replication.client.cluster import UnreachableError
 from replication.client.fetching import EARLIEST, LATEST
 from replication.client.group_admin import (
     SHARE,

@@ -22,7 +22,7 @@ from logstore.errors import UnknownTopicError, UnreadableBatchError, did_you_mea
 from logstore.progress import Progress, no_progress
 from logstore.store.reading import read_round
 from replication.client.addresses import addresses_of
-from replication.client.connection import UnreachableError
+from replication.client.cluster import UnreachableError
 from replication.client.fetching import EARLIEST, FETCH_BYTES, LATEST
 from replication.client.kafka_client import Isolation, KafkaClient, KafkaError
 from replication.model.cluster import TopicPartition

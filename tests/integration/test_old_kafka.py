@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from replication.client.connection import UnsupportedVersionError
 from replication.client.kafka_client import KafkaClient
+from replication.errors import UnsupportedVersionError
 from tests.support.kafka4 import free_ports
 from tests.support.kafka_tools import QUIET, kafka_home
 from tests.support.repeats import only_long

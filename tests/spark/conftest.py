@@ -200,7 +200,7 @@ class TopicsOfCluster:
 
         async def ask(cluster: Cluster) -> bool:
             brokers = (await cluster.describe()).brokers
-            answers = [(await cluster.call(b, ApiKey.METADATA, metadata_request(None))).body for b in brokers]
+            answers = [await cluster.call(b, ApiKey.METADATA, metadata_request(None)) for b in brokers]
             return any(topic in metadata_of(answer).topics for answer in answers)
 
         return self.client.run(ask)

@@ -1,5 +1,6 @@
 """TLS and SASL: our client, and clients of others, through a listener with both before a broker."""
 
+import asyncio
 import json
 import time
 import warnings
@@ -12,10 +13,13 @@ from confluent_kafka import Consumer, Producer
 import logstore
 from logstore.cli import cli as pylog
 from logstore.errors import InvalidConfigError
-from replication.client import connection
-from replication.client.authentication import AuthenticationError
-from replication.client.connection import UnreachableError
+from replication.client.cluster import UnreachableError, metadata_request
 from replication.client.kafka_client import KafkaClient
+from replication.client.security import security_of
+from replication.network import client as network_client
+from replication.network.authentication import AuthenticationError
+from replication.network.client import Client
+from replication.protocol.apis import ApiKey
 from tests.support.commands import run_pylog
 from tests.support.secured import MECHANISMS, PASSWORD, USER, secured_broker, settings_of
 
@@ -65,6 +69,22 @@ def test_a_client_writes_and_reads_over_tls_by_each_mechanism(listener, certific
     with opened(listener, settings_of(certificates, mechanism)) as client:
         assert written_and_read(client, f"ours-{mechanism}")
     assert set(listener.seen) == {f"{mechanism} {USER}"}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_one_who_knows_the_brokers_versions_logs_in_with_the_same_settings(listener, certificates, mechanism):
+    """So a broker will log in to another one: its calls ask for no versions."""
+
+    async def ask():
+        host, _, port = listener.address.rpartition(":")
+        security = security_of(settings_of(certificates, mechanism))
+        client = Client(host, int(port), "other-broker", timeout_ms=TIMEOUT_MS, security=security)
+        answer = await client.call(ApiKey.METADATA, metadata_request([]))
+        client.close()
+        return answer
+
+    assert len(asyncio.run(ask()).brokers) == 1
+    assert listener.seen == [f"{mechanism} {USER}"]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -221,7 +241,7 @@ def test_a_file_that_is_not_there_is_told_at_once(listener, certificates):
 
 def test_a_client_proves_itself_again_before_that_ends(listener, certificates, monkeypatch):
     """The listener ends a connection at its first request after its time."""
-    monkeypatch.setattr(connection, "RENEWED_AFTER", (0.2, 0.3))  # a busy machine may be late
+    monkeypatch.setattr(network_client, "RENEWED_AFTER", (0.2, 0.3))  # a busy machine may be late
     sent, begin = [], time.monotonic()
     with listener.treating(lifetime_ms=1500), opened(listener, settings_of(certificates)) as client:
         client.create_topic("again")

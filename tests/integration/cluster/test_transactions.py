@@ -11,7 +11,7 @@ from replication.coordinators.binary import partition_of
 from replication.coordinators.transactions.machine.state import Phase
 from replication.errors import ErrorCode
 from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
-from replication.network.client import connect
+from replication.network.channel import connect
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
     FetchPartition,

@@ -11,7 +11,7 @@ from logstore.records.batch import batches, seal
 from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode
 from replication.model.cluster import topic_uuid
-from replication.network.client import connect
+from replication.network.channel import connect
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import EXAMINER, FetchPartition, FetchRequest, FetchTopic
 from replication.tools.replica_verification import ReplicaVerification

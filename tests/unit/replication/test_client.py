@@ -6,10 +6,12 @@ import functools
 import pytest
 
 from replication.errors import ProtocolError
-from replication.network.client import Client, Clients, connect
+from replication.network.channel import connect
+from replication.network.client import Client, Clients
 from replication.network.pipeline import Endpoint, no_needs
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
+from tests.support.peer import until
 
 EPOCH_REQUEST = {"replica_id": 1, "topics": ()}
 
@@ -54,6 +56,65 @@ async def test_calls_are_answered_in_order_and_after_a_restart_too():
 
 
 @on_loop
+async def test_no_call_overtakes_those_that_wait_for_the_connection():
+    came = []
+
+    def note(context, body):
+        came.append(body.replica_id)
+        return answer(context, body)
+
+    server, port = await serve(note)
+    client = Client("127.0.0.1", port, "me", timeout_ms=5000)
+    calls = []
+    while len(came) < 3:  # one in each turn of the loop, before, while and after it opens
+        request = {**EPOCH_REQUEST, "replica_id": len(calls)}
+        calls.append(asyncio.create_task(client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*calls)
+    assert came == list(range(len(calls)))
+    client.close()
+    await server.close()
+
+
+@on_loop
+async def test_a_client_that_is_closed_opens_nothing_more_and_leaves_nothing_open():
+    server, port = await serve(answer)
+    client = Client("127.0.0.1", port, "me", timeout_ms=5000)
+    asked = asyncio.create_task(client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST))
+    await asyncio.sleep(0)  # it is being opened
+    client.close()
+    for call in (asked, client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)):
+        with pytest.raises(ConnectionAbortedError, match=f"the connection to 127.0.0.1:{port} was closed"):
+            await call
+    await until(lambda: not server.connections)
+    await server.close()
+
+
+@on_loop
+async def test_a_client_that_is_reset_ends_its_calls_and_opens_another_connection():
+    came = []
+
+    async def slow(context, body):
+        came.append(context.connection_id)
+        if len(came) == 1:
+            await asyncio.Event().wait()  # for ever
+        return answer(context, body)
+
+    server, port = await serve(slow)
+    client = Client("127.0.0.1", port, "me", timeout_ms=5000)
+    asked = asyncio.create_task(client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST))
+    await until(lambda: came and client.silent_s > 0)
+    client.reset()
+    with pytest.raises(ConnectionAbortedError):
+        await asked
+    assert (await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)).topics
+    assert client.silent_s == 0
+    assert came[0] != came[1]
+    client.close()
+    await server.close(grace_s=0.1)
+
+
+@on_loop
 async def test_a_connection_that_is_drained_closes_behind_its_last_answer():
     may_answer = asyncio.Event()
 
@@ -87,7 +148,7 @@ async def test_a_call_whose_time_is_over_ends_the_connection_and_the_next_one_ha
     server, port = await serve(slow)
     clients = Clients("me", timeout_ms=5000)
     client = Client("127.0.0.1", port, "me", timeout_ms=100)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=f"127.0.0.1:{port} did not answer OFFSET_FOR_LEADER_EPOCH within 0.1 s"):
         await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)
     assert (await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST, timeout_ms=5000)).topics
     assert waits[0] != waits[1]

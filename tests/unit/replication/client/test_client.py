@@ -14,12 +14,13 @@ from logstore.records.arrow import decode
 from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, Record, build
 from logstore.records.marker import end_marker
 from replication.client.addresses import addresses_of
-from replication.client.connection import SILENT_S, UnreachableError
+from replication.client.cluster import UnreachableError
 from replication.client.fetching import LATEST, committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import PartitionLeader, TopicMetadata, newer
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
+from replication.network.authentication import SILENT_S
 from replication.protocol.messages import Aborted
 
 

@@ -10,8 +10,7 @@ from confluent_kafka import Producer as Other
 
 from logstore.errors import InvalidConfigError, InvalidRequestError
 from replication.client import groups
-from replication.client.cluster import Cluster
-from replication.client.connection import UnreachableError
+from replication.client.cluster import Cluster, UnreachableError
 from replication.client.consumer import AsyncConsumer, ConsumerSettings
 from replication.client.kafka_client import KafkaClient
 from replication.errors import KafkaError

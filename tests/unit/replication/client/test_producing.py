@@ -80,7 +80,7 @@ class Leaders:
 
     def answer(self, code, offset):
         found = SimpleNamespace(partition=0, error_code=code, base_offset=offset, error_message="")
-        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])])
 
     async def turns(self, count_max):
         for _ in range(self.chance.randrange(count_max)):
@@ -155,7 +155,7 @@ def test_a_batch_that_a_forgetful_leader_may_have_had_fails_and_another_goes_on(
         if (code := codes.pop(0)) == 13:
             raise ConnectionResetError("nobody knows")
         found = SimpleNamespace(partition=0, error_code=code, base_offset=len(stamps), error_message="")
-        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])])
 
     async def leader(tp):
         return PartitionLeader(1)
@@ -201,7 +201,7 @@ def test_each_batch_that_leaves_for_a_broker_begins_at_offset_0(how):
         sent.append(header_at(row.records))
         code = codes.pop() if codes else 0
         found = SimpleNamespace(partition=0, error_code=code, base_offset=0, error_message="")
-        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])])
 
     async def leader(tp):
         return PartitionLeader(1)

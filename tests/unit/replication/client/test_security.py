@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from logstore.errors import InvalidConfigError
-from replication.client.scram import Exchange, ScramError
 from replication.client.security import PLAINTEXT, SETTINGS, Security, security_of
+from replication.security.scram import Exchange, ScramError
 
 PAGE = (Path(__file__).parents[4] / "docs" / "client.md").read_text()
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}

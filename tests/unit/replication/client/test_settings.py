@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from replication.client import settings
-from replication.client.connection import Answer
 from replication.client.settings import topic_overrides, topic_settings
 from replication.errors import ErrorCode
 
@@ -20,7 +19,7 @@ ROWS = [
 def answer(code):
     configs = ROWS if code is ErrorCode.NONE else []
     result = SimpleNamespace(resource_name="t", error_code=code, configs=configs)
-    return Answer(4, SimpleNamespace(results=[result]))
+    return SimpleNamespace(results=[result])
 
 
 class Brokers:

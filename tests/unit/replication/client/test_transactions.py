@@ -14,12 +14,11 @@ from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client import transactions
 from replication.client.cluster import Cluster
-from replication.client.connection import UnsupportedVersionError
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import PartitionLeader
 from replication.client.producing import Sender
 from replication.client.transactions import Pair, Transaction, add_partitions, end_transactions
-from replication.errors import ErrorCode, KafkaError
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from tests.support.peer import run, serving
@@ -187,7 +186,7 @@ def sending(*codes, batches_sent=3, count=1, timeout_ms=20_000):
         if code == TIMED_OUT:
             await asyncio.sleep(60)
         found = SimpleNamespace(partition=0, error_code=code, base_offset=len(left), error_message="")
-        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])])
 
     async def leader(tp):
         return PartitionLeader(1)

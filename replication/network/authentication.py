@@ -1,4 +1,4 @@
-"""TLS and SASL of a connection, before its first request, as `Security` says.
+"""TLS and SASL of a channel, before its first request, as `Security` says; and why a broker refused a channel.
 
 Laws: an error that no repetition mends is an AuthenticationError of one line, without a password. Certificates are
 always checked, host names unless the settings say otherwise. The server's SCRAM signature is checked.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
-from replication.client.scram import Exchange, ScramError
-from replication.client.security import Security
-from replication.errors import ProtocolError
-from replication.network.client import connect
+from replication.errors import ProtocolError, UnsupportedVersionError
+from replication.network.channel import Channel, connect
+from replication.network.security import Security
 from replication.protocol.apis import ApiKey, Versions
+from replication.security.scram import Exchange, ScramError
 
 PROBE_S = 2.0  # a look at what a port speaks
+SILENT_S = 1.0  # a broker that has not told its versions by then is asked whether it is too old to know them
 _NONCE_BITS = 192
 _NONE, _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 0, 33, 34
 _NAMES, _EXPIRED = (62, 64), 10  # OpenSSL's codes: another name, another address; its time is over
@@ -101,10 +103,10 @@ async def _converse(security: Security, where: str, say: Callable[[bytes], Await
 
 
 async def refusal(host: str, port: int, security: Security, error: Exception) -> Exception | None:
-    """Explain why a connection failed before its first answer; None: `error` says enough.
+    """Explain why a channel failed before its first answer; None: `error` says enough.
 
-    The result is an AuthenticationError, or an error that is worth another attempt. If the other side has closed the
-    connection, a second connection shows whether the port speaks TLS.
+    The result is an error that ends a call, or one that is worth another attempt. If the other side has closed the
+    channel, a second one shows whether the port speaks TLS, or is too old to tell its versions.
     """
     where, cause = f"{host}:{port}", error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -121,7 +123,7 @@ async def refusal(host: str, port: int, security: Security, error: Exception) ->
     if not security.has_tls:
         if await _speaks_tls(host, port):
             return AuthenticationError(f"{where} speaks TLS: set security.protocol={sasl}SSL")
-        return None
+        return await too_old(host, port, security) if isinstance(error, ConnectionResetError) else None
     if await _first_answer(host, port, None, ApiKey.API_VERSIONS, 0, {}) is not None:
         return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
     return ConnectionResetError(f"it closed the connection as TLS began{_certificate_hint(security)}")
@@ -160,28 +162,52 @@ def _certificate_hint(security: Security) -> str:
     return "" if security.certificate_file else "; for a client's certificate: ssl.certificate.location"
 
 
+async def too_old(host: str, port: int, security: Security) -> UnsupportedVersionError | None:
+    """Return the error if a broker that did not tell its versions answers the oldest of requests, and not that again.
+
+    The second question tells an old broker from one that was busy, or whose former connection was cut.
+    """
+    error = None
+    try:
+        async with _probe(host, port, tls_context(security)) as channel:
+            async with asyncio.timeout(PROBE_S):
+                await channel.send(ApiKey.METADATA, 0, "pylog", {"topics": []})
+            error = UnsupportedVersionError(
+                f"{host}:{port} is a Kafka before 0.10, which does not tell its versions: brokers of Kafka 1.0 or "
+                "later are needed"
+            )
+            async with asyncio.timeout(SILENT_S):
+                await channel.send(ApiKey.API_VERSIONS, 0, "pylog", {})
+    except (OSError, ProtocolError):
+        return error
+    return None
+
+
 async def _speaks_tls(host: str, port: int) -> bool:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # nothing is said over it
     try:
-        (await connect(host, port, timeout_s=PROBE_S, tls=tls)).end(ConnectionAbortedError("it was looked at"))
+        async with _probe(host, port, tls):
+            return True
     except OSError:
         return False
-    return True
 
 
 async def _first_answer(
     host: str, port: int, tls: ssl.SSLContext | None, key: ApiKey, version: int, request: Any
 ) -> Any | None:
-    """Send one request over a connection of its own, and return the answer; None without an answer."""
+    """Send one request over a channel of its own, and return the answer; None without an answer."""
     try:
-        connection = await connect(host, port, timeout_s=PROBE_S, tls=tls)
-    except OSError:
-        return None
-    try:
-        async with asyncio.timeout(PROBE_S):
-            return await connection.send(key, version, "pylog", request)
+        async with _probe(host, port, tls) as channel, asyncio.timeout(PROBE_S):
+            return await channel.send(key, version, "pylog", request)
     except (OSError, ProtocolError):
         return None
+
+
+@asynccontextmanager
+async def _probe(host: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[Channel]:
+    channel = await connect(host, port, timeout_s=PROBE_S, tls=tls)
+    try:
+        yield channel
     finally:
-        connection.end(ConnectionAbortedError("it was looked at"))
+        channel.end(ConnectionAbortedError("it was looked at"))
