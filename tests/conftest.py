@@ -37,8 +37,8 @@ FIRST = [
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
-# What brokers of tests have of their own: they forgive nothing that a Kafka would not, and make few internal
-# partitions, for Kafka's 50 are half a second's work for each cluster.
+# Settings of the brokers of tests: they forgive nothing that a Kafka would not, and make few internal partitions, for
+# Kafka's 50 are half a second's work for each cluster.
 BROKERS = {
     "produce.base.offset.strict": "true",
     "offsets.topic.num.partitions": "5",
@@ -92,7 +92,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest goes first: none of it runs on alone at the end."""
+    """The longest tests go first: none of them runs alone at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def turn(item: pytest.Item) -> tuple[int, bool]:

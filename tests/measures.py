@@ -126,22 +126,30 @@ def documented(path: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef |
 
 
 def paragraphs(path: Path) -> Iterator[str]:
-    """The paragraphs of a module's docstrings, or of a page: list items and cells of tables, too, but no code."""
+    """The paragraphs of a module's docstrings and comments, or of a page: list items and cells, too, but no code."""
     text = path.read_text()
     if path.suffix == ".py":
         for node in documented(path):
             yield from re.split(r"\n\s*\n", ast.get_docstring(node))
+        yield from comments(text)
         return
     for part in re.split(r"^```.*?^ *```$|<!--.*?-->", text, flags=re.MULTILINE | re.DOTALL):
         for block in re.split(r"\n\s*\n|^#.*$|^\s*(?:[-*]|\d+\.) ", part, flags=re.MULTILINE):
             yield from re.split(r"(?<!\\)\|", block) if block.startswith("|") else [block]
 
 
+def comments(text: str) -> Iterator[str]:
+    """The comments of a module; those on lines of their own, one below the other, are one."""
+    for block in re.findall(r"(?:^ *#.*\n)+|(?<=\S  )# .*$", text, flags=re.MULTILINE):
+        yield re.sub(r"^ *#:? ?", "", block, flags=re.MULTILINE)
+
+
 def unclear_sentences(paths: Iterable[Path]) -> list[str]:
-    """The sentences of docstrings and pages that begin with a word behind which the subject is still to come."""
+    """The sentences of modules and pages that begin with a word behind which the subject is still to come."""
     return [
         f"{os.path.relpath(path, ROOT)}: {sentence}"
         for path in paths
+        if re.search(rf"\b({'|'.join(UNCLEAR_BEGINNINGS)})\b", path.read_text())  # most files need no look
         for paragraph in paragraphs(path)
         for sentence in re.split(r"(?<=[.:!?])[*_)]* (?=\W*[A-Z])", " ".join(paragraph.split()))
         if re.match(r"\W*([^\W_]*)", sentence)[1] in UNCLEAR_BEGINNINGS
@@ -350,7 +358,7 @@ def main() -> None:
             ", ".join(str(appends(found, name)) for name in ("Leader", "Log", "LogWriter")),
         ),
         (
-            f"sentences of docstrings that begin with {', '.join(UNCLEAR_BEGINNINGS)}",
+            f"sentences of docstrings and comments that begin with {', '.join(UNCLEAR_BEGINNINGS)}",
             f"{len(unclear_sentences(written.values()))}",
         ),
         ("the same in tests", f"{len(unclear_sentences(sorted((ROOT / 'tests').rglob('*.py'))))}"),

@@ -7,9 +7,9 @@ loads the changed module from memory, so that nothing on disk is touched and lib
 Survivors are gaps in the tests, or change nothing that anybody could notice; those of the second kind are in
 `tests/mutants_explained.json`, with the reason.
 
-What `python -m tests.mutants --sample 25 MODULE` found on the 22nd of November: how many survived then, and what
-became of those: a test kills it now (each was seen to die; or the code that nothing depended on is gone), or it is
-explained. None is open. Samples change with the code, so another run finds others.
+The results of `python -m tests.mutants --sample 25 MODULE` on the 22nd of November: how many survived then, and why
+none does now: a test kills it (each was seen to die; or the code that nothing depended on is gone), or it is explained.
+None is open. Samples change with the code, so another run finds others.
 
 =========================  ========  ======  =========
 module                     survived  killed  explained
@@ -61,7 +61,7 @@ CONTROLLER = ("tests/unit/replication/controller/test_machine.py", SCRIPTS)
 GROUPS = ("tests/unit/replication/coordinators", SCRIPTS)
 LOG = ("tests/unit/logstore/log/test_log.py", "tests/model/test_log_model.py")
 RECOVERY = ("tests/unit/logstore/log/test_faults.py", "tests/unit/logstore/log/test_recovery_cost.py", *LOG)
-# What is changed, and the tests that should notice.
+# The changed module, and the tests that should notice.
 TARGETS: dict[str, tuple[str, ...]] = {
     "replication/replica/machine/isr.py": ("tests/unit/replication/replica/test_isr.py",),
     "replication/replica/machine/follower.py": ("tests/unit/replication/replica/test_follower.py",),
@@ -146,7 +146,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said of a mutant: `killed`, `timeout` (which is as good), `survived` or `explained`.
+    """The verdict of the tests on a mutant: `killed`, `timeout` (which is as good), `survived` or `explained`.
 
     Time is CPU time first, so that a busy machine makes nobody slow; a mutant that waits for ever is given up later.
     """
@@ -290,7 +290,7 @@ def _begin(module: str, tree: ast.Module | None, tests: tuple[str, ...], allowed
 
 
 def _verdict(child: int, deadline_s: float) -> str | None:
-    """What came of it; None while it is not over."""
+    """The outcome; None while it is not over."""
     pid, status = os.waitpid(child, os.WNOHANG)
     if pid:
         code = os.waitstatus_to_exitcode(status)
@@ -360,7 +360,7 @@ def report(outcomes: list[Outcome]) -> str:
 
 
 def score(outcomes: list[Outcome], module: str | None = None) -> float:
-    """Of the changes that could be noticed, the part that was."""
+    """The share of the changes that could be noticed, and were."""
     verdicts = [o.verdict for o in outcomes if module in (None, o.mutant.module) and o.verdict != "explained"]
     return 1 - verdicts.count("survived") / len(verdicts) if verdicts else 1.0
 

@@ -66,7 +66,7 @@ def tasks(
     if limits.max_records:
         pieces = [piece for r in pieces for piece in _cut_every(r, limits.max_records, floor_batch)]
     if limits.min_partitions and len(pieces) < limits.min_partitions:
-        # As many pieces as are wanted, if there are as many offsets; each range is cut in proportion to its length.
+        # The wanted number of pieces, if there are as many offsets; each range is cut in proportion to its length.
         spare = proportional({r: r.count - 1 for r in pieces}, limits.min_partitions - len(pieces))
         return [(piece,) for r in pieces for piece in _cut_evenly(r, 1 + spare[r], floor_batch)]
     packed = _pack(pieces, min(limits.max_records or TASK_RECORDS, TASK_RECORDS), size_bytes)

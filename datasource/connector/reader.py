@@ -183,7 +183,7 @@ class BatchReader(_Tasks, DataSourceReader):
         wanted = between(start, StreamOffset(offsets=end, ids=_ids(now), epochs=epochs_of(now)))
         if isinstance(options.starting, Offsets) and isinstance(options.ending, Offsets):
             _check_order(wanted)
-        # What a group has committed may lie behind the end, where an explicit offset is refused.
+        # A committed offset of a group may lie behind the end, where an explicit offset is refused.
         asked = [r for r in wanted if r.count or isinstance(options.starting, OfGroup)]
         ranges = checked(asked, now, fail=options.fail_on_data_loss)
         return self._plan(target, [self._narrowed(target, r) for r in ranges])

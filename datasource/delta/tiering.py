@@ -36,7 +36,7 @@ Found = TypeVar("Found")
 
 TIERED, NOTHING, WOULD, SKIPPED, FAILED = "tiered", "nothing to do", "would be tiered", "skipped", "failed"
 
-# What one task reads before its rows are committed: a killed run repeats at most this much per partition.
+# Bytes that one task reads before its rows are committed: a killed run repeats at most this much per partition.
 PIECE_BYTES = 1024 * 1024 * 1024
 # A killed run left a file that is this old and in no version of the table: no run takes so long.
 ORPHAN_AGE_HOURS = 24

@@ -41,7 +41,7 @@ from logstore.cli.terminal import (
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 
-# What a table leaves out of a report: it is printed below, or only of use to programs. JSON has all.
+# Columns that a table leaves out of a report: they are printed below, or only of use to programs. JSON has all.
 _NOT_IN_TABLES = frozenset({"note", "damage", "rounds"})
 _WRONG = ("failed", "damaged")
 CANCEL_S = 10.0  # how long after Ctrl-C jobs may take to end, before their session ends

@@ -22,7 +22,7 @@ from logstore.cli.topics import topic_argument
 from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
 from logstore.tools import console
 
-# What a pipe may hold at once: one append per read keeps a slow writer's lines from waiting for more.
+# The capacity of a pipe: one append per read keeps a slow writer's lines from waiting for more.
 CHUNK_BYTES = 1024 * 1024
 
 property_option = click.option(

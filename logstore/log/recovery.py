@@ -195,7 +195,7 @@ class Recovery:
         names = self._sweep()
         self._asides = [int(found[1]) for name in names if (found := DAMAGED_LOG_FILE.fullmatch(name))]
         view = self._files.refresh()
-        # What lay below the log's end was flushed before the mark of its start was set.
+        # Bytes below the log's end were flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
         self._bases = self._without_deleted(list(view.bases), view.start_mark)
         end = self._recover_segments()
@@ -315,7 +315,8 @@ class Recovery:
                     is_damaged = True
                     continue
                 self._refuse_foreign(segment, position, number)
-                # Crashes do this again and again: the first rest is kept. What is below it is of a recovery cut short.
+                # Crashes do this again and again: the first rest is kept. Data below it belongs to a recovery that was
+                # cut short.
                 keep = all(base > self._bases[-1] for base in self._asides)
                 self._take_out_from(number + 1, error.reason, keep=keep)
                 self._cut(segment, position, end, size_bytes, error.reason)

@@ -35,7 +35,7 @@ JOINED_BYTES_MAX = 1024 * 1024
 
 NO_ROOM = SegmentRoom(0, 0, 0, 0)  # of a log without a segment
 
-# What a log is asked to append; an error, with which it was refused before, keeps its place.
+# The argument of an append; an error, with which it was refused before, keeps its place.
 Append: TypeAlias = Prepared | Marker | PylogError
 
 
@@ -391,7 +391,7 @@ class LogWriter:
             segment = files.segment(bases[-1])
             segment.truncate(place.position, place.offset)
             files.publish(bases, segment.tail(place.position))
-        # What was cut must not come back: other records will be at its offsets, of other epochs.
+        # Truncated batches must not come back: other records will be at their offsets, of other epochs.
         fsync_or_mark(self._env, files.segment(files.view.bases[-1]).path, root)
         fsync_or_mark(self._env, files.path, root)
         self._producers.forget()

@@ -95,7 +95,7 @@ class Rows:
     def check_times(self, allowed: range) -> None:
         """Raise unless every timestamp is allowed. Raises: InvalidRecordError: with the row."""
         times = self._timestamps
-        # As Python numbers: the bounds may be beyond int64.
+        # Python numbers, because the bounds may be beyond int64.
         if not self.count or (int(times.min()) >= allowed.start and int(times.max()) < allowed.stop):
             return
         late = times.astype(object) >= allowed.stop

@@ -51,10 +51,10 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 LOCK_WAIT_MS = 60_000
 LOCK_POLL_MS = 20
 
-# Who holds the lock for long, as `.lock` says it.
+# Processes that hold the lock for long, by the words of `.lock`.
 _LONG_HOLDERS = ("broker", "recovery")
 
-# What else an empty directory may hold when it becomes a store.
+# Other files that an empty directory may hold when it becomes a store.
 _HARMLESS = frozenset({LOCK, BROKER, FSYNC_FAILED, "lost+found", ".DS_Store"})
 
 

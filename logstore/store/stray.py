@@ -50,13 +50,13 @@ def unowned(root: Path, env: Env = SYSTEM, *, young_too: bool = False) -> Unowne
     ids = {path: topic_id_of(path, env) for path in left}
     points = LogDir(root, read_only=True, env=env).recovery_points.read()
     held = [path for path in left if _holds_records(path, ids[path], points, env)]
-    # A topic may have come, or gone, between the looks at the directories and at the catalog. What has records now and
-    # no topic after that has lost it, unless it went with its topic.
+    # A topic may have come, or gone, between the looks at the directories and at the catalog. A directory that has
+    # records now, and no topic afterwards, has lost it, unless it went with its topic.
     still = _without_topic(root, [path.name for path in held], env)
     lost = [path for path in still if topic_id_of(path, env) == ids[path] and _exists(path, env)]
     rest = [path for path in left if path not in held and (young_too or _is_old(path, env))]
     empty = {path for path in rest if _is_empty(path, env)}
-    # Of a topic that has records elsewhere, the empty ones are missed when its description is there again.
+    # The empty directories of a topic that has records elsewhere are missed when its description is there again.
     topics = {_topic_of(path) for path in held}
     return Unowned(
         lost=tuple(lost),

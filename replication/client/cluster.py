@@ -40,7 +40,7 @@ REQUEST_TIMEOUT_MS = 30_000  # of one attempt
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
 UNKNOWN_TOPIC_S = 5.0
 NEW_TOPIC_S = 1.0  # the same, of a topic that was never seen: a slip is told soon
-# Of one broker that is asked for metadata: one that hangs must not use up the time of the call.
+# Time for one broker that is asked for metadata: one that hangs must not use up the time of the call.
 METADATA_TIMEOUT_MS = 5_000
 
 Partitions = Mapping[TopicPartition, Any]

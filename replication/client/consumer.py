@@ -117,7 +117,7 @@ class AsyncConsumer:
         self._topics = tuple(sorted(set(topics)))
         self._settings = settings
         self._on_assign, self._on_revoke = on_assign or apart(None), on_revoke or apart(None)
-        # Of its own: a join that waits must not hold up another member's.
+        # A connection of its own: a join that waits must not hold up another member's.
         self._cluster = Cluster(
             bootstrap,
             metadata_max_age_ms=settings.metadata_max_age_ms,

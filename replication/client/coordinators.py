@@ -21,7 +21,7 @@ from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# What a coordinator says when the same request may do later, there or elsewhere.
+# Codes of a coordinator after which the same request may succeed later, there or elsewhere.
 _ASK_AGAIN = _MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.REQUEST_TIMED_OUT,

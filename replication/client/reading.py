@@ -387,7 +387,7 @@ def _named(rows: pa.RecordBatch, tp: TopicPartition) -> pa.RecordBatch:
     """With the columns `topic` and `partition` in front."""
     import pyarrow as pa
 
-    # Of buffers: `pa.array` and `pa.repeat` would load pandas first, for a fifth of a second.
+    # Made of buffers: `pa.array` and `pa.repeat` would load pandas first, for a fifth of a second.
     def repeated(number: int) -> pa.Array:
         numbers = pa.py_buffer(number.to_bytes(4, sys.byteorder) * rows.num_rows)
         return pa.Array.from_buffers(pa.int32(), rows.num_rows, [None, numbers])

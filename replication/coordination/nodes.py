@@ -88,7 +88,7 @@ PERSISTENT_PATHS = (
     REGISTRATIONS,
 )
 
-# What the release before feature levels finds and shows from level 1 on.
+# The value that the release before feature levels finds and shows from level 1 on.
 _TOO_OLD = "needs a later release, do not touch"
 
 # The keys of each kind of node that this release writes, or leaves out: it keeps all others.

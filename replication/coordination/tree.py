@@ -28,7 +28,7 @@ from logstore.errors import InvalidRequestError, PylogError
 
 ANY_VERSION = -1
 NO_VERSION = -1
-# Of a node, or of all steps of one multi. ZooKeeper takes packets of up to 0xfffff bytes by default.
+# Bytes of a node, or of all steps of one multi. ZooKeeper takes packets of up to 0xfffff bytes by default.
 DATA_BYTES_MAX = 1_000_000
 STEP_BYTES = 64  # of a step in a packet, beside its path and data
 SESSION_TIMEOUT_MS = 6000  # zookeeper.session.timeout.ms

@@ -28,7 +28,7 @@ from replication.security.access import Authorizer, Context
 
 logger = logging.getLogger(__name__)
 
-# What one read call takes, for all connections: they read in turn, and leave nothing in it.
+# The buffer of one read call, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
 SENT_AT_ONCE = 16  # answers of one connection; what is larger than `LARGE_BYTES` waits for no others
 

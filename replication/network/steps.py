@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
-# What is done for one item takes 5 to 50 us: a step, some milliseconds.
+# The work for one item takes 5 to 50 us: a step, some milliseconds.
 STEP_ITEMS = 250
-# Of what is made and encoded item by item: each costs more.
+# Items of a step that are made and encoded one by one: each costs more.
 ROWS = 100
 # Where items wait for something: so many are begun in one step, and so many may wait at a time.
 BEGUN = 10

@@ -18,9 +18,9 @@ from replication.security.access import NOTHING, Authorizer, Context, Need, Oper
 Asked = TypeVar("Asked")
 # (Work, body) -> response, now or later
 Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]
-# What may wait for others without an end: it never counts as queued.
+# Requests that may wait for others without an end: they never count as queued.
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
-# What may wait for slow readers; above that, answers hold little more than a batch.
+# Bytes of answers that may wait for slow readers; above that, answers hold little more than a batch.
 UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 
 

@@ -119,7 +119,7 @@ class ApiKey(enum.IntEnum):
     SHARE_GROUP_DESCRIBE = 77, 1, 1, _NAMES
 
 
-# Of other Kafkas, by our client.
+# Requests that our client sends to other Kafkas.
 _ASKED = frozenset(
     {
         ApiKey.SASL_HANDSHAKE,
@@ -219,7 +219,7 @@ def decode_request_body(key: ApiKey, version: int, frame: memoryview, at: int, i
     return kio_reader.read(request_class(key, version), frame, at, items_max)[0]
 
 
-# What a client sends again and again with the same bytes: decoded once.
+# Bodies that a client sends again and again with the same bytes: decoded once.
 _REPEATED = frozenset({ApiKey.METADATA, ApiKey.HEARTBEAT, ApiKey.API_VERSIONS})
 REPEATED_BYTES_MAX, REPEATED_MAX = 300, 5000
 

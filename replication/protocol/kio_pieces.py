@@ -21,7 +21,7 @@ from replication.protocol.wire import COMPACT, LEGACY, Form, put_uvarint
 
 Item = TypeVar("Item")
 
-# Of an answer. (The answer to a Fetch is not written here, and bounded by fetch.max.bytes.)
+# Bytes of an answer. (The answer to a Fetch is not written here, and bounded by fetch.max.bytes.)
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 NO_TAGS = b"\x00"
 

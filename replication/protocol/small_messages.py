@@ -16,7 +16,7 @@ from replication.errors import ProtocolError
 from replication.protocol.wire import COMPACT, INT32, INT64, ITEMS_MAX, LEGACY, Buffer, Form, check_items, cut
 
 HEARTBEAT_FLEXIBLE, COMMIT_FLEXIBLE, METADATA_FLEXIBLE = 4, 8, 9  # the first versions that are
-# What a time may be, as in every other message: the milliseconds that a timedelta takes.
+# The range of a time, as in every other message: the milliseconds that a timedelta takes.
 TIME_MS_MIN, TIME_MS_MAX = -86_399_999_913_600_000, 86_399_999_999_999_999
 _NO_TAGS = b"\x00"
 

@@ -23,8 +23,8 @@ Tags: TypeAlias = Mapping[int, Buffer]
 MALFORMED = (struct.error, IndexError, ValueError)
 
 NO_TAGS: Tags = MappingProxyType({})
-# Of all arrays of one message, since a value costs up to a hundred times its bytes. Limits of requests are lower, and
-# differ per API: `bounds`.
+# Items of all arrays of one message, since a value costs up to a hundred times its bytes. Limits of requests are lower,
+# and differ per API: `bounds`.
 ITEMS_MAX = 1_000_000
 TAGS_MAX = 100  # of one struct
 REPLACED_BYTES_MAX = 10_000  # a byte may become three, and answers name what was asked for

@@ -32,7 +32,7 @@ from replication.replica.storage.replica_log import Host
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # what failed (a full disk, say) is done again so much later
-# What the leader has not shown is asked for again so much later, and then less and less often.
+# Batches that the leader has not shown are asked for again so much later, and then less and less often.
 FIRST_ASK_S, ASK_S_MAX = 0.5, 60.0
 HAND_OVER_S = 5.0  # so long who leads waits for another to take over before it is filled
 CALM_S = 60.0  # a file that was found sound is not looked through again so soon
@@ -168,7 +168,7 @@ class Repairs:
         partition = self._partitions[tp]
 
         def act() -> None:
-            # What follows the damage is no torn end that the next start may cut.
+            # Data behind the damage is no torn end that the next start may cut.
             self._dir.flush([(tp, partition.replica.log)])
             self._dir.notes.put(tp, DamageNote(partition.topic_id, offset, reason))
 

@@ -17,7 +17,7 @@ TIME = "%Y-%m-%d %H:%M:%S,%f"
 _TIME_CHARS = 25  # with its brackets
 _LINE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] (\w+) ")
 _TOLD = re.compile(r"\[([^\],]+),(\d+)\]|for partition ([\w.-]+)-(\d+)")
-# What a controller sends to brokers: it is decided then.
+# A line of a request from the controller to brokers: it is decided then.
 _SENT = re.compile(r"Controller \d+ epoch (\d+) sending .*\(Leader:(-?\d+),ISR:([\d,]*),LeaderEpoch:(\d+),")
 
 

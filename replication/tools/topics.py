@@ -22,7 +22,7 @@ from replication.model.cluster import Assignment, TopicPartition
 
 Row = dict[str, Any]
 MIN_ISR = "min.insync.replicas"
-# What is asked of a partition, with the topic's min.insync.replicas.
+# Filters of partitions, with the topic's min.insync.replicas.
 FILTERS: Mapping[str, Callable[[PartitionReplicas, int], bool]] = {
     "under_replicated": lambda found, _: len(found.isr) < len(found.replicas),
     "under_min_isr": lambda found, least: len(found.isr) < least,

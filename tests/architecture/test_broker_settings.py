@@ -113,7 +113,7 @@ def test_an_address_is_written_as_it_is_read(text):
     assert "[" not in address.host
 
 
-# What stands in config/server.properties of Kafka 2.8, and what many add to it.
+# The keys of config/server.properties of Kafka 2.8, and some that many add to it.
 KAFKA = """
 broker.id=0
 num.network.threads=3

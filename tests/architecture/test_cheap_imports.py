@@ -1,4 +1,4 @@
-"""What a plain import pulls in, by module names, in a fresh interpreter."""
+"""A plain import loads only these modules, by their names, in a fresh interpreter."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import logstore.cli", HEAVY),
         ("import logstore.records.arrow, logstore.records.partitioner", SPARKLESS),
         ("import datasource.connector.options, datasource.connector.planning", {"numba", "matplotlib"}),
-        # What Spark's processes load anew for every micro-batch, to plan it and to commit it.
+        # Modules that Spark's processes load anew for every micro-batch, to plan it and to commit it.
         ("import datasource.connector.source, datasource.topics.transactions.batches", HEAVY - {"pyspark"}),
         ("import datasource.demo.cli", {"numba", "matplotlib"}),
     ],

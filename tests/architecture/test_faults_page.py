@@ -14,7 +14,7 @@ SECTIONS = dict(re.findall(r"^### .*?([STR]\d+): (.*?)(?=^##)", PAGE, re.DOTALL 
 
 @cache
 def names_in(file: str) -> set[str]:
-    """What pytest would collect there: functions, and classes, which Hypothesis makes."""
+    """The names that pytest collects there: functions, and classes, which Hypothesis makes."""
     names = set()
     for node in ast.parse((ROOT / file).read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

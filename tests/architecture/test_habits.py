@@ -23,19 +23,29 @@ def test_no_more_tests_sleep_for_a_fixed_time():
     assert found.total() <= FIXED_SLEEPS_MAX, found.most_common()
 
 
-def test_every_sentence_of_a_docstring_and_of_a_page_begins_with_its_subject_or_its_verb():
-    """None begins with What, Who, Whoever, As or Of, in the product and in its pages."""
-    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + [
-        *(ROOT / "docs").rglob("*.md")
-    ]
-    assert measures.unclear_sentences([*measures.sources().values(), *pages]) == []
+def test_every_sentence_begins_with_its_subject_or_its_verb():
+    """None begins with What, Who, Whoever, As or Of: in docstrings and comments, of tests too, and in pages."""
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if "sim" not in path.parts]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert measures.unclear_sentences([*measures.sources().values(), *tests, *pages]) == []
 
 
-def test_a_sentence_of_a_page_is_found_wherever_it_stands(tmp_path):
-    page = tmp_path / "page.md"
+def test_a_sentence_is_found_wherever_it_stands(tmp_path):
+    page, module = tmp_path / "page.md", tmp_path / "module.py"
     page.write_text(
         "# What a heading is\n\nFirst. *What* it is.\n\n- As an item\n- An item. (Of two.)\n\n"
         "| a | b |\n|---|---|\n| Who | 1 |\n\n```text\nWhat code is\n```\nThe last:\nWhoever reads.\n"
     )
-    found = [line.partition(": ")[2] for line in measures.unclear_sentences([page])]
-    assert found == ["*What* it is.", "As an item", "(Of two.)", "Who", "Whoever reads."]
+    code = '"""What."""\n\n% First, as a whole.\n% Of it.\nx = 1  % As a number\ny = "% What text is"\n'
+    module.write_text(code.replace("%", "#"))
+    found = [line.partition(": ")[2] for line in measures.unclear_sentences([page, module])]
+    assert found == [
+        "*What* it is.",
+        "As an item",
+        "(Of two.)",
+        "Who",
+        "Whoever reads.",
+        "What.",
+        "Of it.",
+        "As a number",
+    ]

@@ -1,4 +1,4 @@
-"""Who may import whom is written in pyproject.toml, what a room is for in its package: here both are tests."""
+"""pyproject.toml has the allowed imports, each package the purpose of its modules: here both are tests."""
 
 import ast
 import re

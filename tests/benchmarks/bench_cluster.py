@@ -47,7 +47,7 @@ SETTINGS = {"zookeeper.session.timeout.ms": SESSION_MS, "auto.leader.rebalance.e
 
 
 class Side(Protocol):
-    """What is measured: brokers, and how to reach them."""
+    """A measured cluster: brokers, and how to reach them."""
 
     name: str
     client: Mapping[str, object]
@@ -93,7 +93,7 @@ def sides(brokers: int, root: Path) -> Iterator[list[Side]]:
                 yield [ours, peer]
 
 
-# What brokers use, from /proc.
+# Memory and CPU of the brokers, from /proc.
 
 
 def cpu_s(pid: int) -> float:
@@ -297,7 +297,7 @@ def compared(what: str, unit: str, values: Mapping[str, list[float]], goal: str)
 
 
 def bench_transactions(count: int, root: Path) -> list[list[object]]:
-    """Of 100 records each, one after the other. Kafka 0.9 has none."""
+    """Transactions of 100 records each, one after the other. Kafka 0.9 has none."""
     commits_ms = list[float]()
     with Pylog(3, root / "transactions", SETTINGS) as side:
         side.create("t", PARTITIONS, 3)

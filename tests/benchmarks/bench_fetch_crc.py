@@ -1,4 +1,4 @@
-"""What it would cost to check the CRCs of every fetch: CPU of a broker per MB served, and of the check per MB.
+"""The cost of checking the CRCs of every fetch: CPU of a broker per MB served, and of the check per MB.
 
 `python tests/benchmarks/bench_fetch_crc.py [MB]`. The broker is a process of its own, which a consumer reads from the
 beginning to the end; all of it is in the page cache. Decision 41 rests on these numbers.

@@ -55,7 +55,7 @@ SMALL = (
 
 
 TURN_S, TURN_ROUNDS = 0.02, 3
-# What an audit sent: more than there may be.
+# The request of an audit: larger than any allowed one.
 REFUSED = (
     ("100,000 times the same name", "METADATA-same", 100_000),
     ("1,000,000 names", "METADATA-names", 1_000_000),
@@ -114,7 +114,7 @@ class Spinning(InProcess):
         self.loop.call_soon(self.spin, now_s)
 
     def most(self, ask: Callable[[], object]) -> list[object]:
-        """Of one request: most CPU of a turn, how many were above 20 ms."""
+        """The most CPU of a turn for one request, and how many turns were above 20 ms."""
         time.sleep(0.05)
         self.turns_s = []
         with suppress(AssertionError):  # a peer whom nobody knows is cut off

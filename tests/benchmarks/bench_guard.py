@@ -1,4 +1,5 @@
-"""What it costs that leaders look into records: of a broker's CPU time; and compressed ones beside a real Kafka 4.4.
+"""The cost of checking the records of clients' batches, of a broker's CPU time; and compressed ones beside a real Kafka
+4.4.
 
 `python tests/benchmarks/bench_guard.py [MB] [ROUNDS]`. The broker is a process of its own. The look is timed alone, on
 the same batches; decision 123 rests on these numbers. Without Maven and Java 17 there is no Kafka to compare with.

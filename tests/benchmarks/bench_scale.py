@@ -118,7 +118,7 @@ def topics(sizes: Sequence[int], root: Path) -> list[Curve]:
 
 
 def planning(sizes: Sequence[int], root: Path) -> list[Curve]:
-    """What Spark's process does before a read of all partitions that match a pattern, 100 partitions a topic.
+    """The work of Spark's process before a read of all partitions that match a pattern, 100 partitions a topic.
 
     First in a process that has just opened the store, then once more.
     """

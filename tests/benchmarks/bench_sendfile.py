@@ -1,4 +1,4 @@
-"""What a broker would save by sendfile: the CPU of handing a file to a consumer over loopback.
+"""The saving of a broker by sendfile: the CPU of handing a file to a consumer over loopback.
 
 python tests/benchmarks/bench_sendfile.py [--megabytes 512] [--rounds 5] [--path DIR]
 

@@ -289,7 +289,7 @@ def echoing() -> Iterator[tuple[int, int]]:
 
 
 def row(measured: Sequence[Side], kind: str, connections: int, options: argparse.Namespace) -> list[object]:
-    """What one kind of request costs with so many connections."""
+    """The cost of one kind of request with so many connections."""
     works: dict[str, Callable[[], Found]] = {}
     for side in measured:
         if side.name == "Kafka" and kind == "api-versions":

@@ -299,14 +299,14 @@ def against_directory(
 
 
 def bench_micro_copies(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
-    """As `bench_micro_batches`, from topic to topic, exactly once."""
+    """Like `bench_micro_batches`, from topic to topic, exactly once."""
     return bench_micro_batches(spark, root, rounds, is_copied=True)
 
 
 def bench_micro_batches(
     spark: SparkSession, root: Path, rounds: int, *, is_copied: bool = False
 ) -> Iterator[list[object]]:
-    """What a micro-batch of 1,000 rows takes from begin to end, from three brokers and from a directory."""
+    """The time of a micro-batch of 1,000 rows from begin to end, from three brokers and from a directory."""
     rows = values(MICRO_ROWS, 100)
     numbers = iter(range(1_000_000))
     directory = root / f"micro-{is_copied}"
@@ -344,7 +344,7 @@ def bench_micro_batches(
 
 
 def bench_micro_parquet(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
-    """What a micro-batch of 1,000 rows takes from topic to topic in a directory, and between directories of Parquet."""
+    """The time of a micro-batch of 1,000 rows from topic to topic in a directory, and between Parquet directories."""
     rows, parquet, numbers = values(MICRO_ROWS, 100), root / "micro-parquet", iter(range(1_000_000))
     parquet.mkdir()
     with logstore.open(root / "micro-topics") as store:

@@ -1,4 +1,4 @@
-"""What the Spark tables are measured against: the ceiling of Spark's own Python data source API.
+"""The peer of the Spark tables: the ceiling of Spark's own Python data source API.
 
 `CeilingSource` does nothing but hand over Arrow batches that it built before; `BytesSink` writes the same column bytes
 to one file per task and fsyncs. Neither has a log, an offset, a CRC: nothing can be faster through the same API.

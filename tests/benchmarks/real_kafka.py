@@ -116,7 +116,7 @@ class RealKafka:
                 env={**os.environ, **JAVA, "LOG_DIR": str(file.with_suffix(".logs"))},
             )
 
-    # What a measurement needs of it.
+    # Measurements.
 
     def pids(self) -> list[int]:
         """The brokers that are up."""

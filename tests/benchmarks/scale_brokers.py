@@ -95,7 +95,7 @@ def p99(delays_s: Sequence[float]) -> float:
 
 
 def resident_kib(pid: int) -> int:
-    """What is in memory now; `status` would tell it with the error of each core."""
+    """The memory in use now; `status` would show it with the error of each core."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Rss"))
 
@@ -106,7 +106,7 @@ def resident_kib(pid: int) -> int:
 async def held_kib(port: int, pid: int, request: bytes, count: int) -> float:
     """The memory of one of so many more connections that were answered once.
 
-    As many come before and stay: they get the memory that others have left.
+    The same number comes before and stays: those connections get the memory that others have left.
     """
     streams = []
     for number in range(2 * count):

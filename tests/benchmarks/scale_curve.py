@@ -20,7 +20,7 @@ def say(*words: object) -> None:
 
 
 class Curve(NamedTuple):
-    """What grows, what is measured, its unit, (size, value) of each point, and what the last may be of the first.
+    """The size that grows, the measured value, its unit, (size, value) of each point, and the bound of the growth.
 
     A `goal` that is a number bounds the growth; "< 3 s" bounds each value; "> 0.6 of 10" is a share of the value at 10.
     """

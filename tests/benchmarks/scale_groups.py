@@ -197,7 +197,7 @@ class Member:
 
 
 def _shares(answer: bytes, at: int) -> bytes:
-    """What each member that the join tells its leader of gets: four bytes."""
+    """The part of each member in the leader's answer to its join: four bytes."""
     count = int.from_bytes(answer[at : at + 4], "big")
     found, at = struct.pack(">i", count), at + 4
     for _ in range(count):

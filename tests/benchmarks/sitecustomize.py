@@ -1,4 +1,4 @@
-"""What Spark's processes run first: kio loads Hypothesis where that is installed, as it is here, but not with users."""
+"""Spark's processes run this first: kio loads Hypothesis where that is installed, as it is here, but not with users."""
 
 import sys
 

@@ -201,7 +201,7 @@ class Killer:
 
 @dataclass
 class Told:
-    """What the writers noted, over all their lives."""
+    """The notes of the writers, over all their runs."""
 
     acknowledged: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)

@@ -23,7 +23,7 @@ SETTINGS = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_byte
 
 
 class History:
-    """What a workload did: every state that the log ever had, and how much of it was flushed."""
+    """The history of a workload: every state that the log ever had, and how much of it was flushed."""
 
     def __init__(self) -> None:
         self.states: list[list[tuple[int, bytes]]] = [[]]

@@ -137,7 +137,7 @@ def fill(store: LogStore) -> None:
 
 
 class Partition(NamedTuple):
-    """What a partition holds: the committed records, and where it ends."""
+    """The content of a partition: the committed records, and where it ends."""
 
     rows: list[dict[str, object]]
     end: int
@@ -172,7 +172,7 @@ class Case:
         self.is_changed = before != data
 
     def attempt(self, act):
-        """What `act` returns, or the PylogError that it raises; anything else is a failure."""
+        """The result of `act`, or the PylogError that it raises; anything else is a failure."""
         try:
             return act()
         except PylogError as error:
@@ -233,7 +233,7 @@ class Case:
         return not isinstance(found, PylogError)
 
     def check_repeats(self, store: LogStore) -> None:
-        """What is known of producers and of batches is right, or missed by name."""
+        """The state of producers and of batches is right, or missing by name."""
         log, end = store.log("produced", 0), self.expected["produced", 0].end
         again = self.attempt(lambda: appended(log, produced(LAST_SEQUENCE)))
         if not isinstance(again, PylogError):

@@ -62,7 +62,7 @@ def mend(directory, log):
 
 
 def fill(directory, log):
-    """As the others have it."""
+    """Fill the holes with the batches that the others have."""
     for base in log.files.view.bases:
         copy = SegmentCopy(log, base)
         for hole in holes.find(log, base):

@@ -70,7 +70,7 @@ class Value:
 
 @dataclass
 class Said:
-    """What the user of the store knows; what is under way may have happened."""
+    """The knowledge of the store's user; operations under way may have happened."""
 
     values: dict[str, Value] = field(default_factory=dict)
     pending: dict[str, Value] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class User:
 
     def delete(self, topic: str) -> None:
         self.said.topics[topic] = None
-        # Who opens the store next finishes a deletion that was cut off.
+        # The next process that opens the store finishes a deletion that was cut off.
         for value in self.said.values.values():
             value.may_go |= value.topic == topic
         self.store.delete_topic(topic)
@@ -264,7 +264,7 @@ WORKLOADS: list[Callable[[User], None]] = [transactions, query, keeping_house, c
 
 
 class Check:
-    """What a crash left, against what was said."""
+    """The disk after a crash, against the acknowledged operations."""
 
     def __init__(self, found: Disk, said: Said, kind: Crash, now_ms: int) -> None:
         self.said, self.kind = said, kind
@@ -388,7 +388,7 @@ class Check:
 
 
 def crashed_while_opening(disk: Disk, dice: random.Random, now_ms: int) -> Disk:
-    """Who came to recover was cut off, too, somewhere."""
+    """The recovering process was cut off, too, somewhere."""
     disk.crash_at = disk.calls + dice.randint(1, 40)
     with suppress(PowerCut):
         logstore.open(ROOT, env=Env(StillClock(now_ms), disk, random.Random(3)))

@@ -114,7 +114,7 @@ def run(workload, crash_at: int | None, seed: int) -> tuple[Disk, int, bool]:
 
 
 def model_of(log) -> Model:
-    """What the batches say, read from the first to the last."""
+    """The state that the batches show, read from the first to the last."""
     model, offset = Model(), log.log_start_offset
     while True:
         result = log.read(offset, max_bytes=1 << 20)

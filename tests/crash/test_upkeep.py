@@ -70,7 +70,9 @@ class Watched(Disk):
 
 
 class Said(NamedTuple):
-    """What a user knows: the committed records, the end, what is flushed, where the log begins or was wanted to."""
+    """The knowledge of a user: the committed records, the end, the flushed end, the start that the log has or should
+    get.
+    """
 
     rows: dict[int, tuple[bytes, bytes | None]]
     end: int
@@ -216,7 +218,7 @@ def rows_of(log):
 
 
 def check_content(said: Said, log) -> None:
-    """What is read is what was appended, without what has a later record of its key."""
+    """A reader gets all appended records, without those that have a later record of their key."""
     found, end = rows_of(log), log.log_end_offset
     assert said.flushed <= end <= said.end
     assert said.start <= log.log_start_offset <= max(said.start, said.start_wanted)

@@ -1,4 +1,4 @@
-"""What the processes that these tests start must see: this checkout, installed or not."""
+"""The processes that these tests start must see this checkout, installed or not."""
 
 import os
 from pathlib import Path

@@ -32,7 +32,7 @@ def blocks(language, title):
 
 
 def words(text):
-    """Of each line. A number of four digits is one of bytes, or a port."""
+    """The words of each line. A number of four digits is one of bytes, or a port."""
     return [re.sub(r"\d{4,}", "N", line).replace(" yes ", " no ").split() for line in text.splitlines()]
 
 

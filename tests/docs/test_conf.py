@@ -1,4 +1,6 @@
-"""The files of conf/ for other programs: these can read them. What metrics they name: test_metrics of the cluster."""
+"""The files of conf/ for other programs: these can read them. test_metrics of the cluster has the metrics that they
+name.
+"""
 
 import re
 import shutil

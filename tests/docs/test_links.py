@@ -10,7 +10,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings, and those that a page sets itself."""
+    """The anchors that GitHub makes of headings, and those that a page sets itself."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = [re.sub(r"<[^>]*>", "", line) for line in re.findall(r"^#+ +(.*)", text, re.MULTILINE)]
     slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,7 +1,7 @@
 """The Python of the pages, and every notebook, in a kernel as a reader has it: with --long.
 
-All in one, one after the other: most of what each would take is the start of a JVM. What they print is looked at in
-tests/spark/test_examples.py, where they always run.
+All in one, one after the other: most of what each would take is the start of a JVM. tests/spark/test_examples.py, where
+they always run, looks at their output.
 """
 
 import os

@@ -17,7 +17,7 @@ def names(union) -> set[str]:
 
 
 def named(section: str, table: str) -> set[str]:
-    """What stands in the first column of a section's table."""
+    """The names in the first column of a section's table."""
     text = re.search(rf"^## {section}.*?(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)[0]
     rows = re.search(rf"^\| {table} \|.*\n((?:\|.*\n)+)", text, re.MULTILINE)[1].splitlines()[1:]
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}

@@ -29,7 +29,8 @@ def read(connection, size):
 
 
 def serve(connection, manner, is_first):
-    """As a Kafka 0.9, which is silent, or ends the connection: it answers Metadata 0 only, of no brokers and topics.
+    """Answer like a Kafka 0.9, which is silent, or ends the connection: it answers Metadata 0 only, of no brokers and
+    topics.
 
     Or as a later one whose first connection is cut, or is answered late.
     """

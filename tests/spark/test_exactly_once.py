@@ -51,12 +51,12 @@ class Copy:
         return query
 
     def forget(self, number: int) -> None:
-        """As if the driver had died between the sink's commit of this batch and its own."""
+        """Pretend that the driver died between the sink's commit of this batch and its own."""
         for name in (str(number), f".{number}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     def forget_offsets(self, number: int) -> None:
-        """As if the checkpoint were an older copy, from before this batch was planned."""
+        """Pretend that the checkpoint is an older copy, from before this batch was planned."""
         self.forget(number)
         for name in (str(number), f".{number}.crc"):
             (self.checkpoint / "offsets" / name).unlink(missing_ok=True)
@@ -80,7 +80,7 @@ def seen(topics, topic="out"):
 
 
 def late(gate: Path):
-    """Whoever comes to task 1 waits before its first row."""
+    """A process that comes to task 1 waits before its first row."""
 
     def wait(batches):
         from pyspark import TaskContext
@@ -93,7 +93,7 @@ def late(gate: Path):
 
 
 def tend_when_one_is_prepared_and_one_runs(topics, is_writing) -> None:
-    """As others do all the time."""
+    """Do what others do all the time."""
 
     def is_reached() -> bool:
         attempts = store.transactions.state().attempts.values()
@@ -422,7 +422,7 @@ def test_a_stream_whose_sink_refuses_fails_and_goes_on_later(copy, topics):
 
 @pytest.mark.directory
 def test_readers_go_on_when_the_writer_is_gone_for_good(copy, topics, read):
-    """Whoever comes by ends what nobody can commit any more: here a Spark read that would have to wait."""
+    """Any process ends transactions that can no longer be committed: here a Spark read that would have to wait."""
     topics.create("t")
     with logstore.open(topics.path) as store:
         dead = store.transaction("dead", batch_id=1)

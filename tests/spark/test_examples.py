@@ -49,7 +49,7 @@ def check_pages(shown, directory):
 
 
 def shown_by(sources):
-    """What these print, one after the other."""
+    """The output of these, one after the other."""
     names = {"__name__": "__main__"}
     with redirect_stdout(io.StringIO()) as shown:
         for source in sources:

@@ -47,7 +47,7 @@ print(json.dumps({
 }))
 """
 
-# What Spark's process that looks for formats does, without a JVM.
+# The work of Spark's process that looks for formats, without a JVM.
 LOOKUP = """
 import io, json
 import logstore

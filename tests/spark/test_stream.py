@@ -45,7 +45,7 @@ class Query:
         return sorted(value for batch in self.batches.values() for value in batch)
 
     def forget(self, number: int) -> None:
-        """As if Spark had been killed before it noted that this batch was done."""
+        """Pretend that Spark was killed before it recorded the end of this batch."""
         for name in (str(number), f".{number}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
         del self.batches[number]

@@ -53,7 +53,7 @@ def table(topics, name: str = "t") -> Path:
 
 
 def rows(path: Path, columns: list[str] | None = None) -> list[dict[str, object]]:
-    """What is in a table, by partition and offset. (deltalake's own reader aborts Python at its end.)"""
+    """The rows of a table, by partition and offset."""
     files = DeltaTable(str(path)).file_uris()
     found = [row for name in files for row in pq.ParquetFile(name).read(columns).to_pylist()]
     return sorted(found, key=lambda row: (row["partition"], row["offset"]))
@@ -525,7 +525,7 @@ def test_an_optimized_table_is_read_the_same(half_gone, topics, tier, read):
 
 @pytest.fixture
 def through_delta(spark, monkeypatch):
-    """What a session with Delta's jar has, as far as the job uses it; with the jar see below."""
+    """A stand-in for a session with Delta's jar, as far as the job uses it; with the jar see below."""
     spark.dataSource.register(DeltaSource)
     monkeypatch.setattr(delta_spark, "has_delta", lambda session: True)  # a static setting: it cannot be set here
 

@@ -43,7 +43,7 @@ __all__ = ["through_delta", "tier"]
 
 
 class Disk:
-    """What a loss of power would leave: of each file its bytes at its last fsync, of a directory its names then."""
+    """The state after a loss of power: of each file its bytes at its last fsync, of a directory its names then."""
 
     def __init__(self, committed: Path | None = None) -> None:
         self.files: dict[Path, bytes] = {}
@@ -152,7 +152,7 @@ EARLY = "TIMESTAMP'0001-01-01 00:00:00'"
 
 @only_long("a session of its own settings")
 def test_times_that_spark_wrote_as_int96_are_read_as_they_are(spark, topics, tier, read, tmp_path):
-    """As nanoseconds of 64 bits, Arrow's way to read them, they would be those of 1677 to 2262."""
+    """Nanoseconds of 64 bits, Arrow's way to read them, would give those of 1677 to 2262."""
     topics.create("t")
     with logstore.open(topics.path) as store:
         store.append("t", pa.table({"value": ["x"] * len(FAR), "timestamp": pa.array(FAR, pa.int64())}))

@@ -123,7 +123,7 @@ def test_a_restore_that_took_nothing_of_the_topic_is_none_of_its_business(spark,
 
 
 def test_a_table_that_came_back_from_an_older_copy_is_filled_again(spark, restored, tmp_path):
-    """What the log was told of the newer one is taken back, and told again when it is true."""
+    """The tiered offset of the newer one is taken back, and set again when it is true."""
     DeltaTable(table(restored)).restore(2)
     tier(spark, restored)
     shutil.copytree(table(restored), tmp_path / "copy")

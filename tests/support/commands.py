@@ -56,5 +56,5 @@ def rows(ran):
 
 
 def rows_of(ran):
-    """As `rows`, whatever the exit code."""
+    """Like `rows`, whatever the exit code."""
     return [line.split() for line in ran.lines[1:]]

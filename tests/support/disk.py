@@ -2,7 +2,7 @@
 
 It counts the calls that change it. The call number `crash_at` is done in part only, and raises `PowerCut`.
 With `watch`, a copy in which the call is done in part is handed over before each call instead: a workload then
-runs once for all its crash points. What is left depends on the kind of crash:
+runs once for all its crash points. The kind of crash decides what is left:
 
 - KILLED: the process died; everything that was written is there (the page cache survives).
 - LOST: the power failed; only what was fsynced is there.
@@ -49,17 +49,17 @@ class Inode:
 
 
 def _parent(path: str | Path) -> str:
-    """As pathlib says it, ten times as fast: simulations ask a lot."""
+    """The parent as pathlib returns it, ten times as fast: simulations ask a lot."""
     return str(path).rpartition("/")[0] or "/"
 
 
 def _moved(path: str, source: str, target: str) -> str:
-    """What `path` is called when `source`, a directory, is called `target`."""
+    """The new name of `path` when `source`, a directory, is renamed to `target`."""
     return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
 
 
 def _put(data: bytearray, position: int, written: bytes) -> None:
-    """What is between the end and a write behind it reads as zeros."""
+    """Bytes between the end and a write behind it read as zeros."""
     data.extend(bytes(max(0, position - len(data)) if written else 0))
     data[position : position + len(written)] = written
 

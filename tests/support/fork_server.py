@@ -125,7 +125,7 @@ class _Server:
         }
         files = [wish["p2cread"], wish["c2pwrite"], wish["errwrite"]]
         text = json.dumps(asked, default=os.fspath).encode()
-        # Who asked becomes the parent when the process in between has ended.
+        # The asking process becomes the parent when the process in between has ended.
         self._control(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(self._socket, [text], [own if file < 0 else file for own, file in enumerate(files)])

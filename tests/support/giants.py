@@ -131,7 +131,7 @@ def plain(values: Mapping[str, Any]) -> Callable[[ApiKey, int], bytes]:
 
 
 def fat(values: Mapping[str, Any], place: Callable[[Any, Any], Any]) -> Callable[[ApiKey, int], bytes]:
-    """As many bytes as there may be; `place` puts them into the request."""
+    """The largest number of bytes that is allowed; `place` puts them into the request."""
 
     def make(key: ApiKey, version: int) -> bytes:
         return frame_of(key, version, place(entity(key, version, values), bounds.BOUNDS[key].bytes_max - 10_000))

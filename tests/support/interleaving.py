@@ -89,7 +89,7 @@ def orders(make, count=None):
 class _Order:
     """One way to choose whose turn it is: the first choices are given, the rest is the first or drawn.
 
-    Who is drawn begins at a time of its own: otherwise a short writer would nearly always be done before a long one.
+    A drawn process begins at a time of its own: otherwise a short writer would nearly always be done before a long one.
     """
 
     def __init__(self, chosen, source=None):

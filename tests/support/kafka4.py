@@ -23,7 +23,7 @@ FILES = Path(__file__).parent / "kafka4_files"
 VERSION = "4.4.0"
 FETCHED_WITHIN_S, READY_WITHIN_S, ENDED_WITHIN_S = 600, 120, 30
 STARTS = 3
-# What lives for seconds needs no second compiler, and no second thread that collects garbage.
+# A process of some seconds needs no second compiler, and no second thread that collects garbage.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 

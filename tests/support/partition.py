@@ -51,7 +51,7 @@ def contents(log: Log, start: int | None = None, *, max_bytes: int = 1 << 20, up
 
 
 def names(log: Log) -> tuple:
-    """What the log knows of the names in its directory."""
+    """The names that the log expects in its directory."""
     view = log.files.refresh()
     return [*view.bases], view.start_mark, view.snapshots, view.transactional, view.was_compacted, sorted(view.aside)
 

@@ -1,4 +1,4 @@
-"""What a tree does with a controller's write of a reassignment, for the trees of tests that are kept in memory."""
+"""A tree's reaction to a controller's write of a reassignment, for the trees of tests that are in memory."""
 
 from __future__ import annotations
 

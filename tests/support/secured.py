@@ -333,7 +333,7 @@ def secured_broker(directory, **settings):
 
 
 def settings_of(certificates, mechanism="SCRAM-SHA-256", **more):
-    """What a client has to be told to be let in; by librdkafka's names, which confluent-kafka takes, too."""
+    """The settings that let a client in; by librdkafka's names, which confluent-kafka takes, too."""
     return {
         "security.protocol": "SASL_SSL",
         "ssl.ca.location": certificates / "ca.pem",

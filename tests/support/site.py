@@ -115,7 +115,7 @@ class Broker:
             self.replicas = None
 
     async def kill(self):
-        """As a killed process leaves it: nothing is flushed or noted, and the locks are gone."""
+        """Leave everything like a killed process: nothing is flushed or noted, and the locks are gone."""
         replicas, self.replicas = self.replicas, None
         await self.server.close(grace_s=0)
         replicas._ticker.cancel()
@@ -136,7 +136,7 @@ class Broker:
         return self.replicas.partitions()[T0].replica.end
 
     def stored(self, tp=T0):
-        """What is in the log, committed or not."""
+        """The records in the log, committed or not."""
         log = self.replicas.partitions()[tp].replica.log
         data = log.read(log.log_start_offset, max_bytes=1 << 24).data if log.log_end_offset else b""
         return values_of(data)
@@ -271,7 +271,7 @@ class Site:
         return (await cluster.read_states(self.tree, [tp]))[tp]
 
 
-# What has to wait until a follower asks again takes longer than a test.
+# A wait for a follower's next fetch is longer than a test.
 PATIENT = {"replica_fetch_wait_max_ms": 60_000, "replica_lag_time_max_ms": 120_000}
 
 

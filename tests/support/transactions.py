@@ -11,7 +11,7 @@ from logstore.env import SYSTEM
 from logstore.store.transactions import processes
 from logstore.store.transactions.state import TransactionOwner
 
-# Who decides is another process than who writes, and alive: this one stands for it.
+# The process that decides is alive, and not the writer: this one stands for it.
 HOST = processes.host(SYSTEM)
 
 

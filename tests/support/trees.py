@@ -86,7 +86,7 @@ class Seen(Told):
 
 
 class Room:
-    """What both kinds have in common."""
+    """Parts that both kinds have in common."""
 
     address: str
 

@@ -1,4 +1,4 @@
-"""A cluster of words: the controller's machine over a tree in memory. What it orders is done at once, and printed.
+"""A cluster of words: the controller's machine over a tree in memory. Its orders are done at once, and printed.
 
 Commands (one a line; what they print stands below them in the transcript):
 

@@ -1,4 +1,4 @@
-"""A group of words: its machine, a log in memory, and members by short names. What members are told is printed.
+"""A group of words: its machine, a log in memory, and members by short names. The answers to members are printed.
 
 Commands (one a line; what they print stands below them in the transcript):
 

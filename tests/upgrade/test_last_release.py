@@ -27,7 +27,7 @@ def last(tmp_path_factory):
 
 
 class Watched:
-    """What a test does with a cluster of both releases, and what it has seen of it."""
+    """The steps of a test with a cluster of both releases, and its observations."""
 
     def __init__(self, mixed):
         self.mixed = mixed

@@ -35,12 +35,12 @@ def opened(path: Path, *, later_ms: int = 0) -> logstore.LogStore:
 
 
 def expected(path: Path) -> dict[str, list[list[object]]]:
-    """What the earlier version read there."""
+    """The records that the earlier version read there."""
     return json.loads(path.with_suffix(".json").read_text())
 
 
 def decided(found: dict[str, list[list[object]]], path: Path) -> dict[str, list[list[object]]]:
-    """What is to be seen once the open transaction of the killed process is aborted: what was behind it, too."""
+    """The records once the open transaction of the killed process is aborted: those behind it, too."""
     if path.name == "closed":
         return found
     for key, records in found.items():

@@ -125,7 +125,7 @@ class Name:
         if is_decided(state, self._name, batch_id):
             return None
         attempt = await self._begun(state, batch_id, task)
-        # Who begins after the decision sees it here; who began before is found by the driver, which looks after it.
+        # A task that begins after the decision sees it here; the driver finds and ends one that began before.
         state = await self._world.read(self._name)
         check_begun(state, self._name, self._run, batch_id)
         return attempt
@@ -155,7 +155,7 @@ class Name:
         state = await self._change(lambda state: decided(state, self._name, self._run, wanted), wanted.attempts)
         assert state.last is not None
         await self._finish(state.last)
-        # Who begins after the leftovers are looked for must see the decision.
+        # A task that begins after the search for leftovers must see the decision.
         await self.until_visible([driver_id(self._name)])
         if not self._world.is_two_phase:
             # There an id that is forgotten for its age does not say that its transaction was committed.

@@ -38,7 +38,7 @@ SETTINGS = {
     "max.message.bytes": str(16 * 1024 * 1024),  # a state names every task of a batch: of some hundred thousand
 }
 LARGE_BYTES = 64 * 1024  # from here on a state is compressed
-# What says that id and pair are those of no transaction that could still end so.
+# Codes which say that id and pair are those of no transaction that could still end so.
 ENDED = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,

@@ -9,7 +9,7 @@ from logstore.config import INT64_MAX
 from logstore.log.segments.index import Entry
 from logstore.records.batch import NO_TIMESTAMP, BatchHeader
 
-# Of a batch in a segment: where it begins and ends, its last offset, and its largest timestamp in ms.
+# A batch in a segment: where it begins and ends, its last offset, and its largest timestamp in ms.
 Step: TypeAlias = tuple[int, int, int, int]
 
 NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment with batches stays empty

@@ -26,7 +26,7 @@ CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
 DAMAGED_SUFFIX = ".damaged"
-# Of files that are on their way into the log, or out of it.
+# Names of files that are on their way into the log, or out of it.
 ASIDE_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
 LOG_FILE = re.compile(r"\d{20}\.log")

@@ -237,7 +237,7 @@ class SegmentReader:
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
-        # Of a small segment all headers are one read, too.
+        # All headers of a small segment are one read, too.
         entry = self.time_index.floor(timestamp_ms) if size_bytes > WINDOW_BYTES else None
         first = self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         for position, batch in self.headers(first, size_bytes):

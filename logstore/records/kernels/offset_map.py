@@ -21,7 +21,7 @@ SLOT_BYTES = 8
 ARENA, ARENA_BYTES, USED, SLOTS, SLOT_COUNT, KEYS, KEYS_MAX, GONE, GONE_FROM, GONE_COUNT = range(10)
 NUMBERS = 10
 
-# What `put` says.
+# The results of `put`.
 STORED, NO_ROOM, NO_SLOT = range(3)
 
 _PLACE_BITS = 48

@@ -45,7 +45,7 @@ REMEDY_SHORT = (
     "bring it back from a copy, or run `pylog recover`: it goes on without them, and a batch that is written again "
     "then may be there twice"
 )
-# Who looks while the journal is being replaced looks again.
+# A process that looks while the journal is being replaced looks again.
 LOOKS_MAX = 5
 
 
@@ -154,7 +154,7 @@ class Journal:
             yield self._seen.state
 
     def _make_directory(self) -> None:
-        # Who holds a lock there may have made the directory already.
+        # A process that holds a lock there may have made the directory already.
         if self._env.files.stat(self.path) is None:
             self._env.files.mkdir(self.directory)
             fsync_or_mark(self._env, self._root, self._root)

@@ -23,7 +23,7 @@ from typing import Any
 from logstore.errors import BatchConflictError, TransactionAbortedError
 from logstore.log.isolation import Outcome
 
-# As Kafka does, an id is retired before its last epoch, which is kept for fencing.
+# An id is retired before its last epoch, which is kept for fencing, as in Kafka.
 PRODUCER_EPOCH_MAX = 2**15 - 2
 
 Event = list[Any]
@@ -163,7 +163,7 @@ class State:
     attempts: Mapping[Producer, TransactionAttempt] = field(default_factory=dict)
     decisions: Mapping[tuple[str, int], Decision] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)  # the last epoch that each id got
-    # Of the last that were aborted and are gone.
+    # Why the last transactions that are gone were aborted.
     reasons: Mapping[Producer, str] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     decided: int = 0

@@ -91,7 +91,7 @@ def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reas
         if reason in ("creation", "election"):
             draft.move_partition(tp, PartitionState.ONLINE)
         if before is not None and before.leader in draft.shutting_down and before.leader != stored.leader:
-            # As a follower it would join the ISR again just before it stops.
+            # A follower would join the ISR again just before it stops.
             draft.tell_to_stop(tp, before.leader, delete=False)
             draft.move_replica(tp, before.leader, ReplicaState.OFFLINE)
     if is_new and tp.topic not in draft.deletions:

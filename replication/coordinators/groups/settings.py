@@ -15,5 +15,5 @@ class GroupSettings:
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
-    # The join of a new member, which cannot send heartbeats, may wait for this long. As in Kafka.
+    # The join of a new member, which cannot send heartbeats, may wait for this long, as in Kafka.
     new_member_join_timeout_ms: int = 300_000

@@ -25,7 +25,7 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-# What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
+# Bytes that the event loop writes itself, if nothing stands in the way: more belongs to a thread.
 PROMPT_BYTES_MAX = 32 * 1024
 FIRST_PAUSE_MS = 20  # short: at the begin of an epoch, the leader may hear of it a moment later
 

@@ -19,7 +19,7 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-# What the event loop writes itself for one call, if nothing stands in the way: more belongs to a thread.
+# Bytes that the event loop writes itself for one call, if nothing stands in the way: more belongs to a thread.
 PROMPT_BYTES_MAX = 256 * 1024
 
 

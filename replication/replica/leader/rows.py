@@ -23,7 +23,7 @@ from replication.replica.leader.results import FetchTerms, unlimited
 from replication.replica.machine import isr
 from replication.replica.quota import ReplicationQuota
 
-# What the event loop copies itself for one fetch, if the system has it in memory.
+# Bytes that the event loop copies itself for one fetch, if the system has them in memory.
 PROMPT_BYTES_MAX = 256 * 1024
 
 

@@ -22,12 +22,12 @@ with warnings.catch_warnings():
 
 SESSION_MS = 6000
 STOPS_WITHIN_S = 120  # on a machine that has other things to do
-# What they log when a broker dies holds on to their sockets, as long as pytest keeps the log of a test.
+# Log records of a broker's death hold on to their sockets, as long as pytest keeps the log of a test.
 for client in ("kafka", "aiokafka"):
     logging.getLogger(client).setLevel(logging.CRITICAL)
 
 
-# What kafka-python 3.0.12 lets out when a broker dies: it trips over its own metadata; or it cannot ask for its
+# kafka-python 3.0.12 raises these when a broker dies: it trips over its own metadata; or it cannot ask for its
 # coordinator, waits for metadata, and the broker that it asked for that is the dead one, too.
 STUMBLES = (kafka.errors.UnknownBrokerIdError, kafka.errors.KafkaConnectionError)
 

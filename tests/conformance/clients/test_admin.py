@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:Depre
 
 
 class Confluent:
-    """What the test asks, with confluent-kafka's words."""
+    """The questions of the test, with confluent-kafka's words."""
 
     exists = confluent_kafka.KafkaException
 
@@ -202,7 +202,7 @@ def test_the_life_of_a_topic(admin, all_tools):
     until(lambda: admin.config(name, "max.message.bytes") == "2000", "max.message.bytes")
     admin.delete(name)
     assert has(admin, name, 0)
-    # Of the same name, and another topic.
+    # The same name, and another topic.
     until(lambda: makes(admin, name), "the former topic is gone everywhere")
     assert has(admin, name, 2)
     until(lambda: ends_at(reader, name) == 0, "its records are gone")

@@ -52,7 +52,7 @@ def topic(cluster, request):
 
 
 def coordinator_of(cluster, group):
-    """Who leads the group's partition, by the tree."""
+    """The leader of the group's partition, by the tree."""
     tp = Partition(OFFSETS_TOPIC, partition_of(group, 3))
     found = cluster.describe().leadership.get(tp)
     return found.leader if found is not None else None

@@ -93,7 +93,7 @@ def connect(port, host="127.0.0.1"):
 
 
 def outcome(port, data, host="127.0.0.1"):
-    """What the broker did: "answered" or "closed". Not to do either is a failure."""
+    """The broker's reaction: "answered" or "closed". Not to do either is a failure."""
     with connect(port, host) as peer:
         try:
             peer.sendall(data)

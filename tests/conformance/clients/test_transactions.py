@@ -271,7 +271,7 @@ class Copier:
 
     It takes up again from the committed offsets whenever something fails, as programs do; and, as a supervisor of
     programs does, it is replaced where it stands still: a librdkafka (2.16) whose broker was gone from the metadata
-    for a moment may wait for it for ever. What then still comes from the replaced one has to be fenced.
+    for a moment may wait for it for ever. Late messages of the replaced one have to be fenced.
     """
 
     def __init__(self, cluster, client, source, target, total):

@@ -1,4 +1,4 @@
-"""What a running broker says that it serves: the table, and each of it has a handler."""
+"""A running broker serves all that its table says, and has a handler for each."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""What the tests want of a client, said with each of the four. Every one of them is as it is installed, unmodified."""
+"""The client of the tests, with each of the four. Every one of them is as it is installed, unmodified."""
 
 import asyncio
 import shutil

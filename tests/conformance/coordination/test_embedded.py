@@ -1,4 +1,4 @@
-"""What only the SQLite store has: its file, its lock, its disk."""
+"""Properties that only the SQLite store has: its file, its lock, its disk."""
 
 import asyncio
 import sqlite3
@@ -134,7 +134,7 @@ async def until(condition):
 
 @on_loop
 async def test_a_file_that_is_removed_is_said_and_nobody_makes_another(sqlite_room, caplog):
-    """Who has it open goes on; and it is copied when they close it, with all that they wrote since."""
+    """Processes that have it open go on; and it is copied when they close it, with all that they wrote since."""
     copies = CopyPolicy("", 3_600_000)
     tree = await SqliteTree.open(sqlite_room.path, on_session=lambda event: None, copies=copies)
     other = await SqliteTree.open(sqlite_room.path, on_session=lambda event: None)

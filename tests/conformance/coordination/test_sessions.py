@@ -1,4 +1,4 @@
-"""What becomes of sessions: ended, silent, cut off, killed; and of what they were doing."""
+"""The ends of sessions: ended, silent, cut off, killed; and their writes under way."""
 
 import asyncio
 import time

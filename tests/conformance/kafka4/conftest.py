@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.kafka4 import Kafka4
 
-# What `test_directories` needs: segments are compacted within seconds.
+# `test_directories` needs this: segments are compacted within seconds.
 CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
 
 

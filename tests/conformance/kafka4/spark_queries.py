@@ -86,7 +86,7 @@ class Queries:
         ]
 
     def committed(self):
-        """What was aborted, and what is committed, by each level."""
+        """The committed records, with the aborted ones, by each level."""
         found = []
         for ours, theirs in (("read_committed",) * 2, ("read_uncommitted",) * 2):
             mine = self._read("pylog", "aborted", isolation=ours)

@@ -23,7 +23,7 @@ TOPICS |= {f"large-{codec}": 1 for codec in ("none", "zstd")}
 
 @pytest.fixture(scope="module")
 def found(three_brokers, tmp_path_factory):
-    """What each step of the program has found."""
+    """The results of each step of the program."""
     kafka, jars, directory = three_brokers, spark_jars(), tmp_path_factory.mktemp("spark")
     with KafkaClient(kafka.bootstrap) as client:
         for topic, partitions in TOPICS.items():

@@ -71,7 +71,7 @@ def test_a_throttled_reassignment_is_begun_and_verified(kafka, pylog, client):
     assert "throttled to 1000000 bytes" in begun.err
     waited = pylog("reassign-partitions", "--verify", "--wait", *file, input=plan)
     assert "throttle removed from 1 topic and 2 brokers" in waited.err
-    # Whoever is asked may hear of the new replicas last. No broker shows a throttle now.
+    # UpdateMetadata may reach the asked broker last. No broker shows a throttle now.
     until(lambda: pylog("reassign-partitions", "--verify", *file, input=plan).code == 0)
 
 

@@ -24,7 +24,7 @@ def read(store):
 
 
 async def led(site, broker):
-    """What a controller makes of the topics that it finds."""
+    """Let a controller take over the topics that it finds."""
     found = (await cluster.read_topics(site.tree))["orders"]
     assert found.replicas == {0: (1,), 1: (1,), 2: (1,)}
     site.topic_ids["orders"], site.replicas[T1] = found.topic_id, (1,)

@@ -1,4 +1,4 @@
-"""What a broker answers, request by request; `test_side_by_side` sends the same to a real Kafka."""
+"""The answers of a broker, request by request; `test_side_by_side` sends the same to a real Kafka."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is committed over real sockets, who is told, and what a new epoch keeps of it."""
+"""Commits over real sockets: who is answered, and how much a new epoch keeps."""
 
 import asyncio
 

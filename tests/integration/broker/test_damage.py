@@ -121,7 +121,7 @@ async def two_brokers(path, *values, **settings):
 
 
 async def scrub(replicas):
-    """As its scrub does: read the log, and tell what is odd."""
+    """Read the log and report damage, like the broker's scrub."""
     replica = replicas.partitions()[T0].replica
     found = await replica.call(lambda: soundness.find(replica.log))
     if found is not None:

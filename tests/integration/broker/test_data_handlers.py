@@ -341,7 +341,7 @@ async def test_errors_of_one_partition_hide_no_data_of_another_and_let_nobody_wa
 
 @on_loop
 async def test_what_is_answered_at_once_is_what_any_fetch_gets(tmp_path, monkeypatch):
-    """Of one partition: whatever is asked for, and with a transaction in the log, too."""
+    """One partition answers alike to any request, and with a transaction in the log, too."""
     fetch_one = FetchHandlers._fetch_one
     ways = {"at once": fetch_one, "in steps": lambda *_: None}
     async with client_of(tmp_path) as client:
@@ -499,7 +499,7 @@ async def test_every_fetch_tells_where_a_transaction_is_open(tmp_path):
 
 @on_loop
 async def test_the_largest_time_is_that_of_a_marker_where_nothing_is_newer(tmp_path):
-    """As in Kafka. A lookup by time finds records only."""
+    """Kafka answers so, too. A lookup by time finds records only."""
     async with client_of(tmp_path) as client:
         log = client.site.brokers[1].replicas.partition(*T0).replica.log
         appended(log, build([Record(0, 5, None, b"a")], attributes=TRANSACTIONAL, producer=(4, 0, 0)))

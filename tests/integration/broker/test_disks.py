@@ -1,4 +1,4 @@
-"""What a broker does when its disk is full, hangs, or cannot be trusted any more."""
+"""The reactions of a broker when its disk is full, hangs, or cannot be trusted any more."""
 
 import asyncio
 import threading

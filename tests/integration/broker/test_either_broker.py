@@ -1,4 +1,4 @@
-"""What a client may ask of either of two brokers; and every API with nothing in its lists, which is answered, too."""
+"""A client may ask either of two brokers; and every API answers a request with nothing in its lists, too."""
 
 import datetime
 import uuid
@@ -16,7 +16,7 @@ from tests.support.kafka_answers import code
 
 WORDS = {"string": "empty", "bytes": b"", "uuid": uuid.UUID(int=7), "bool": False}
 NULL = -1  # no list at all, where there may be none
-# What would wait for others, or stop a broker.
+# Requests that would wait for others, or stop a broker.
 OTHERS = {ApiKey.CONTROLLED_SHUTDOWN}
 
 
@@ -38,7 +38,9 @@ def brokers(tmp_path_factory):
 
 
 def requests(key, version):
-    """Of this version: with every list empty, with an item in each whose own lists are empty, without a list."""
+    """The requests of this version: with every list empty, with an item in each whose own lists are empty, without a
+    list.
+    """
     if key is ApiKey.PRODUCE:
         return [ProduceRequest(1, 100, topics) for topics in ((), (ProduceTopic("empty", ()),))]
     if key is ApiKey.FETCH:

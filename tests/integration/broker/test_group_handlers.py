@@ -150,7 +150,7 @@ class Client(Peer):
 
 @contextlib.asynccontextmanager
 async def client_of(tmp_path, newest=9, *, leads=True, replicas=(1,), **config):
-    """A client of a broker that keeps all groups, or none. Of other replicas it hears nothing."""
+    """A client of a broker that keeps all groups, or none. It learns nothing of other replicas."""
     # A test that stands still for a third of a session on a busy machine is no paused broker.
     config = {"group.initial.rebalance.delay.ms": 0, "zookeeper.session.timeout.ms": 60_000, **config}
     async with Site(tmp_path) as site:

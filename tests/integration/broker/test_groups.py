@@ -119,7 +119,7 @@ def code_of(call):
 
 
 async def answered(call):
-    """What it returns, once this process is not in doubt after it stood still on a busy machine."""
+    """The result of the call, once this process is not in doubt after it stood still on a busy machine."""
     while True:
         try:
             return call()
@@ -233,7 +233,7 @@ async def test_members_and_offsets_move_to_another_broker_and_back(tmp_path):
 
 @on_loop
 async def test_a_broker_knows_for_a_while_that_names_are_moving(tmp_path, monkeypatch):
-    """Who asks it for offsets then is told to ask again: see OffsetFetch."""
+    """Clients that ask it for offsets then are asked to repeat the request: see OffsetFetch."""
     monkeypatch.setattr(terms, "MOVING_MS", 400)
     async with coordinators(tmp_path, 1, 2) as all_:
         one, two = all_.groups[1].terms, all_.groups[2].terms
@@ -263,7 +263,7 @@ async def test_the_next_coordinator_waits_until_it_knows_what_is_committed(tmp_p
         await all_.site.brokers.pop(1).stop()
         replica = all_.site.brokers[2].replicas.partition(*OFFSETS)
         await all_.elect(2, isr=[2, 1])
-        # As if the answer that told it the last high watermark had been lost.
+        # The answer with the last high watermark is lost.
         replica.leader.state = replica.leader.state._replace(high_watermark=0)
         await stays(lambda: code_of(lambda: all_.groups[2].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0.4)
         assert (await all_.loaded(2)).offsets.committed[T0].offset == 5, "once the other is not in sync any more"

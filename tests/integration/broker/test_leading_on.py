@@ -165,7 +165,7 @@ async def test_a_consumer_waits_on_unless_it_knows_the_epoch_that_is_over(tmp_pa
 @pytest.mark.parametrize("epoch", [0, -1])
 @on_loop
 async def test_a_follower_asks_anew_in_the_new_epoch(tmp_path, epoch):
-    """What it asked for in the former one is answered at once, and tells nothing of what it has now."""
+    """A fetch of the former epoch is answered at once, and shows nothing of the follower's present log."""
     async with Site(tmp_path) as site:
         one, three = await with_silent_follower(site, "120000")
         session = one.replicas.fetch_session(0, FIRST_REQUEST, (3, three.life), "")

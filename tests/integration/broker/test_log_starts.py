@@ -41,7 +41,7 @@ async def test_who_deletes_records_waits_for_no_follower_that_has_left_the_isr(t
 
 @on_loop
 async def test_a_follower_that_has_moved_its_start_says_so_when_it_asks_next(tmp_path):
-    """Who deletes records waits for that."""
+    """DeleteRecords waits for that."""
     async with Site(tmp_path) as site:
         one, _ = await site.start(1, 2)
         await site.create(replicas=(1, 2))

@@ -1,4 +1,4 @@
-"""What a broker does for its logs by itself: checkpoints, retention, compaction, deleted replicas."""
+"""The maintenance of a broker's logs by itself: checkpoints, retention, compaction, deleted replicas."""
 
 import time
 

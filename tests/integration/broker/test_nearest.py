@@ -1,4 +1,4 @@
-"""What a follower shows to the consumers of its rack: what it knows to be committed, as soon as it is."""
+"""A follower shows the records that it knows to be committed to the consumers of its rack, as soon as they are."""
 
 import asyncio
 

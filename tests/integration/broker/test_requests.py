@@ -1,4 +1,4 @@
-"""What a controller says counts, and what it no longer says is over."""
+"""A controller's latest word counts, and its earlier words are over."""
 
 import asyncio
 from dataclasses import replace
@@ -123,7 +123,7 @@ async def test_no_record_goes_by_settings_that_nobody_understands(tmp_path, sett
 
 @on_loop
 async def test_records_are_deleted_while_others_are_appended(tmp_path):
-    """What an append that went with it knew of the log's start is older."""
+    """An append that went with it has an older log start."""
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
         await site.create(replicas=(1,))

@@ -53,7 +53,9 @@ async def ready(all_, *replicas):
 
 
 class Outcomes:
-    """Of commits that are handled together: an error, None while it is on its way; ASK: it is to be asked for."""
+    """The outcomes of commits that are handled together: an error, None while it is on its way; ASK: it is to be asked
+    for.
+    """
 
     def __init__(self, groups, asked):
         stored = groups.commit_each(asked, self.tell)

@@ -86,7 +86,7 @@ def running():
 
 
 def test_requests_of_one_turn_are_answered_as_one_by_one(tmp_path):
-    """Of all ways: the same bytes in the answers, and the same records in the logs, whatever is sent."""
+    """Both ways give the same bytes in the answers, and the same records in the logs, whatever is sent."""
     with running() as run:
         site = Site(tmp_path)
         run(site.__aenter__())

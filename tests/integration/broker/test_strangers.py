@@ -82,7 +82,7 @@ async def test_a_controller_epoch_counts_if_the_tree_has_it(tmp_path, ahead):
 
 @on_loop
 async def test_a_broker_that_is_ahead_of_the_tree_comes_back_by_itself(tmp_path):
-    """As after a tree was restored from a copy; before, also after one forged frame."""
+    """This happens after a tree was restored from a copy; before, also after one forged frame."""
     async with Site(tmp_path) as site:
         await site.start(1)
         await site.begin_term(900)

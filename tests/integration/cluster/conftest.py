@@ -87,7 +87,7 @@ class Tested:
         return errors
 
     def values(self, topic, count, partition=0):
-        """What a consumer gets from the beginning: so many records, and what else there is then."""
+        """The records that a consumer gets from the beginning: so many, and any others that are there then."""
         settings = {"group.id": "-", "enable.partition.eof": True, "fetch.wait.max.ms": 50, "log_level": 0}
         consumer = Consumer({"bootstrap.servers": self.running.bootstrap, **settings})
         try:

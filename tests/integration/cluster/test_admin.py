@@ -1,4 +1,4 @@
-"""What administrators are answered, code by code; every version of every request is the business of others' tests."""
+"""The answers to administrators, code by code; other tests send every version of every request."""
 
 import asyncio
 

@@ -225,7 +225,7 @@ def test_a_column_that_is_not_there_is_told(cluster, client):
 
 
 def test_committed_offsets_survive_the_broker_that_keeps_them(cluster, client):
-    """What a commit has stored, every client of Kafka reads, whichever broker keeps the group then."""
+    """Every client of Kafka reads a stored commit, whichever broker coordinates the group then."""
     topic = cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2))
     tps = [TopicPartition(topic, n) for n in range(3)]
     group = f"of-{topic}"

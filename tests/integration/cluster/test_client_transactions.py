@@ -29,7 +29,7 @@ def rows(*values, partition=0):
 
 
 def committed(cluster, topic, count, partition=0):
-    """What the stranger reads: so many values, and nothing more up to the end of what is decided."""
+    """The values that another client reads: so many, and nothing more up to the last stable offset."""
     settings = {"group.id": "-", "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 0}
     consumer = Consumer({"bootstrap.servers": cluster.running.bootstrap, **settings})
     consumer.assign([Position(topic, partition, 0)])

@@ -101,7 +101,7 @@ def test_two_of_ours_and_another_client_share_a_topic_and_one_dies(cluster, clie
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin"][: times(1, 2)])
 def test_kafka_python_shares_a_topic_with_ours(cluster, client, assignor):
-    """Whoever of the two divides it: the first member does, and ours when that one is gone."""
+    """Either of the two divides it: the first member does, and ours when that one is gone."""
     topic = cluster.create(*PLACES[:4])
     sent = append(client, topic, 0, 400)
     with KafkaPython(cluster.running.bootstrap, f"g-{topic}", topic) as other:

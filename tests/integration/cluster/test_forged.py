@@ -1,4 +1,4 @@
-"""What somebody says who is neither a controller nor a broker, and can reach the port of one: nothing comes of it."""
+"""A client that is neither a controller nor a broker, and reaches the port of one, achieves nothing."""
 
 import asyncio
 

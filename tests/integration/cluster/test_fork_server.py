@@ -1,4 +1,4 @@
-"""What is forked (tests/support/fork_server.py) is told from what is executed by nothing but its speed."""
+"""A forked broker (tests/support/fork_server.py) differs from an executed one only by its speed."""
 
 import os
 import signal

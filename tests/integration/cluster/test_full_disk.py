@@ -82,7 +82,7 @@ def test_a_broker_with_a_full_disk_hands_over_at_once_and_leads_again_when_there
             assert gauges[("pylog_disk_free_bytes",)] < 48 << 20 == gauges[("pylog_disk_total_bytes",)]
             assert gauges[("kafka_server_replicamanager_offlinereplicacount",)] >= 3
 
-            # What nobody else has stays: it is read, and records are refused.
+            # Records that no other replica has stay: they are read, and new ones are refused.
             assert cluster.states(alone) == {0: (1, [1], 0)}
             assert cluster.produce(alone, ["refused" * 2000], **{"delivery.timeout.ms": 1500}) != []
             assert cluster.values(alone, count=1) == ["kept"]

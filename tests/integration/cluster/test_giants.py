@@ -1,7 +1,7 @@
 """The largest legal request of each API, sent to a real broker: in how many steps, and in how much memory.
 
 No time is measured: what is counted is how many lines of Python the event loop runs between two of its turns, in which
-others are served. What is promised (decision 58): a turn takes one step, a step 250 items, an item 50 us at most. A
+others are served. Decision 58 promises: a turn takes one step, a step 250 items, an item 50 us at most. A
 line takes some 0.1 us. And a request costs its own size and 50 MB.
 """
 
@@ -272,7 +272,7 @@ def test_the_largest_request_that_is_decoded_in_one_turn_is_a_bounded_step(name,
 
 
 def most_lines(name, broker):
-    """Of one turn of the loop, while it answers this request."""
+    """The most lines of one turn of the loop, while it answers this request."""
     asked = giant(
         name,
         controller_epoch=broker.broker.replicas.requests.controller_epoch,

@@ -45,7 +45,7 @@ def until(holds):
 
 
 def grow_behind_the_brokers(brokers, count):
-    """As somebody with a hand on the tree does; until the broker leads what is new."""
+    """Add partitions in the tree, without the brokers; wait until the broker leads the new ones."""
     broker = brokers.brokers[1]
     added = dict.fromkeys(range(MADE_WITH, count), (1,))
     brokers.do(topics.grow_topic(broker.replicas.tree, OFFSETS_TOPIC, added))

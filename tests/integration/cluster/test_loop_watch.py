@@ -78,7 +78,7 @@ class Process:
 
 @pytest.fixture(params=["sqlite", "zookeeper"][: times(1, 2)])
 def store(request, tmp_path):
-    """Who keeps a session alive by a thread: ours, or kazoo's."""
+    """The store whose session a thread keeps alive: ours, or kazoo's."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'tree.db'}"
     return f"zookeeper:{request.getfixturevalue('zookeeper')}/{tmp_path.name}"

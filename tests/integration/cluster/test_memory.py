@@ -1,4 +1,4 @@
-"""What a broker reads goes into memory that it has used before."""
+"""A broker reads into memory that it has used before."""
 
 import sys
 from contextlib import closing

@@ -129,7 +129,7 @@ def copy(tested, target, **options):
     return mirror(tested.running.bootstrap, str(target), **options)
 
 
-# What is copied.
+# The copies.
 
 
 def test_a_copy_in_a_directory_has_everything_of_a_record_and_the_settings_of_the_topic(source, topic, tmp_path):

@@ -45,7 +45,7 @@ def numbers(values):
 
 
 def theirs(racks, topic, count):
-    """What confluent-kafka reads in that rack."""
+    """The records that confluent-kafka reads in that rack."""
     settings = {"bootstrap.servers": racks.running.bootstrap, "group.id": "-", "log_level": 0}
     consumer = Consumer({**settings, "client.rack": "near"})
     consumer.assign([Position(topic, 0, 0)])

@@ -1,4 +1,4 @@
-"""What clients do with a topic that is just made: three whole brokers; one obeys late, all wait for long."""
+"""Clients use a topic that was just created: three whole brokers; one obeys late, all wait for long."""
 
 import asyncio
 import time
@@ -21,7 +21,8 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning")
 SLOW_S = 0.4
 COUNT = 20
-# What has to wait until a follower asks again takes FETCH_WAIT_S: much longer than a busy machine needs for the rest.
+# A request that waits for a follower's next fetch takes FETCH_WAIT_S: much longer than a busy machine needs for the
+# rest.
 FETCH_WAIT_S, PATIENCE_S = 90, 45
 
 

@@ -93,7 +93,7 @@ class Producing:
 
 
 def ask_in_the_tree(cluster, topic, replicas, partition=0):
-    """As `kafka-reassign-partitions --execute` of Kafka 0.9 does."""
+    """Ask for it like `kafka-reassign-partitions --execute` of Kafka 0.9."""
     data = b'{"version":1,"partitions":[{"topic":"%s","partition":%d,"replicas":%s}]}' % (
         topic.encode(), partition, str(replicas).encode(),
     )  # fmt: skip
@@ -253,6 +253,6 @@ def test_the_controller_is_killed_in_the_middle(cluster):
 
     assert replicas_of(cluster, topic) == [two, three]
     cluster.until(lambda: sorted(cluster.state(topic).isr) == sorted([two, three]))
-    # Who was down keeps its directory; whoever lives has deleted it.
+    # A broker that was down keeps its directory; a live one has deleted it.
     assert set(holders(cluster, topic)) - {controller} == {two, three}
     check_records(cluster, topic, producing)

@@ -63,7 +63,7 @@ def test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first(clu
 
 
 def lose_power(log_dir, topic):
-    """What a power failure leaves of a replica that nothing was flushed of: half of it, and another boot."""
+    """Leave half of a replica of which nothing was flushed, and another boot, like a power failure."""
     (log_dir / "broker.boot").write_text("the boot before the power failed\n")
     (log_dir / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
     segment = log_dir / f"{topic}-0" / "00000000000000000000.log"

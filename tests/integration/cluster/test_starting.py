@@ -63,7 +63,7 @@ def children(process):
 
 
 def texts(directory):
-    """What is said in the text files beside and in the directories of brokers."""
+    """The lines of the text files beside and in the directories of brokers."""
     names = [*directory.glob("*.stderr"), *directory.glob("broker-*/broker/*.log")]
     return {name: name.read_bytes() for name in names}
 

@@ -1,4 +1,4 @@
-"""What stopping brokers takes of the disk and the tree, counted: it grows as the partitions do, and no faster.
+"""The disk and tree operations of stopping brokers, counted: they grow as the partitions do, and no faster.
 
 No time is measured. There are three brokers and a topic with three replicas. The first stops in good order and hands a
 third of the leaderships over; the second moves the rest; the third has nobody left to hand over to.
@@ -66,7 +66,7 @@ async def make(brokers, partitions):
 
 
 def stops(directory, partitions):
-    """What it takes to stop the three, one after the other: in which of these a thing comes may differ."""
+    """The cost of stopping the three, one after the other: an operation may move from one stop to the next."""
     counts = Counter()
     do = SqliteTree._do
 

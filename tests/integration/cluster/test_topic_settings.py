@@ -89,7 +89,7 @@ class Site:
         return [[int(path.stem) for path in found] for found in self.files(topic, "*.log")]
 
     def lines(self, topic, kind, pattern="*.log"):
-        """What `pylog dump-log` tells of each replica."""
+        """The lines of `pylog dump-log` for each replica."""
         while True:
             with suppress(InvalidRequestError):  # a file that just left
                 return [

@@ -79,7 +79,7 @@ class Talk:
 
     @property
     def coordinator(self):
-        """Who keeps the id: the topic is made when it is looked for first."""
+        """The coordinator of the id: the topic is created when it is looked for first."""
         body = {"key_type": 1, "coordinator_keys": [self.name]}
         while (row := self.do(self.first, ApiKey.FIND_COORDINATOR, 4, body).coordinators[0]).error_code:
             pass
@@ -184,7 +184,7 @@ class Talk:
         return self.do(self.leader(tp), ApiKey.FETCH, 11, request).topics[0].partitions[0]
 
     def values(self, tp, start):
-        """What a reader of committed data sees, once everything is decided."""
+        """The values that a read_committed reader sees, once everything is decided."""
         while True:
             found = self.read(tp, start)
             if found.last_stable_offset == found.high_watermark and found.error_code == 0:
@@ -259,7 +259,7 @@ def test_a_marker_that_overtakes_the_coordinators_answer_voids_it(brokers):
 
 
 def described(talk):
-    """As the coordinator tells it, once it has loaded."""
+    """The coordinator's description, once it has loaded."""
     body = {"transactional_ids": [talk.name]}
     while True:
         (row,) = talk.do(talk.coordinator, ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states

@@ -125,6 +125,6 @@ CONFIGS = "Configs:flush.ms=9,retention.ms=1000000"
 
 
 def flush_ms(cluster, topic):
-    """What the brokers say of the setting."""
+    """The brokers' value of the setting."""
     asked = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
     return [found["flush.ms"].value for found in cluster.administer("describe_configs", asked).values()]

@@ -63,7 +63,7 @@ class Drivers:
             )
 
     def output(self) -> str:
-        """What they said since this was asked last."""
+        """The output since the last call."""
         file = self._root / "output.txt"
         text = file.read_text(errors="replace")
         file.write_text("")

@@ -35,7 +35,7 @@ Found = Iterator[tuple[int, bytes, bytes]]
 class Directory:
     """A store; the moments of a commit are the events in its journal of transactions."""
 
-    # What is killed, and how often in proportion. A kind of journal line: at the moment when it is written.
+    # The victims, and how often in proportion. A kind of journal line: at the moment when it is written.
     kinds = {  # noqa: RUF012
         "worker": 16,
         "worker at open": 8,
@@ -91,7 +91,7 @@ class Directory:
             yield from _triples(partition, store.read(topic, partition=partition, **how))
 
     def left_over(self) -> tuple[list[str], dict[str, int]]:
-        """What nobody ended or cleaned up, once the query is over; and what it cost."""
+        """The transactions and files that nobody ended or cleaned up, once the query is over; and their cost."""
         wrong = []
         with logstore.open(self.log) as store:
             store.transactions.tend()

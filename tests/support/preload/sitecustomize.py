@@ -1,4 +1,4 @@
-"""What every Python that a test starts runs first: a process of ours loads what it needs once, and nothing else.
+"""Every Python that a test starts runs this first: a process of ours loads what it needs once, and nothing else.
 
 Spark has a process per kind of worker, from which it forks them: for tasks, and for each step in which a query is
 planned and committed. Each worker would spend a second on loading pylog, and another one on compiling PySpark from the

@@ -64,7 +64,7 @@ class Transaction:
     updated_ms: int = NO_TIME
     # The id before this one, if the last transaction used up its epochs: for a repeated EndTxn.
     previous_producer_id: int = NO_ID
-    # What the producer goes on with once this transaction has ended, if that is not what it wrote with.
+    # The id and epoch of the producer's next transaction, if these differ from those of its batches.
     next_producer_id: int = NO_ID
     next_producer_epoch: int = NO_EPOCH
     # The epoch of a prepared transaction that a later instance ended: for a repeated EndTxn.

@@ -24,7 +24,7 @@ def target():
 
 
 def through_json(offset):
-    """What comes back from Spark."""
+    """The offset that comes back from Spark."""
     return json.loads(json.dumps(offset))
 
 
@@ -459,7 +459,7 @@ def test_the_first_batch_after_a_cut_begins_where_the_query_began(led):
 
 
 def test_a_checkpoint_without_epochs_is_read_and_gets_them(led):
-    """What earlier versions wrote, and what a directory writes."""
+    """Earlier versions wrote such offsets, and a directory writes them."""
     query = Query(led, **ALL)
     query.trigger()
     del query.log[-1]["epochs"]

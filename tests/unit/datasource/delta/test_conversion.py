@@ -17,7 +17,9 @@ UTC_TIME = pa.timestamp("us", tz="UTC")
 
 
 def column(kind, *texts, nullable=True):
-    """What becomes of `{"x": TEXT}` each: the column, and the reasons by row."""
+    """The results of `{"x": TEXT}` each: the column, and the reasons by row. TEXT}` each: the column, and the reasons
+    by row.
+    """
     values = pa.array([b'{"x": %s}' % text.encode() for text in texts], pa.binary())
     parsed = parse(values, [pa.field("x", kind, nullable=nullable)])
     return parsed.columns[0].to_pylist(), parsed.reasons

@@ -1,4 +1,4 @@
-"""What RESTORE takes out of a table, told by the entries of its log."""
+"""The rows that RESTORE takes out of a table, by the entries of its log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(*, restored: int | None = None, app: str | None = None, files: int = 1
 
 
 def history(*entries: Entry | None, since: int = 0) -> Undone | None:
-    """What was undone in a table whose version 0 made it."""
+    """The undone commits of a table whose version 0 made it."""
     versions = [entry(files=0), *entries]
     return undone(versions.__getitem__, since=since, head=len(entries), prefix=OURS)
 

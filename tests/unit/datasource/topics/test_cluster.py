@@ -1,4 +1,4 @@
-"""What verification and tiering over a cluster make of answers that no sound cluster gives."""
+"""Verification and tiering over a cluster meet answers that no sound cluster gives."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_leader_that_denies_its_own_offsets_is_told():
 
 
 class Leader:
-    """Of an epoch, whose log has these records of earlier ones."""
+    """A leader of an epoch, whose log has these records of earlier ones."""
 
     def __init__(self, ends: dict[int, int]) -> None:
         self.ends = ends

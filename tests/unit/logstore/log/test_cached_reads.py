@@ -1,4 +1,4 @@
-"""What a broker's event loop reads itself is what `read` returns, and only what waits for no disk."""
+"""A broker's event loop reads itself the same as `read` returns, and only where it waits for no disk."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is known of closed segments, and of a directory that its holder added to, is what is there."""
+"""The known state of closed segments, and of a directory that its holder added to, is the state on disk."""
 
 import os
 import threading

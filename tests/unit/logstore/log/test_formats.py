@@ -1,4 +1,4 @@
-"""What other programs wrote is refused by name, never cut; gaps in a segment, as Kafka leaves them, are read over."""
+"""Files of other programs are refused by name, never cut; gaps in a segment, as Kafka leaves them, are read over."""
 
 import struct
 import zlib

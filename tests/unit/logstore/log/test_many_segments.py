@@ -1,4 +1,4 @@
-"""What an append, a roll and a lookup ask of the files does not grow with the number of segments."""
+"""The file calls of an append, a roll and a lookup do not grow with the number of segments."""
 
 from collections import Counter
 

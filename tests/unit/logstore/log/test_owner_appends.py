@@ -1,4 +1,4 @@
-"""What the owner of a directory appends without waiting; and when it must not."""
+"""The owner of a directory appends without waiting; and sometimes it must not."""
 
 import tempfile
 import threading
@@ -53,7 +53,7 @@ class NoSnapshots(OsFiles):
 
 
 def now(log, *appends, leader_epoch=0):
-    """What became of the first of these, which the owner appends without waiting."""
+    """The outcome of the first of these, which the owner appends without waiting."""
     return log.append_as_leader(appends, leader_epoch=leader_epoch, is_owner=True, may_wait=False)
 
 

@@ -1,4 +1,4 @@
-"""What is known of producers: snapshots say all of it, and a transaction holds what lies in it."""
+"""The state of producers: snapshots have all of it, and a transaction holds the records in it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a batch that is sound must be to be appended, and where a segment ends."""
+"""The properties of a sound batch that may be appended, and the end of a segment."""
 
 import pytest
 

@@ -60,7 +60,7 @@ def records(log):
 
 
 def view(log):
-    """What a reader makes of the log: the last value of each key."""
+    """The view of a reader: the last value of each key."""
     return {record.key: record.value for record in records(log)}
 
 
@@ -423,7 +423,7 @@ def test_as_in_the_transcript_of_a_real_broker(root, env):
     for _ in range(9):
         append(log, ("fill", "filler"))
     compact(log)
-    # As Kafka keeps them; its empty segments are one here, with a batch that says where it ends.
+    # Kafka keeps them so; its empty segments are one here, with a batch that says where it ends.
     assert [record.offset for record in records(log)] == [42, 44, 46, 47, 48, 49, 52, *range(53, 62)]
     for _ in range(2):
         env.clock.time_ms += 6000

@@ -1,4 +1,4 @@
-"""What compaction and readers make of a partition that another process changes between two of their file calls."""
+"""Compaction and readers of a partition that another process changes between two of their file calls."""
 
 import pytest
 
@@ -81,7 +81,7 @@ class Compactor:
 
     @property
     def latest(self):
-        """What readers must find."""
+        """The records that readers must find."""
         return {b"key %d" % (n % 3): n for n in range(self.number - 3, self.number)}
 
 

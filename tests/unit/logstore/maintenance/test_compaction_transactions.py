@@ -273,7 +273,7 @@ def test_no_record_goes_before_a_later_one_that_is_not_on_disk():
 
 
 def test_an_index_that_remembers_more_than_the_batches_is_right(writer):
-    """Of the second transaction nothing is left, but it was open when the first one was aborted."""
+    """The log has nothing of the second transaction, but it was open when the first one was aborted."""
     writer.append(None, "a")
     writer.append(1, "a")
     writer.append(1, "b")

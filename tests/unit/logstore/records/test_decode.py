@@ -197,7 +197,7 @@ def test_a_bomb_does_not_go_off(monkeypatch):
 
 
 def outcome(data, start, end, *, is_plain):
-    """What decoding gives with the kernels, or before they are loaded: the rows, or what the error says."""
+    """The result of decoding with the kernels, or before they are loaded: the rows, or the error's text."""
     with pytest.MonkeyPatch.context() as patch:
         if is_plain:
             patch.setattr(arrow, "_KERNELS", "not loaded")

@@ -1,4 +1,4 @@
-"""What kernels promise beside their results: where compiled code is kept, and that any CPU will do."""
+"""Promises of kernels beside their results: where compiled code is stored, and that any CPU will do."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[4]
 
-# What one kernel shows holds for all, and it alone compiles in a second.
+# One kernel stands for all, and it alone compiles in a second.
 ONE = "from logstore.records.kernels.crc import crc32c\n"
 PROBE = """
 import json

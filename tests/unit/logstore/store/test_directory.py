@@ -304,7 +304,7 @@ def test_a_store_whose_directory_was_removed_can_be_closed(tmp_path: Path) -> No
 
 
 def test_a_closed_store_has_no_file_open(tmp_path):
-    """Whoever unmounts its file system need not wait for garbage to be collected."""
+    """The file system can be unmounted without waiting for garbage to be collected."""
     with logstore.open(tmp_path / "data") as store:
         store.create_topic("t", partitions=2)
         store.append("t", pa.table({"value": ["a", "b"]}))

@@ -1,4 +1,4 @@
-"""What a store does when the disk is full or failing, and when files are damaged or were left half made."""
+"""The reactions of a store when the disk is full or failing, and when files are damaged or were left half made."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_fsync_that_failed_is_never_followed_by_one_that_is_believed(tmp_path
 
 def test_recovery_after_a_failed_fsync_looks_at_the_disk_and_not_at_the_cache(tmp_path: Path) -> None:
     class ForgetfulDisk(OsFiles):
-        """Of a log, the cache has what was never written to the disk."""
+        """The cache has bytes of a log that were never written to the disk."""
 
         def drop_cache(self, path):  # type: ignore[no-untyped-def]
             super().drop_cache(path)

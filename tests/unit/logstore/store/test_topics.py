@@ -246,7 +246,7 @@ def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_pat
 
 
 def test_a_failed_fsync_is_not_over_before_every_topic_was_checked(tmp_path: Path) -> None:
-    """What the disk has of a topic whose description is damaged may be less than what is seen of it."""
+    """The disk may have less of a topic whose description is damaged than the cache shows."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders")
         store.create_topic("z")

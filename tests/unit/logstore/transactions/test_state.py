@@ -1,4 +1,4 @@
-"""Who may write and what is decided, as values."""
+"""The allowed writers and the decisions, as values."""
 
 import json
 
@@ -133,7 +133,7 @@ def test_no_attempt_may_write_after_the_decision():
 
 
 def test_an_attempt_that_comes_after_the_decision_is_no_part_of_it():
-    """Of a name that is used once: nothing tells a replay."""
+    """A name that is used once shows no replay."""
     winner, state = registered(State(), name="once")
     state = decided(state, winner, name="once", kept=False)
     late, state = registered(state, name="once", task="late")

@@ -417,7 +417,7 @@ def test_a_full_disk_refuses_the_decision_and_it_can_be_made_later(store, monkey
 
 
 def test_a_disk_that_is_full_behind_the_decision_does_not_call_it_a_failure(store, path, monkeypatch):
-    """Who is told that a batch write failed writes it again, and this one would be visible all the same."""
+    """A program that gets an error for a batch write writes it again, and this one would be visible all the same."""
     prepared = part(store, ["x"]).prepare()
     with monkeypatch.context() as patch:
         breaking(store, patch, lambda _, data: b'["durable",' in data and (path / ".reserve").exists())
@@ -455,7 +455,7 @@ def test_ends_over_partitions_and_topics_never_tear(store, path):
         ends = store.transactions.settled(
             lambda: (store.offsets("a")[0].end, store.offsets("a")[1].end, store.offsets("b")[0].end)
         )
-        # Of a batch the marker may be missing here or there, but its record is everywhere.
+        # The marker of a batch may be missing here or there, but its record is everywhere.
         seen.add(tuple((end + 1) // 2 for end in ends))
     writer.join()
     assert all(len(set(ends)) == 1 for ends in seen), seen

@@ -1,4 +1,4 @@
-"""Who is waited for and who is not: writers and drivers that died, went silent, or cannot be seen from here."""
+"""Waits for writers and drivers that died, went silent, or cannot be seen from here, and where there is none."""
 
 from __future__ import annotations
 

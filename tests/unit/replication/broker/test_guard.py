@@ -23,7 +23,7 @@ COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
-    """What is measured here is not the memory of loading them."""
+    """The memory of loading them is not measured here."""
     guard.load()
 
 

@@ -1,4 +1,4 @@
-"""What a sender makes of lost answers, late copies and unclean elections: its leader is a real log in this loop."""
+"""A sender meets lost answers, late copies and unclean elections: its leader is a real log in this loop."""
 
 import asyncio
 import contextlib

@@ -105,7 +105,7 @@ async def taken(reader):
 
 
 def reading(leader, begin, then=None, *, is_ahead=False):
-    """What is `taken` from a position on; with `then`, what is after `then(reader)`, too.
+    """The records that are `taken` from a position on; with `then`, those after `then(reader)`, too.
 
     `is_ahead`: at first nothing is taken, but some is fetched.
     """

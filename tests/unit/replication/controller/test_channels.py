@@ -1,4 +1,4 @@
-"""What a controller tells its brokers, and in which order: over a network that the test holds up."""
+"""The requests of a controller to its brokers, and their order: over a network that the test holds up."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -146,11 +146,11 @@ class World:
             assert after.isr, "who was in sync last is kept"
 
     def is_unclean(self, tp: TopicPartition) -> bool:
-        """May anybody lead it? As the topic is set, or as long as the node that asks for it is there."""
+        """May anybody lead it? The topic's setting allows it, or the node that asks for it is there."""
         return self.unclean or tp in self.election.partitions
 
     def check_offline(self, tp: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr) -> None:
-        """Who is offline takes no lead, unless nobody else of the ISR is left."""
+        """An offline replica takes no lead, unless nobody else of the ISR is left."""
         offline = {broker for broker, said in self.state.offline.items() if said.reason(tp)}
         if after.leader in offline and after.leader != before.leader and not self.is_unclean(tp):
             kept = {b for b in before.isr if b not in self.state.brokers or not self.state.brokers[b].lost_writes}
@@ -331,7 +331,7 @@ ACTIONS = st.one_of(
 
 
 def refused(world: World) -> set[TopicPartition]:
-    """What the controller has decided not to do, and the tree does not know it yet."""
+    """The requests that the controller has decided not to do, while the tree does not know it yet."""
     orders = [order for order in world.orders if isinstance(order, events.WriteReassignment)]
     return {order.write.tp for order in orders if order.write.replicas is None}
 
@@ -410,7 +410,7 @@ def test_without_delete_topic_enable_a_topic_is_only_marked():
 
 
 def told_of(effects):
-    """Who hears of which leader and ISR."""
+    """The brokers that get each leader and ISR."""
     return {
         (effect.broker, news.state.leader, news.state.isr)
         for effect in effects

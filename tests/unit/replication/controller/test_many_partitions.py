@@ -1,4 +1,4 @@
-"""What the controller's machine does for one event grows as the partitions do, and no faster: calls are counted."""
+"""The work of the controller's machine for one event grows as the partitions do, and no faster: calls are counted."""
 
 import gc
 import sys

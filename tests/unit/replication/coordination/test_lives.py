@@ -55,7 +55,7 @@ class Site:
         return topics.change_config(self.tree, nodes.topic_config_path("t"), lambda known: {**known, "flush.ms": "3"})
 
     def configure(self):
-        """Of a topic that Kafka's tools made, which have not written settings."""
+        """Configure a topic that Kafka's tools made, which have not written settings."""
         self.tree.table.apply([Delete(nodes.topic_config_path("t"))], 1)
         return self.alter()
 
@@ -81,7 +81,7 @@ class Site:
         return await cluster.read_topics(self.tree)
 
     def check(self):
-        """What must hold at the end, whoever came first."""
+        """Check the laws that hold at the end, in whatever order the writers came."""
         table = self.tree.table
         topic, config, name, mark = (
             table.node(path)
@@ -242,7 +242,7 @@ def test_a_deletion_by_id_does_not_delete_a_later_topic_of_that_name():
 
 
 def test_a_topic_is_not_missing_because_a_read_is_behind():
-    """As a server of ZooKeeper may be; what its session writes, it has to have first."""
+    """A server of ZooKeeper may be behind; writes of its own session, it has to have first."""
 
     class Behind(SteppedTree):
         has_written = False

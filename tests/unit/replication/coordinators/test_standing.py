@@ -1,4 +1,4 @@
-"""What is noted beside a group, and taken in later, makes the group that a step for each would have made."""
+"""Commits that are collected beside a group, and applied later, make the group that a step for each would have made."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a broker knows of the cluster: only newer news count, in whatever order they come."""
+"""A broker's metadata of the cluster: only newer updates count, in whatever order they come."""
 
 from replication.model.cluster import LEADER_DURING_DELETE, LeaderAndIsr, TopicPartition
 from replication.model.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate

@@ -10,7 +10,7 @@ STATE = LeaderAndIsr(2, 1, (2, 3), 1, 4)
 CONTROLLER = ControllerLines(3, 1)
 BROKER = RequestLines(2, 3, 1, 4)
 
-# As a real Kafka 0.9.0.1 wrote them.
+# Written by a real Kafka 0.9.0.1.
 RECORDED = {
     "TRACE Controller 3 epoch 1 changed partition [bar,0] state from OnlinePartition to OfflinePartition": (
         CONTROLLER.partition_changed(BAR, "OnlinePartition", "OfflinePartition")

@@ -1,4 +1,4 @@
-"""What clients may cost: slow ones, many, large requests, half ones; others are served meanwhile."""
+"""The bounds of clients' cost: slow ones, many, large requests, half ones; others are served meanwhile."""
 
 import asyncio
 import socket
@@ -297,7 +297,7 @@ def test_a_parked_fetch_is_cancelled_when_its_client_goes_and_others_run_to_thei
 
 def test_buffers_of_connections_are_as_large_as_the_settings_say_or_as_the_system_likes():
     async def sizes(**limits):
-        """What the server's side of a connection has; Linux tells twice what was asked for."""
+        """The buffer sizes of the server's side of a connection; Linux shows twice the requested size."""
         async with serving({ApiKey.LIST_GROUPS: groups}, **limits) as (server, port):
             peer = await Peer.connect(port)
             peer.send(*LIST_GROUPS)

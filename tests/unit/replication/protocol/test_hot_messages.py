@@ -80,7 +80,7 @@ def test_records_are_writable_views_of_the_frame():
 @pytest.mark.parametrize("version", PRODUCE)
 @pytest.mark.parametrize("name", ["", "t", "é" * 20, "t" * 126, "t" * 127, "t" * 249])
 def test_a_request_of_one_batch_is_read_as_any_other(version, name):
-    """What is read in one piece is not, with a byte behind it."""
+    """A request that is read in one piece is not, with a byte behind it."""
     for records in (b"", b"r", bytes(0x7E), bytes(0x7F), bytes(20_000)):
         rows = (decoding.ProducePartition(7, records),)
         request = decoding.ProduceRequest(-1, 30_000, (decoding.ProduceTopic(name, rows),))
@@ -107,7 +107,7 @@ def test_the_response_to_one_batch_is_written_as_any_other(version):
 @pytest.mark.parametrize("version", FETCH)
 @pytest.mark.parametrize("name", ["", "t", "é" * 20, "t" * 126, "t" * 127, "t" * 249])
 def test_a_fetch_of_one_partition_is_read_as_any_other(version, name):
-    """What is read in two pieces is not, with a rack, with a byte behind it, or without its last ones."""
+    """A fetch that is read in two pieces is not, with a rack, with a byte behind it, or without its last ones."""
     asked = decoding.FetchPartition(7, 1 << 40, 1 << 20, 3, -1, -1)
     for topic_id, rack in ((uuid.UUID(int=1 << 100), ""), (None, ""), (None, "r")):
         topics = (decoding.FetchTopic(name, topic_id, (asked,)),)

@@ -1,4 +1,4 @@
-"""What is read is what kio reads; but no length goes beyond the bytes, and no tag has to be known."""
+"""The reader reads the same as kio; but no length goes beyond the bytes, and no tag has to be known."""
 
 import random
 import struct

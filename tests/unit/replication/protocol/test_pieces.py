@@ -1,4 +1,4 @@
-"""What is written item by item is what kio writes; the limits of items are kept."""
+"""An answer written item by item has the bytes of kio; the limits of items are kept."""
 
 import pytest
 

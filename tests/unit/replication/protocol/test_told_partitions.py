@@ -1,4 +1,4 @@
-"""What a controller tells of partitions, encoded by hand: the bytes are kio's."""
+"""The partitions in a controller's requests, encoded by hand: the bytes are kio's."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a clean stop notes saves the next start its looks, and is believed only while the files are as they were."""
+"""The state that a clean stop stores saves the next start its checks, and counts only while the files are unchanged."""
 
 import os
 from collections import Counter

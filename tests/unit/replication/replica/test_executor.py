@@ -115,7 +115,7 @@ def test_errors_come_to_who_asked_and_the_lane_goes_on():
     ],
 )
 def test_whatever_a_job_raises_its_caller_is_told_and_the_writer_goes_on(raised, told):
-    """What would end the task, the loop or the process of the caller comes as an error that names it."""
+    """An exception that would end the task, the loop or the process of the caller comes as an error that names it."""
 
     async def run(disk):
         def fail():

@@ -1,4 +1,4 @@
-"""What a broker notes about its replicas is never beyond what they have."""
+"""The checkpoints of a broker's replicas are never beyond their logs."""
 
 import threading
 
@@ -226,7 +226,7 @@ def made(directory):
 
 
 def test_a_log_that_lost_its_flushed_end_is_known_up_to_there(tmp_path):
-    """It cannot be recovered: records that were flushed are gone. What is left can be read, and be shown."""
+    """It cannot be recovered: records that were flushed are gone. The rest can be read, and be shown."""
     directory, log, segment, end_of_a = flushed(tmp_path)
     killed(directory, log)
     with segment.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Who waits for a commit waits for its own records only, in whatever order the waits came."""
+"""A producer that waits for a commit waits for its own records only, in whatever order the waits came."""
 
 import hypothesis.strategies as st
 from hypothesis import given

@@ -95,7 +95,7 @@ class Repair(RuleBasedStateMachine):
 
     @rule()
     def be_killed(self):
-        """What was noted is there in the next life, and what was not is found again some time."""
+        """Recorded damage is there after the restart, and other damage is found again some time."""
         self.todo, self.stored, self.is_cutting, self.state, self.is_offline = [], None, False, None, False
         self.is_told = False
         if self.is_noted:

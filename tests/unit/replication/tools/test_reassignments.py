@@ -1,4 +1,4 @@
-"""What holds a plan back."""
+"""The reasons that hold a plan back."""
 
 from replication.model.cluster import TopicPartition
 from replication.tools.reassignments import FOLLOWERS, LEADERS, throttle_of

@@ -1,4 +1,4 @@
-"""What a lost coordination store is made of again: by copies, by directories, by what they contradict each other in."""
+"""A lost coordination store is recovered: by copies, by directories, by their contradictions."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -91,5 +91,5 @@ def test_one_flipped_bit_is_found_at_its_batch(values, data):
     number = next(n for n in range(len(values)) if at < sum(map(len, batches[: n + 1])))
     found = compared(whole, bytes(other), end=len(values))
     told = [Finding(each.broker, each.offset, "") for each in found.findings]
-    # What makes its batch longer than the rest is found when the next answer begins there.
+    # A batch that goes beyond the others' end is found when the next answer begins there.
     assert told == [Finding(2, number, "")] or (number and found == Compared(number))
