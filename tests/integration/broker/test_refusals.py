@@ -144,7 +144,7 @@ ALL = {
     "include_cluster_authorized_operations": False,
 }  # fmt: skip
 
-# What is asked, and what the rows of `secret` say. Rows of `open` say none of DENIALS.
+# Each request, and the error of the rows of `secret`. Rows of `open` have none of DENIALS.
 BY_ROW = {
     ApiKey.PRODUCE: (
         ProduceRequest(-1, 5000, tuple(ProduceTopic(name, (ProducePartition(0, BATCH),)) for name in BOTH)),
@@ -187,7 +187,7 @@ BY_ROW = {
     ApiKey.DESCRIBE_TRANSACTIONS: ({"transactional_ids": BOTH}, TRANSACTION),
 }  # fmt: skip
 
-# What is refused as a whole: wherever the answer has an error, it is this one.
+# Requests that are refused as a whole: wherever the answer has an error, it is this one.
 AS_A_WHOLE = {
     ApiKey.LEADER_AND_ISR: (ORDER, CLUSTER),
     ApiKey.STOP_REPLICA: (ORDER, CLUSTER),
