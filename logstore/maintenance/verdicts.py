@@ -29,7 +29,7 @@ class Verdicts:
         self._ended: set[int] = set()  # offsets of the markers that stay
         producers = log.producers.states()
         self.needed = {batch.last_offset for state in producers for batch in state.batches}
-        # Of a producer without data of its epoch, a marker is all that tells the epoch.
+        # Only a marker has the epoch of a producer without data in that epoch.
         self._only_markers = {(s.producer_id, s.epoch) for s in producers if not s.batches}
 
     def has_no_data(self, header: BatchHeader) -> bool:
