@@ -23,6 +23,7 @@ from replication.broker.config_changes import ConfigChanges
 from replication.broker.coordinators import Coordinators
 from replication.broker.feature_level import FeatureLevel
 from replication.broker.first_news import FirstNews
+from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
@@ -32,7 +33,6 @@ from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.handlers.reassignments import ReassignmentHandlers
-from replication.broker.handlers.strangers import Strangers
 from replication.broker.handlers.topics import TopicHandlers
 from replication.broker.leaders import Leaders
 from replication.broker.lifecycle import BrokerLifecycle, OpenTree
@@ -138,9 +138,9 @@ class Broker:
         self._has_logs = True
         await self.replicas.check_store(tree)
         self.coordinators.begin()
-        strangers = Strangers()
+        wrong_epochs = WrongEpochs()
         self.server = Server(
-            endpoints(self._handlers(cluster_id, strangers), self._turns(), self.replicas.metadata),
+            endpoints(self._handlers(cluster_id, wrong_epochs), self._turns(), self.replicas.metadata),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.told,
@@ -195,12 +195,12 @@ class Broker:
         produce = ProduceHandler(self.config, self.replicas, self.coordinators.verification)
         return {**produce.turns(), **self.coordinators.turns()}
 
-    def _handlers(self, cluster_id: str, strangers: Strangers) -> Mapping[ApiKey, Handler]:
+    def _handlers(self, cluster_id: str, wrong_epochs: WrongEpochs) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata
         families = (
-            FetchHandlers(self.config, self.replicas, strangers),
+            FetchHandlers(self.config, self.replicas, wrong_epochs),
             PositionHandlers(self.replicas),
-            InterHandlers(self.replicas.requests, self.controller, strangers),
+            InterHandlers(self.replicas.requests, self.controller, wrong_epochs),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin, self._live),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),

@@ -8,10 +8,10 @@ from logstore.env import Env
 from logstore.records.batch import Record, batches, build, records
 from logstore.store.description import new_topic_id
 from replication.broker.coordinators import Coordinators
+from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
-from replication.broker.handlers.strangers import Strangers
 from replication.broker.needs import endpoints
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, registration
@@ -94,7 +94,7 @@ class Broker:
         self.replicas = ReplicaManager(self.config, self.env)
         await self.replicas.open(self.tree)
         coordinators = coordinators_of(self)
-        families = FetchHandlers(self.config, self.replicas, Strangers()), PositionHandlers(self.replicas)
+        families = FetchHandlers(self.config, self.replicas, WrongEpochs()), PositionHandlers(self.replicas)
         handlers = {key: handler for f in families for key, handler in f.handlers().items()}
         turns = ProduceHandler(self.config, self.replicas, coordinators.verification).turns()
         self.server = Server(endpoints(handlers, turns, self.replicas.metadata))

@@ -5,5 +5,5 @@ leads a partition that this broker does not. `offsets`: ListOffsets, OffsetForLe
 `coordinators`: who keeps what. `groups` and `commits`: consumer groups and their offsets; `offset_commits`:
 the OffsetCommits of one turn of the loop. `transactions`: producers that use them. `operations`: what clients may do.
 `topics`, `configs`, `cluster`, `features`, `log_dirs` and `reassignments`: administration. `controller`: requests of a
-controller to this broker, and to this broker as the controller. `strangers`: protection against guessed epochs.
+controller to this broker, and to this broker as the controller. `broker_epochs`: protection against guessed epochs.
 """

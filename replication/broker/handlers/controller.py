@@ -7,7 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode as WireCode
 
-from replication.broker.handlers.strangers import Strangers
+from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.controller.driver import ControlledShutdownError, ControllerLoop, StaleBrokerError
 from replication.errors import ErrorCode
 from replication.model.cluster import NO_EPOCH
@@ -18,10 +18,10 @@ from replication.replica.requests import ControllerRequests
 
 
 class InterHandlers:
-    def __init__(self, requests: ControllerRequests, controller: ControllerLoop, strangers: Strangers) -> None:
+    def __init__(self, requests: ControllerRequests, controller: ControllerLoop, wrong_epochs: WrongEpochs) -> None:
         self._requests = requests
         self._controller = controller
-        self._strangers = strangers
+        self._wrong_epochs = wrong_epochs
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
@@ -33,7 +33,7 @@ class InterHandlers:
 
     async def obey(self, context: Work, body: Any) -> Any:
         if NO_EPOCH != self._requests.broker_epoch != body.broker_epoch:
-            self._strangers.note_wrong(context)
+            self._wrong_epochs.count(context)
         return await self._requests.obey(body, context.correlation_id)
 
     async def shut_down(self, context: Work, body: Any) -> ib.ControlledShutdownResponse:
@@ -43,7 +43,7 @@ class InterHandlers:
         except ControlledShutdownError:
             return _not_handed_over(ErrorCode.NOT_CONTROLLER)
         except StaleBrokerError:
-            self._strangers.note_wrong(context)
+            self._wrong_epochs.count(context)
             return _not_handed_over(ErrorCode.STALE_BROKER_EPOCH)
         rows = tuple(ib.RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in remaining)
         return ib.ControlledShutdownResponse(error_code=WireCode(ErrorCode.NONE), remaining_partitions=rows)

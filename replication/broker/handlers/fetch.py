@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from logstore.records.batch import batches
 from logstore.records.compression import Codec
+from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.moved import MOVED, current_leader
-from replication.broker.handlers.strangers import Strangers
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition, topic_id_of
@@ -59,10 +59,10 @@ class _Asked(NamedTuple):
 
 
 class FetchHandlers:
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, strangers: Strangers) -> None:
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, wrong_epochs: WrongEpochs) -> None:
         self._config = config
         self._replicas = replicas
-        self._strangers = strangers
+        self._wrong_epochs = wrong_epochs
         self._metadata: Metadata = replicas.metadata
         self._errors = replicas.counters.answered_errors
 
@@ -88,7 +88,7 @@ class FetchHandlers:
     ) -> Answer:
         """The same, of a long request, or of a follower whose life must be looked up."""
         if request.replica_id >= 0 and not await self._replicas.lives.is_life(*request.replica):
-            self._strangers.note_wrong(context)
+            self._wrong_epochs.count(context)
             refused = self._refused(request, ErrorCode.STALE_BROKER_EPOCH)
             return refused._replace(error_code=ErrorCode.NONE) if request.session_epoch == ONE_REQUEST else refused
         response = self._fetch(context, request, asked or await steps.run(naming, STEP_ITEMS))
@@ -100,7 +100,7 @@ class FetchHandlers:
                 request.session_id, request.session_epoch, request.replica, request.rack
             )
         except KafkaError as error:
-            self._errors[_asker(request), error.code] += 1
+            self._errors[_kind_of(request), error.code] += 1
             return FetchResponse((), error_code=error.code)
         session.topics.update(asked.topics)
         names = {key: name for name, key in session.topics.items()} if request.forgotten else {}
@@ -142,23 +142,23 @@ class FetchHandlers:
     async def _response(
         self, context: Work, request: FetchRequest, asked: _Asked, session: FetchSession, found: Found
     ) -> FetchResponse:
-        version, asker = context.version, _asker(request)
+        version, kind = context.version, _kind_of(request)
         moved: dict[int, NodeEndpoint] = {}
         rows: dict[str, list[PartitionFetched]] = {}
-        is_stranger = False
+        is_stale = False
         for number, (tp, row) in enumerate(found.items(), 1):
             if number % STEP_ITEMS == 0:
                 await steps.step()
             if version < FETCH_ZSTD:
                 row = _without_zstd(row)  # noqa: PLW2901
             if code := row.error_code:
-                self._errors[asker, code] += 1
-                is_stranger |= code == ErrorCode.STALE_BROKER_EPOCH
+                self._errors[kind, code] += 1
+                is_stale |= code == ErrorCode.STALE_BROKER_EPOCH
                 if code in MOVED and version >= FETCH_LEADERS:
                     row = row._replace(current_leader=current_leader(self._metadata, tp, moved))  # noqa: PLW2901
             rows.setdefault(tp.topic, []).append(row)
-        if is_stranger:
-            self._strangers.note_wrong(context)
+        if is_stale:
+            self._wrong_epochs.count(context)
         topics = [TopicFetched(*session.topics[name], partitions) for name, partitions in rows.items()]
         topics += [self._failed(request, topic, code) for topic, code in asked.failed]
         return FetchResponse(topics, session_id=session.number, node_endpoints=tuple(moved.values()))
@@ -167,7 +167,7 @@ class FetchHandlers:
         return FetchResponse([self._failed(request, topic, code) for topic in request.topics], error_code=code)
 
     def _failed(self, request: FetchRequest, topic: FetchTopic, code: ErrorCode) -> TopicFetched:
-        self._errors[_asker(request), code] += len(topic.partitions)
+        self._errors[_kind_of(request), code] += len(topic.partitions)
         rows = [PartitionFetched(each.partition, code) for each in topic.partitions]
         return TopicFetched(topic.name, topic.topic_id, rows)
 
@@ -196,7 +196,7 @@ class FetchHandlers:
         return Encoded(fetched_one(version, correlation_id, topic, row, records, is_committed=is_committed))
 
 
-def _asker(request: FetchRequest) -> str:
+def _kind_of(request: FetchRequest) -> str:
     return "FetchFollower" if request.replica_id >= 0 else "FetchConsumer"
 
 

@@ -106,13 +106,13 @@ class GroupCoordinator:
         """
         term = self.terms.term_of(group_id)
         slot = term.slots.get(group_id)
-        if slot is None or may_stay(slot.standing, member_id, generation, instance_id):
+        if slot is None or may_stay(slot.settled, member_id, generation, instance_id):
             return False
         self._hear(term, slot, member_id)
         return True
 
     def _hear(self, term: Term[Slot], slot: Slot, member_id: str) -> None:
-        if slot.note_heard(member_id, self._env.clock.monotonic_ms()):
+        if slot.add_heartbeat(member_id, self._env.clock.monotonic_ms()):
             self._arm(term, slot)
 
     def commit_each(self, commits: Sequence[Commit], told: Told) -> list[bool | None]:
@@ -131,7 +131,7 @@ class GroupCoordinator:
             except KafkaError:
                 continue
             slot = term.slots.get(group_id)
-            group = _BLANK if slot is None else slot.standing
+            group = _BLANK if slot is None else slot.settled
             if may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True):
                 continue
             batch = last.get(term)
@@ -160,9 +160,9 @@ class GroupCoordinator:
                 slot.begun[number] = tuple(offsets)
                 batch.in_flight.append((number, slot))
             else:
-                slot.note_stored(offsets, position)
+                slot.add_stored(offsets, position)
                 position += len(offsets)
-            if member_id in slot.standing.members:
+            if member_id in slot.settled.members:
                 self._hear(term, slot, member_id)
             stored[place] = None if written is None else True
 
@@ -174,7 +174,7 @@ class GroupCoordinator:
         for (place, commit), (number, slot) in zip(batch.commits, batch.in_flight, strict=True):
             wanted = slot.end_commit(number)
             if not error:
-                slot.note_stored(commit.offsets, position)
+                slot.add_stored(commit.offsets, position)
                 if len(wanted) < len(commit.offsets):
                     self._forget_again(term, slot, {tp: position for tp in commit.offsets if tp not in wanted})
                 position += len(commit.offsets)
@@ -233,7 +233,7 @@ class GroupCoordinator:
         return Now(self._env.clock.monotonic_ms(), self._env.clock.now_ms())
 
     def _post(self, term: Term[Slot], slot: Slot, event: events.Event) -> None:
-        slot.standing, effects = step(slot.group, event, self._now(), self._limits)
+        slot.settled, effects = step(slot.group, event, self._now(), self._limits)
         self._perform(term, slot, effects)
 
     def _perform(self, term: Term[Slot], slot: Slot, effects: tuple[events.Effect, ...]) -> None:

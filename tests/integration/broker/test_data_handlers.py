@@ -11,10 +11,10 @@ import pytest
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
 from logstore.records.marker import end_marker
+from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
-from replication.broker.handlers.strangers import Strangers
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
@@ -112,7 +112,7 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
             await site.create(tp, replicas=(1,))
         coordinators = coordinators_of(one)
         handlers = {
-            **FetchHandlers(one.config, one.replicas, Strangers()).handlers(),
+            **FetchHandlers(one.config, one.replicas, WrongEpochs()).handlers(),
             **PositionHandlers(one.replicas).handlers(),
             **coordinators.handlers(None),
         }

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from replication.coordinators.groups.classic import events
+from replication.coordinators.groups.classic.deferred import with_deferred
 from replication.coordinators.groups.classic.permission import may_commit, may_stay
-from replication.coordinators.groups.classic.standing import caught_up
 from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.classic.step import step
 from replication.coordinators.groups.messages import Append, Appended, Done, Now
@@ -70,7 +70,7 @@ def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group):
         error = may_stay(group, member_id, generation, instance_id)
         assert answer.body == Done(error)
         if not error:
-            assert after == caught_up(group, {member_id: NOW.ms}, {})
+            assert after == with_deferred(group, {member_id: NOW.ms}, {})
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=name_of)
@@ -86,7 +86,7 @@ def test_a_commit_is_noted_only_if_the_group_takes_it(group):
             after, (answer,) = step(between, outcome, NOW, LIMITS)
             assert answer.body == OffsetsDone()
             heard = {member_id: NOW.ms} if member_id in group.members else {}
-            assert after == caught_up(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
+            assert after == with_deferred(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
 
 
 def test_many_that_were_noted_are_as_many_steps():
@@ -98,11 +98,11 @@ def test_many_that_were_noted_are_as_many_steps():
         after, (effect,) = step(after, commit, now, LIMITS)
         after, _ = step(after, Appended(effect.write, ErrorCode.NONE, position), now, LIMITS)
         heard[name], stored[tp] = now.ms, replace(new, position=position)
-    assert after == caught_up(group, heard, stored)
+    assert after == with_deferred(group, heard, stored)
     assert after.members["a"].deadline_ms == LATER.ms + 10_000
 
 
 def test_of_two_offsets_the_later_one_in_the_log_is_taken():
-    assert caught_up(GROUPS[1], {}, {T0: Committed(1, position=99)}).offsets.committed == STORED
+    assert with_deferred(GROUPS[1], {}, {T0: Committed(1, position=99)}).offsets.committed == STORED
     newer = {T0: Committed(1, position=100)}
-    assert caught_up(GROUPS[1], {}, newer).offsets.committed == newer
+    assert with_deferred(GROUPS[1], {}, newer).offsets.committed == newer

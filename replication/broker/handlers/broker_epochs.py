@@ -1,4 +1,4 @@
-"""Strangers: limits how often a connection may name a wrong broker epoch, so that nobody guesses one.
+"""WrongEpochs: limits how often a connection may name a wrong broker epoch, so that nobody guesses one.
 
 A wrong epoch is answered as such: it is normal after a failover. A connection that names WRONG_MAX of them is closed,
 with one line in the log; a broker that was wrong so often returns with another connection.
@@ -16,11 +16,11 @@ WRONG_MAX = 10
 CONNECTIONS_MAX = 10_000  # counted; the oldest counts go
 
 
-class Strangers:
+class WrongEpochs:
     def __init__(self) -> None:
         self._wrong: OrderedDict[int, int] = OrderedDict()
 
-    def note_wrong(self, context: Work) -> None:
+    def count(self, context: Work) -> None:
         """Count a wrong epoch. Raises: ProtocolError: it was the last on this connection."""
         if context.connection_id == OWN_CONNECTION:
             return

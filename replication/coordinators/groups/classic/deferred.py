@@ -1,8 +1,8 @@
-"""Events that leave a group as it stands: the heartbeat of a member, and a commit that is stored as it comes.
+"""Deferred events, which change nothing else of a group: the heartbeat of a member, and a commit that is stored.
 
-Nearly all events are of these two kinds. They need no working state: it is enough to note when a member was heard,
-which commits have begun and ended, and what is stored, until anything else happens. Law: a group that has `caught_up`
-is as if each had been a `step`.
+Nearly all events are of these two kinds. They need no working state: the times of heartbeats, the commits that have
+begun and ended, and the stored offsets are enough until another event comes. Law: `with_deferred` returns the group
+that a `step` for each would have made.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from replication.coordinators.groups.offsets.step import take_in
 from replication.model.cluster import TopicPartition
 
 
-def caught_up(
+def with_deferred(
     group: Group,
-    heard: Mapping[str, int],
+    heartbeats: Mapping[str, int],
     stored: Mapping[TopicPartition, Committed],
     begun: Mapping[int, tuple[TopicPartition, ...]] = MappingProxyType({}),
     ended: Collection[int] = (),
 ) -> Group:
-    """Return the group after its members were heard at these times (monotonic), and these offsets were stored.
+    """Return the group after these heartbeats (member: monotonic time), and with these offsets stored.
 
     `begun`: the commits that are in flight since; `ended`: of those that were before, which are not any more.
     """
     members = {**group.members}
-    for member_id, at_ms in heard.items():
+    for member_id, at_ms in heartbeats.items():
         member = members[member_id]
         members[member_id] = replace(member, deadline_ms=at_ms + member.session_timeout_ms)
     before = group.offsets
