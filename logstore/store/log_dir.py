@@ -34,7 +34,7 @@ from logstore.checkpoint import (
     marking_failure,
     write_atomic,
 )
-from logstore.env import Env, Lock
+from logstore.env import Env, Lock, network_file_system
 from logstore.errors import NotAStoreError, StorageError, StoreLockedError
 from logstore.store.disk_reserve import DiskReserve
 from logstore.store.recovery_points import RecoveryPoints
@@ -105,7 +105,7 @@ class LogDir:
             with marking_failure(env, path):
                 make_directory(env, path)
         _check_directory(path, env)
-        if kind := files.network_file_system(path):
+        if kind := network_file_system(files, path):
             logger.warning(
                 "path=%s is on a network file system (%s): locks and fsync may not hold between hosts; "
                 "let the processes of one host only write here",

@@ -49,7 +49,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     check_directory(config)
     os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
     _keep_memory()
-    SYSTEM.files.open_files_max = open_files_max()
+    SYSTEM.files.descriptors.limit = open_files_max()
     garbage.begin()
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from logstore.checkpoint import make_directory
-from logstore.env import Env
+from logstore.env import Env, network_file_system
 from logstore.errors import StorageError
 from replication.coordination.leases import Leases
 from replication.coordination.sqlite_file import CopyPolicy, ReplacedError, StoreFile, check_can_open, explain, is_busy
@@ -226,7 +226,7 @@ class SqliteTree(Tree):
         files = self._env.files
         if self._may_create:
             make_directory(self._env, self._path.parent)
-        if kind := files.network_file_system(self._path.parent):
+        if kind := network_file_system(files, self._path.parent):
             raise CoordinationError(f"it is on {kind}, where SQLite cannot be shared; use a local disk or ZooKeeper")
         lock = files.lock(f"{self._path}.lock")
         try:

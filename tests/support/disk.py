@@ -396,9 +396,6 @@ class Disk:
     def is_writable(self, path):
         return True
 
-    def network_file_system(self, path):
-        return None
-
     def drop_cache(self, path):
         inode = self._inode(path)
         if inode.is_dropped:

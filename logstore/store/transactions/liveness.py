@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from pathlib import Path
 
-from logstore.env import Env
+from logstore.env import Env, network_file_system
 from logstore.store.transactions import processes
 from logstore.store.transactions.state import State, TransactionAttempt
 
@@ -17,7 +17,7 @@ class Liveness:
         self._holders = holders
         self._host = processes.host(env)
         self._boot = self._host.partition("/")[0]
-        self._is_shared = env.files.network_file_system(root) is not None
+        self._is_shared = network_file_system(env.files, root) is not None
         self._idle_ms: dict[tuple[str, int, str], int] = {}
         for a in state.attempts.values():
             batch = a.name, a.batch_id, a.run

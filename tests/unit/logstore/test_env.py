@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from logstore.checkpoint import FSYNC_FAILED, check_mark, clear_mark, fsync_or_mark
-from logstore.env import Env, OsFiles, file_system_of
+from logstore.env import Env, OsFiles, network_file_system
+from logstore.env.descriptors import Descriptors
+from logstore.env.files import file_system_of
 from logstore.errors import DiskFullError, FailedStoreError, StorageError
 from logstore.worker import Worker
 from tests.support.partition import appended, batch, contents, make
 
 
 def open_files(files):
-    return len(files._open)
+    return len(files.descriptors.open)
 
 
 @pytest.fixture
@@ -107,28 +109,29 @@ def test_what_is_open_in_a_directory_is_opened_anew_after_that_was_renamed(files
     files.unlink(tmp_path / "c" / "f")
     files.create(tmp_path / "c" / "f")
     assert files.read(tmp_path / "c" / "f", 0, 9) == b""
-    assert set(files._open_in) == {str(tmp_path / "a"), str(tmp_path / "c")}
+    assert set(files.descriptors.open_in) == {str(tmp_path / "a"), str(tmp_path / "c")}
 
 
 def test_a_file_that_leaves_the_pool_stays_open_for_its_user(files, tmp_path):
     files.create(tmp_path / "a")
     files.write(tmp_path / "a", 0, b"content")
-    held = files._descriptor(str(tmp_path / "a"))
+    held = files.descriptors.at(str(tmp_path / "a"))
     files.forget(tmp_path)
     assert open_files(files) == 0
     assert os.pread(held.fd, 9, 0) == b"content"
 
 
 def test_a_file_that_another_thread_lets_go_is_open_until_the_call_is_over(tmp_path):
-    class Forgetful(OsFiles):
+    class Forgetful(Descriptors):
         """Somebody lets go of each file as soon as it was taken out of the pool."""
 
-        def _descriptor(self, path, **options):
-            file = super()._descriptor(path, **options)
+        def at(self, path, **options):
+            file = super().at(path, **options)
             self.forget(path)
             return file
 
-    files, path = Forgetful(), tmp_path / "f"
+    files, path = OsFiles(), tmp_path / "f"
+    files.descriptors = Forgetful(4)
     files.create(path)
     files.write(path, 0, b"abc")
     files.fsync(path)
@@ -258,7 +261,7 @@ def test_the_mount_nearest_above_says_what_file_system_it_is(mounts, kind):
 
 
 def test_this_machines_files_are_local(files, tmp_path):
-    assert files.network_file_system(tmp_path) is None
+    assert network_file_system(files, tmp_path) is None
 
 
 # ------------------------------------------------------------------ S8, S9 as the system has them

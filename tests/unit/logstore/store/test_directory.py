@@ -280,8 +280,8 @@ def test_an_fsync_that_failed_takes_the_store_out_of_service_until_recovery(tmp_
 
 def test_a_network_file_system_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class OnNfs(OsFiles):
-        def network_file_system(self, path: object) -> str | None:
-            return "nfs4"
+        def read_all(self, path: str | Path) -> bytes:
+            return b"host:/data / nfs4 rw 0 0\n" if path == MOUNTS else super().read_all(path)
 
     with caplog.at_level(logging.WARNING):
         logstore.open(tmp_path, env=Env(files=OnNfs())).close()
