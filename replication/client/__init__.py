@@ -5,10 +5,10 @@ partition; `attempts`, of one call; `coordinators`, who keeps groups and transac
 read; `cluster`, requests to the right broker, repeated while that may help; `settings` of topics, brokers, producers
 and consumers; `topics`, made and deleted; `groups`, committed offsets; `group_admin` and `admin`, what operators ask;
 `transactions`, begun and ended; `fetching`, the batches of a range of offsets; `replicas`, those of any replica;
-`local_replicas`, a leader's files on this machine; `producing`, batches in order and once each; `producer`, tables to
-topics, also in a transaction; `assignors`, who of a group reads what; `membership`, a member as a machine; `reading`,
-partitions fetched ahead; `consumer`, a member that reads; `blocking` and `kafka_client`, all of that without an event
-loop.
+`local_replicas`, a leader's files on this machine; `partition_queue`, batches of one partition on their way;
+`producing`, batches in order and once each; `producer`, tables to topics, also in a transaction; `assignors`, who of a
+group reads what; `membership`, a member as a machine; `reading`, partitions fetched ahead; `consumer`, a member that
+reads; `blocking` and `kafka_client`, all of that without an event loop.
 
 Everything but those two belongs to one event loop. Nothing decodes a record before Arrow does.
 """

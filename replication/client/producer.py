@@ -26,7 +26,8 @@ from logstore.records.compression import Codec
 from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
 from replication.client.metadata import NO_EPOCH
-from replication.client.producing import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NO_OFFSET, Sender, split
+from replication.client.partition_queue import split
+from replication.client.producing import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NO_OFFSET, Sender
 from replication.client.settings import TopicSettings, topic_settings
 from replication.client.transactions import Transaction
 from replication.model.cluster import TopicPartition

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from logstore.errors import PylogError, RecordTooLargeError
-from logstore.records import batch as batches
+from logstore.errors import PylogError
 from replication.client.attempts import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST, failure_of
 from replication.client.cluster import Cluster
 from replication.client.metadata import NO_LEADER
+from replication.client.partition_queue import EPOCH_MAX, IN_FLIGHT, TOO_LARGE, Answered, Batch, PartitionQueue
 from replication.client.transactions import Transaction, add_partitions, remedy_of
 from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import TopicPartition, rows_by_topic
@@ -32,7 +30,6 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT = 5  # brokers know the last five batches of a producer again
 REQUEST_BYTES = 8 * 1024 * 1024
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 PRODUCE_LAST = 11  # from 12 on brokers add partitions themselves, and each end must begin another epoch
@@ -40,46 +37,6 @@ NO_OFFSET = -1  # appended, and nobody says where
 
 # A broker that says so has the batch, or has had it.
 _IS_THERE = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-# The leader has not what came before, or nothing at all of the producer.
-_HAS_GAP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-_NOT_APPENDED = {*_HAS_GAP, *_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS}  # after other errors it may be
-_EPOCH_MAX = 2**15 - 1
-_RECORD_BYTES_MAX = 64  # what a record takes at most in a batch beside what it takes in Arrow
-
-# Records [first, first + count) are appended from this offset on (or NO_OFFSET), or never will be.
-Answered = Callable[[int, int, int | PylogError], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """One batch; its records are the ones from `first` on of those that `answered` is told of."""
-
-    data: memoryview
-    first: int
-    count: int
-    deadline: float
-    answered: Answered
-    sequence: int | None = None  # the one that it bears; None: it has not been sent in this epoch
-    error: KafkaError | None = None  # why the last attempt failed
-    is_refused: bool = False  # by the present attempt
-    is_in_doubt: bool = False  # an earlier attempt may have appended it
-
-
-@dataclass(slots=True, eq=False)
-class _Partition:
-    """Invariant: `sent` are the oldest batches, in order; while `is_rewinding`, nothing is sent."""
-
-    tp: TopicPartition
-    epoch: int
-    waiting: deque[_Batch] = field(default_factory=deque)
-    sent: deque[_Batch] = field(default_factory=deque)
-    is_rewinding: bool = False
-    leader: int = NO_LEADER  # to which `sent` went
-    is_known: bool = False  # to that leader, which lets a producer that it does not know begin with any number
-    backoff_s: float = 0.0
-    not_before: float = 0.0
-    next_sequence: int = 0
 
 
 class Sender:
@@ -103,7 +60,7 @@ class Sender:
         self._added: frozenset[TopicPartition] = frozenset()
         self._acks = acks
         self._timeout_s = timeout_ms / 1000
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._in_flight: dict[int, int] = {}
         self._error: PylogError | None = None
         self._changed = asyncio.Event()
@@ -140,9 +97,9 @@ class Sender:
         assert self._transaction is None or tp in self._added, "it is a part of the transaction"
         state = self._partitions.get(tp)
         if state is None:
-            state = self._partitions[tp] = _Partition(tp, self._producer[1] if self._producer else -1)
+            state = self._partitions[tp] = PartitionQueue(tp, self._producer[1] if self._producer else -1)
         deadline = asyncio.get_running_loop().time() + self._timeout_s
-        state.waiting.append(_Batch(data, first, count, deadline, answered))
+        state.waiting.append(Batch(data, first, count, deadline, answered))
         self._unanswered_bytes += len(data)
         self._changed.set()
 
@@ -203,7 +160,7 @@ class Sender:
     async def _send_ready(self) -> float | None:
         """Send what can be sent now; return in how many seconds to look again, None: when something has changed."""
         now, again = asyncio.get_running_loop().time(), float("inf")
-        shares: dict[int, list[_Partition]] = {}
+        shares: dict[int, list[PartitionQueue]] = {}
         for state in tuple(self._partitions.values()):  # others come while a leader is looked up
             if not self._may_send(state, now):
                 continue
@@ -214,7 +171,7 @@ class Sender:
             leader = await self._leader(state)
             if leader is None:
                 again = min(again, state.backoff_s)
-            elif self._in_flight.get(leader, 0) < IN_FLIGHT and turn_to(state, leader):
+            elif self._in_flight.get(leader, 0) < IN_FLIGHT and state.turn_to(leader):
                 shares.setdefault(leader, []).append(state)
         for leader, states in shares.items():
             self._send(leader, states)
@@ -222,19 +179,13 @@ class Sender:
                 self._changed.set()
         return None if again == float("inf") else max(again, 0.001)
 
-    def _may_send(self, state: _Partition, now: float) -> bool:
+    def _may_send(self, state: PartitionQueue, now: float) -> bool:
         """Is there something to send, in its turn? Late batches fail first."""
-        if state.is_rewinding:
-            return False
-        while state.waiting and state.waiting[0].deadline <= now:
+        while not state.is_rewinding and state.waiting and state.waiting[0].deadline <= now:
             self._give_up(state, _late(state.tp, state.waiting[0]))
-        if not state.waiting:
-            return False
-        # One that is sent again goes alone: brokers know the last five batches again, and no older ones.
-        is_again = any(batch.error is not None for batch in (*state.sent, state.waiting[0]))
-        return len(state.sent) < (IN_FLIGHT if state.is_known and not is_again else 1)
+        return state.may_send
 
-    async def _leader(self, state: _Partition) -> int | None:
+    async def _leader(self, state: PartitionQueue) -> int | None:
         """The partition's leader; None if it has none, or cannot be found: then all waiting batches have failed."""
         try:
             leader = (await self._cluster.leader(state.tp)).broker
@@ -247,35 +198,19 @@ class Sender:
             return None
         return leader
 
-    def _send(self, leader: int, states: Iterable[_Partition]) -> None:
-        taken: dict[_Partition, _Batch] = {}
-        size = 0
+    def _send(self, leader: int, states: Iterable[PartitionQueue]) -> None:
+        taken: dict[PartitionQueue, Batch] = {}
+        size, producer_id = 0, self._producer[0] if self._producer is not None else None
         for state in states:
             if not state.waiting or (size and size + len(state.waiting[0].data) > REQUEST_BYTES):
                 continue
-            taken[state] = batch = state.waiting.popleft()
-            self._stamp(state, batch)
-            state.sent.append(batch)
+            taken[state] = batch = state.take(producer_id, is_transactional=self._transaction is not None)
             size += len(batch.data)
         if taken:
             self._in_flight[leader] = self._in_flight.get(leader, 0) + 1
             self._start(self._request(leader, taken))
 
-    def _stamp(self, state: _Partition, batch: _Batch) -> None:
-        """Let the batch begin at offset 0, as Kafka demands of all that clients send, and number it."""
-        batches.stamp(batch.data, 0, 0, batches.NO_LEADER_EPOCH)
-        if self._producer is None or batch.sequence is not None:
-            return
-        batch.sequence = state.next_sequence
-        state.next_sequence = batches.sequence_after(batch.sequence, batch.count)
-        header = batches.header_at(batch.data)._replace(
-            producer_id=self._producer[0], producer_epoch=state.epoch, base_sequence=batch.sequence
-        )
-        if self._transaction is not None:
-            header = header._replace(attributes=header.attributes | batches.TRANSACTIONAL)
-        batches.write_header(batch.data, 0, header)
-
-    async def _request(self, leader: int, taken: dict[_Partition, _Batch]) -> None:
+    async def _request(self, leader: int, taken: dict[PartitionQueue, Batch]) -> None:
         failed: KafkaError | None = None
         answers: dict[TopicPartition, Any] = {}
         try:
@@ -297,7 +232,7 @@ class Sender:
             else:
                 self._refused(state, batch, _refusal(found, state.tp, self._transaction))
 
-    async def _answers(self, leader: int, taken: dict[_Partition, _Batch]) -> dict[TopicPartition, Any]:
+    async def _answers(self, leader: int, taken: dict[PartitionQueue, Batch]) -> dict[TopicPartition, Any]:
         """The leader's answer for each partition; empty with acks=0. Raises: as `Cluster.call_leader`."""
         topics = rows_by_topic((s.tp, ProducePartition(s.tp.partition, batch.data)) for s, batch in taken.items())
         left_s = min(batch.deadline for batch in taken.values()) - asyncio.get_running_loop().time()
@@ -316,84 +251,73 @@ class Sender:
 
     # ------------------------------------------------------------------- answers
 
-    def _appended(self, state: _Partition, batch: _Batch, base_offset: int) -> None:
+    def _appended(self, state: PartitionQueue, batch: Batch, base_offset: int) -> None:
         state.sent.remove(batch)
         state.backoff_s = 0.0
         state.is_known = self._producer is not None and not state.is_rewinding
         self._tell(batch, base_offset)
         self._rewind(state)
 
-    def _refused(self, state: _Partition, batch: _Batch, error: KafkaError) -> None:
+    def _refused(self, state: PartitionQueue, batch: Batch, error: KafkaError) -> None:
         batch.error, batch.is_refused, state.is_known = error, True, False
         if not state.is_rewinding:
             state.is_rewinding = True
-            if error.code not in _TOO_LARGE:
+            if error.code not in TOO_LARGE:
                 self._retry_later(state)
         self._rewind(state)
 
-    def _rewind(self, state: _Partition) -> None:
+    def _rewind(self, state: PartitionQueue) -> None:
         """Have everything that was not appended sent again, once all that is under way is answered."""
         if not state.is_rewinding or not all(batch.is_refused for batch in state.sent):
             return
-        if self._transaction is not None and state.sent and (lost := _loss(state.sent[0], state.tp)):
-            self._fail_all(lost)
+        oldest = state.sent[0] if state.sent else None
+        has_gap, is_lost = (oldest.has_gap, oldest.is_lost) if oldest is not None else (False, False)
+        if oldest is not None and self._transaction is not None and (has_gap or is_lost):
+            self._fail_all(oldest.failure(state.tp))
             return
-        again: list[_Batch] = []
-        has_gap = False
-        for number, batch in enumerate(state.sent):
-            error = batch.error
-            assert error is not None, "it is refused"
-            batch.is_refused = False
-            if error.code in _TOO_LARGE and batch.count > 1:
+        again: list[Batch] = []
+        for batch in state.sent:
+            if batch.can_be_halved:
                 again += self._halves(batch)
-            elif number == 0 and _is_final(error, batch):
-                self._tell(batch, _final(error, state.tp, batch))
-            else:  # whatever was said of those behind the first was said of a gap
-                has_gap = has_gap or (number == 0 and error.code in _HAS_GAP)
-                batch.is_in_doubt = batch.is_in_doubt or error.code not in _NOT_APPENDED
+            elif batch is oldest and is_lost:
+                self._tell(batch, batch.failure(state.tp))
+            else:  # whatever was said of those behind the oldest was said of a gap
+                batch.prepare_again()
                 again.append(batch)
         state.sent.clear()
         state.waiting.extendleft(reversed(again))
         state.is_rewinding = False
-        if has_gap:
+        if has_gap and not is_lost:
             self._begin_epoch(state)
         self._changed.set()
 
-    def _halves(self, batch: _Batch) -> Iterable[_Batch]:
+    def _halves(self, batch: Batch) -> Iterable[Batch]:
         self._unanswered_bytes -= len(batch.data)
-        for at, data in halves(batch.data):
-            self._unanswered_bytes += len(data)
-            header = batches.header_at(data)
-            half = _Batch(data, batch.first + at, header.count, batch.deadline, batch.answered)
-            half.error, half.sequence, half.is_in_doubt = batch.error, batch.sequence, batch.is_in_doubt
-            if half.sequence is not None:
-                half.sequence = header.base_sequence
+        for half in batch.halves():
+            self._unanswered_bytes += len(half.data)
             yield half
 
-    def _begin_epoch(self, state: _Partition) -> None:
-        """Number what waits anew: brokers take a new epoch from 0 on, and nothing of the old one any more."""
-        if state.epoch == _EPOCH_MAX:
+    def _begin_epoch(self, state: PartitionQueue) -> None:
+        if state.epoch == EPOCH_MAX:
             self._fail_all(
                 KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "its epochs are used up: make another producer")
             )
         logger.info("tp=%s epoch=%d of the producer begins", state.tp, state.epoch + 1)
-        state.epoch, state.next_sequence = state.epoch + 1, 0
-        for batch in state.waiting:
-            batch.sequence = None
+        state.begin_epoch()
 
-    def _give_up(self, state: _Partition, error: PylogError) -> None:
+    def _give_up(self, state: PartitionQueue, error: PylogError) -> None:
         """The oldest batch that waits fails; with a transaction everything does."""
         if self._transaction is not None:
             self._fail_all(error)
         else:
             self._tell(state.waiting.popleft(), error)
 
-    def _tell(self, batch: _Batch, outcome: int | PylogError) -> None:
+    def _tell(self, batch: Batch, outcome: int | PylogError) -> None:
         self._unanswered_bytes -= len(batch.data)
         self._told.set()
         batch.answered(batch.first, batch.count, outcome)
 
-    def _retry_later(self, state: _Partition) -> None:
+    def _retry_later(self, state: PartitionQueue) -> None:
         self._cluster.forget([state.tp.topic])
         state.backoff_s = min(max(2 * state.backoff_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
         state.not_before = asyncio.get_running_loop().time() + state.backoff_s
@@ -408,81 +332,11 @@ class Sender:
         self._changed.set()
 
 
-def turn_to(state: _Partition, leader: int) -> bool:
-    """Send to this leader from now on? Not while another one has something to answer."""
-    if leader != state.leader:
-        if state.sent:
-            return False
-        state.leader, state.is_known = leader, False
-    return True
-
-
-def _is_final(error: KafkaError, batch: _Batch) -> bool:
-    """Is the batch that was refused not to be sent again?"""
-    if error.code in _HAS_GAP:
-        return error.code is ErrorCode.UNKNOWN_PRODUCER_ID and batch.is_in_doubt
-    return not error.code.is_retriable
-
-
-def _loss(batch: _Batch, tp: TopicPartition) -> PylogError | None:
-    """Why a transaction whose oldest batch this is cannot be whole any more."""
-    error = batch.error
-    assert error is not None, "it is refused"
-    if error.code in _TOO_LARGE and batch.count > 1:
-        return None
-    return _final(error, tp, batch) if error.code in _HAS_GAP or _is_final(error, batch) else None
-
-
 def _refusal(found: Any, tp: TopicPartition, transaction: Transaction | None) -> KafkaError:
     said = f": {found.error_message}" if found.error_message else ""
     return error_of(found.error_code, f"append to {tp}{said}{remedy_of(found.error_code) if transaction else ''}")
 
 
-def _final(error: KafkaError, tp: TopicPartition, batch: _Batch) -> PylogError:
-    if error.code in _TOO_LARGE:
-        return RecordTooLargeError(len(batch.data), len(batch.data) - 1, f"record for {tp}")
-    return error
-
-
-def _late(tp: TopicPartition, batch: _Batch) -> KafkaError:
+def _late(tp: TopicPartition, batch: Batch) -> KafkaError:
     last = f"; last: {batch.error}" if batch.error else ""
     return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"append to {tp} was not acknowledged in time{last}")
-
-
-def split(data: memoryview) -> list[tuple[memoryview, int]]:
-    """The batches of a buffer with the count of their records: a request takes one batch for a partition."""
-    return [(data[at : at + header.size_bytes], header.count) for at, header in batches.batches(data)]
-
-
-def halves(data: memoryview) -> Iterable[tuple[int, memoryview]]:
-    """Two batches with the same records as this one of at least two, each with the index of its first record.
-
-    Codec, producer, transaction and sequence numbers are those of the batch.
-    """
-    import numpy as np
-
-    from logstore.records.arrow import decode
-    from logstore.records.encoding import encode
-    from logstore.records.rows import Rows
-
-    header = batches.header_at(data)
-    decoded = decode(data, start=header.base_offset, end=header.next_offset)
-    rows = Rows(decoded.select(["key", "value", "headers", "timestamp"]), now_ms=batches.NO_TIMESTAMP)
-    limit = batches.HEADER_BYTES + decoded.nbytes + _RECORD_BYTES_MAX * header.count
-    middle = header.count // 2
-    for first, end in ((0, middle), (middle, header.count)):
-        stamp = batches.ProducerStamp(
-            header.producer_id,
-            header.producer_epoch,
-            batches.sequence_after(header.base_sequence, first),
-            header.is_transactional,
-        )
-        (half,) = encode(
-            rows,
-            np.arange(first, end),
-            codec=header.codec,
-            batch_bytes=limit,
-            batch_bytes_max=limit,
-            producer=stamp,
-        )
-        yield first, half

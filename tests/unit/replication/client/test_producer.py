@@ -16,8 +16,8 @@ from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client.cluster import Cluster
 from replication.client.kafka_client import KafkaClient
+from replication.client.partition_queue import halves
 from replication.client.producer import AsyncProducer, Extent, ProducerSettings, _Promise, _Shares
-from replication.client.producing import halves
 from replication.errors import ErrorCode, KafkaError
 
 

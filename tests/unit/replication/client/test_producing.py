@@ -15,6 +15,7 @@ from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client import producing
 from replication.client.metadata import PartitionLeader
+from replication.client.partition_queue import PartitionQueue, split
 from replication.client.producing import Sender
 from replication.client.transactions import Pair, Transaction
 from replication.errors import ErrorCode, KafkaError, code_of
@@ -179,15 +180,15 @@ def test_a_batch_that_a_forgetful_leader_may_have_had_fails_and_another_goes_on(
 
 
 def test_a_partition_turns_to_a_new_leader_when_the_old_one_has_answered_all():
-    state, turn_to = producing._Partition(T0, 0, leader=1, is_known=True), producing.turn_to
-    state.sent.append(object())
-    assert turn_to(state, 1)
-    assert state.is_known
-    assert not turn_to(state, 2)
-    assert (state.leader, state.is_known) == (1, True)
-    state.sent.clear()
-    assert turn_to(state, 2)
-    assert (state.leader, state.is_known) == (2, False)
+    queue = PartitionQueue(T0, 0, leader=1, is_known=True)
+    queue.sent.append(object())
+    assert queue.turn_to(1)
+    assert queue.is_known
+    assert not queue.turn_to(2)
+    assert (queue.leader, queue.is_known) == (1, True)
+    queue.sent.clear()
+    assert queue.turn_to(2)
+    assert (queue.leader, queue.is_known) == (2, False)
 
 
 @pytest.mark.parametrize("how", ["idempotent", "acks=1", "transaction", "too large"])
@@ -219,7 +220,7 @@ def test_each_batch_that_leaves_for_a_broker_begins_at_offset_0(how):
         sender._added = frozenset({T0})
         rows, first = Rows(pa.table({"value": [b"v" * 400] * 10}), now_ms=1), 0
         for data in encode(rows, batch_bytes=1500, batch_bytes_max=1500):
-            for part, count in producing.split(data):
+            for part, count in split(data):
                 sender.send(T0, part, first, count, lambda first, count, outcome: outcomes.append(outcome))
                 first += count
         assert first == 10
