@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
 
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
@@ -23,18 +21,9 @@ from replication.model.cluster import BrokerId, TopicPartition, names_of, rows_b
 from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
-from replication.protocol.messages import (
-    FIRST_REQUEST,
-    ONE_REQUEST,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionFetched,
-    next_session_epoch,
-)
+from replication.protocol.messages import PartitionFetched
 from replication.replica.follower.follower import Follower
+from replication.replica.follower.session import Key, Session, Standing
 from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange, is_no_news
 
 logger = logging.getLogger(__name__)
@@ -46,15 +35,6 @@ IDLE_WAITS = 4
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
 
 _Questions = dict[Follower, AskEpochEnd | Fetch]
-_Key: TypeAlias = tuple[uuid.UUID | None, int]  # a partition, as requests name it
-
-
-class _Standing(NamedTuple):
-    """A request at the leader; `start` is the log's start that it tells."""
-
-    role: Follower
-    fetch: Fetch
-    start: int
 
 
 class Fetchers:
@@ -155,11 +135,7 @@ class _LeaderFetcher:
 
 
 class _Connection:
-    """One connection to a leader, and the followers on it: from one request to their next.
-
-    The requests of a session (see `replica.leader.sessions`) *stand* at the leader until they are answered with records
-    or an error. The spare connection has none: each of its requests is a session of its own.
-    """
+    """One connection to a leader, and the followers on it: from one request to their next."""
 
     def __init__(self, owner: _LeaderFetcher, *, is_spare: bool = False) -> None:
         self.is_idle = False
@@ -168,9 +144,7 @@ class _Connection:
         self._fetchers = owner.fetchers
         self._roles: set[Follower] = set()
         self._waiting: _Questions = {}
-        self._standing: dict[_Key, _Standing] = {}
-        self._forgotten: set[_Key] = set()  # stand at the leader still, and no more here
-        self._session, self._session_epoch = 0, FIRST_REQUEST
+        self._session = Session(owner.fetchers.config, is_single=is_spare)
         self._appending: set[Follower] = set()  # of the last answer
         self._has_work, self._all_appended = asyncio.Event(), asyncio.Event()
         self._empty_answers = 0  # in a row
@@ -200,18 +174,8 @@ class _Connection:
 
     def forget(self, role: Follower) -> None:
         self._waiting.pop(role, None)
-        self._drop(role)
+        self._session.forget(role)
         self.let_go((role,))
-
-    def _drop(self, role: Follower) -> Fetch | None:
-        """Take back the request of a role that stands at the leader."""
-        key = _key_of(role)
-        standing = self._standing.get(key)
-        if standing is None or standing.role is not role:
-            return None
-        del self._standing[key]
-        self._forgotten.add(key)
-        return standing.fetch
 
     def let_go(self, roles: Iterable[Follower]) -> None:
         self._roles.difference_update(roles)
@@ -238,8 +202,8 @@ class _Connection:
             self._appending.clear()
             self._roles.update(questions)
             self._drop_offline()
-            if not questions and not self._standing:
-                self._end_session(questions)
+            if not questions and not self._session.standing:
+                self._session.end()  # nothing stands
                 self._roles.clear()
                 self.is_idle = True
                 await self._has_work.wait()
@@ -250,27 +214,20 @@ class _Connection:
                 await self._ask_all(questions)
             except (OSError, TimeoutError, ProtocolError) as error:
                 logger.info("leader=%d does not answer: %s", self._owner.leader, error)
-                self._end_session(questions)
+                questions.update(self._session.end())  # what was parked at the leader is gone
             except Exception:  # the other followers must go on
                 logger.exception("leader=%d fetching failed", self._owner.leader)
-                self._end_session(questions)
+                questions.update(self._session.end())  # what was parked at the leader is gone
             self._roles.difference_update(questions)
             _ask_later(questions)  # only unanswered ones are left
             await self._let_append()
-
-    def _end_session(self, questions: _Questions) -> None:
-        """Begin another one with the next request. Fetches that were parked at the leader are gone, unanswered."""
-        questions.update((role, fetch) for role, fetch, _ in self._standing.values())
-        self._standing.clear()
-        self._forgotten.clear()
-        self._session_epoch = FIRST_REQUEST  # it names the former session, which ends with it
 
     def _drop_offline(self) -> None:
         """An offline replica asks nothing: see `Follower.is_offline`."""
         any_role = next(iter(self._roles), None)
         if any_role is None or not any_role.replica.host.offline.is_any_said:
             return
-        for role, fetch, _ in tuple(self._standing.values()):
+        for role, fetch, _ in tuple(self._session.standing.values()):
             if role.is_offline:
                 self.forget(role)
                 role.ask_again(fetch)
@@ -295,7 +252,7 @@ class _Connection:
                 role.step(EpochEndAnswered(question.leader_epoch, question.epoch, epoch, end_offset))
         else:
             allowed = self._without_held_back(fetches, questions)
-            if allowed or self._standing:
+            if allowed or self._session.standing:
                 await self._fetch(client, allowed, questions)
         if ends and fetches:
             for role, fetch in fetches.items():  # they go in the next round, with the truncated followers
@@ -339,40 +296,34 @@ class _Connection:
         return found
 
     async def _fetch(self, client: Client, fetches: Mapping[Follower, Fetch], questions: _Questions) -> None:
-        request = self._fetch_request(fetches)
-        for role, fetch in fetches.items():  # from now on they stand, until they are answered
+        session = self._session
+        request = session.request(fetches, self._wait_ms(len(fetches)), self._fetchers.broker_epoch())
+        for role in fetches:  # from now on they stand, until they are answered
             questions.pop(role)
-            self._standing[_key_of(role)] = _Standing(role, fetch, role.replica.start)
         response = await client.call(ApiKey.FETCH, request)
         if response.error_code:
             raise ProtocolError(f"error {response.error_code} for fetch session {request.session_id}")
         self._empty_answers += 1
-        failed: list[tuple[_Standing, PartitionFetched]] = []
+        failed: list[tuple[Standing, PartitionFetched]] = []
         for topic in response.topics:
             for row in topic.partitions:
                 key = topic.topic_id, row.partition
-                standing = self._standing.get(key)
+                standing = session.standing.get(key)
                 if standing is not None and row.error_code:
-                    failed.append((self._standing.pop(key), row))
+                    failed.append((session.standing.pop(key), row))
                 elif standing is not None:
                     self._answered(key, standing, row)
         questions.update((standing.role, standing.fetch) for standing, _ in failed)
+        again = session.answered(request, response)
         if self._is_spare:
-            self._end_session(questions)
-        else:
-            self._note_session(request, response)
+            questions.update(again)
+        elif again:
+            self._waiting = {**again, **self._waiting}
         if failed:
             await self._failed(client, failed, questions)
 
-    def _note_session(self, request: FetchRequest, response: FetchResponse) -> None:
-        if response.session_id:
-            self._session, self._session_epoch = response.session_id, next_session_epoch(request.session_epoch)
-        else:  # a leader of a former version keeps none: nothing stands there
-            self._waiting = {**{role: fetch for role, fetch, _ in self._standing.values()}, **self._waiting}
-            self._standing.clear()
-
     async def _failed(
-        self, client: Client, failed: Iterable[tuple[_Standing, PartitionFetched]], questions: _Questions
+        self, client: Client, failed: Iterable[tuple[Standing, PartitionFetched]], questions: _Questions
     ) -> None:
         beyond: dict[Follower, tuple[Fetch, PartitionFetched]] = {}
         refused: dict[int, list[TopicPartition]] = {}
@@ -391,7 +342,7 @@ class _Connection:
         if beyond:
             await self._find_extent(client, beyond, questions)
 
-    def _answered(self, key: _Key, standing: _Standing, row: PartitionFetched) -> None:
+    def _answered(self, key: Key, standing: Standing, row: PartitionFetched) -> None:
         role, asked, start = standing
         role.heard(row.high_watermark, len(row.records))
         is_idle = role.is_over or role.is_offline
@@ -400,47 +351,15 @@ class _Connection:
         )
         if not is_news and not self._is_spare and start == role.replica.start:
             return  # it stands
-        del self._standing[key]
+        del self._session.standing[key]
         if not row.records:
-            self._forgotten.add(key)  # unless it asks again
+            self._session.forgotten.add(key)  # unless it asks again
         if not is_news:
             self.keep(role, asked)
             return
         self._empty_answers = 0
         self._appending.add(role)
         role.fetched(asked.leader_epoch, asked.offset, row.records, row.high_watermark, row.log_start_offset)
-
-    def _fetch_request(self, fetches: Mapping[Follower, Fetch]) -> FetchRequest:
-        config = self._fetchers.config
-        topics = []
-        for name, group in rows_by_topic((role.replica.tp, role) for role in fetches).items():
-            rows = tuple(
-                FetchPartition(
-                    role.replica.tp.partition,
-                    fetches[role].offset,
-                    config.replica_fetch_max_bytes,
-                    fetches[role].leader_epoch,
-                    log_start_offset=role.replica.start,
-                )
-                for role in group
-            )
-            topics.append(FetchTopic(name, group[0].replica.topic_uuid, rows))
-        self._forgotten.difference_update(map(_key_of, fetches))
-        gone: dict[uuid.UUID | None, list[int]] = {}
-        for topic_id, partition in self._forgotten:
-            gone.setdefault(topic_id, []).append(partition)
-        self._forgotten.clear()
-        return FetchRequest(
-            self._wait_ms(len(fetches)),
-            config.replica_fetch_min_bytes,
-            tuple(topics),
-            max_bytes=config.replica_fetch_response_max_bytes,
-            replica_id=config.broker_id,
-            replica_epoch=self._fetchers.broker_epoch(),
-            session_id=self._session,
-            session_epoch=ONE_REQUEST if self._is_spare else self._session_epoch,
-            forgotten=tuple(ForgottenTopic(None, topic_id, tuple(partitions)) for topic_id, partitions in gone.items()),
-        )
 
     def _wait_ms(self, partitions: int) -> int:
         """Return how long the leader may wait: up to `IDLE_WAITS` times as long while nothing comes."""
@@ -464,10 +383,6 @@ class _Connection:
             del questions[role]
             start = row.log_start_offset
             role.step(OutOfRange(question.leader_epoch, question.offset, start, max(start, end_offset)))
-
-
-def _key_of(role: Follower) -> _Key:
-    return role.replica.topic_uuid, role.replica.tp.partition
 
 
 def _ask_later(questions: _Questions) -> None:
