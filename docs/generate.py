@@ -1,4 +1,4 @@
-"""Write what comes from the code: docs/configuration.md, docs/cli.md and conf/server.properties.
+"""Write what comes from the code: docs/configuration.md, docs/cli.md, conf/server.properties and types of requests.
 
 Run `python docs/generate.py` (or `make docs`) after a change of a setting or a command; `--check` only says
 whether the pages are current, and tests/architecture does the same.
@@ -16,7 +16,9 @@ from typing import Any
 import click
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))  # a checkout will do, installed or not
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # a checkout will do, installed or not
+
+import request_types  # noqa: E402
 
 from logstore.cli import cli  # noqa: E402
 from logstore.config import INT64_MAX, LogConfig, format_value  # noqa: E402
@@ -144,6 +146,7 @@ PAGES = {
     "configuration.md": configuration,
     "cli.md": command_line,
     "../conf/server.properties": server_properties,
+    "../replication/protocol/requests.py": request_types.requests,
 }
 
 

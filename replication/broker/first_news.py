@@ -52,12 +52,12 @@ class FirstNews:
         return {key: self._waiting(handler) if key in WAITING else handler for key, handler in handlers.items()}
 
     def _waiting(self, handler: Handler) -> Handler:
-        def handle(work: Work, body: Any) -> Awaitable[Any] | Any:
+        def handle(work: Work, body: object) -> Awaitable[Any] | Any:
             return handler(work, body) if self._metadata.is_told else self._later(handler, work, body)
 
         return handle
 
-    async def _later(self, handler: Handler, work: Work, body: Any) -> Any:
+    async def _later(self, handler: Handler, work: Work, body: object) -> Any:
         work.park()
         try:
             async with asyncio.timeout(WAIT_S):

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
+from uuid import UUID
 
 from replication.model.cluster import topic_id_of
 from replication.model.metadata import Metadata
 from replication.network.pipeline import Endpoint, Endpoints, Needs, TurnEndpoint, TurnHandler, no_needs
 from replication.network.work import Handler, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.messages import FetchRequest, ProduceRequest
+from replication.protocol.small_messages import MetadataRequest, OffsetCommitRequest
 from replication.security.access import (
     Need,
     Operation,
@@ -28,7 +32,7 @@ from replication.security.access import (
     of_transaction,
 )
 
-NameOf: TypeAlias = Callable[[Any], str | None]  # of a topic's id on the wire
+NameOf: TypeAlias = Callable[[UUID | None], str | None]  # of a topic's id on the wire
 Found: TypeAlias = Sequence[Need]
 
 TOPIC, BROKER = 2, 4  # types of resources with settings
@@ -45,7 +49,7 @@ def endpoints(handlers: Mapping[ApiKey, Handler], turns: Mapping[ApiKey, TurnHan
 
 
 def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
-    def name_of(topic_id: Any) -> str | None:
+    def name_of(topic_id: UUID | None) -> str | None:
         return None if topic_id is None else metadata.name_of(topic_id_of(topic_id))
 
     by_ids = {
@@ -65,16 +69,30 @@ def _cluster(operation: Operation) -> Needs:
     return lambda work: found
 
 
-def _named(operation: Operation, attribute: str = "name", of: str = "topics") -> Needs:
-    return lambda work: _topics(operation, (getattr(topic, attribute) for topic in getattr(work.body, of)))
+def _named(operation: Operation) -> Needs:
+    def needs(work: Work) -> Found:
+        body: (
+            requests.ListOffsetsRequest
+            | requests.CreateTopicsRequest
+            | requests.DeleteRecordsRequest
+            | requests.CreatePartitionsRequest
+            | requests.DescribeProducersRequest
+        ) = work.body
+        return _topics(operation, (topic.name for topic in body.topics))
+
+    return needs
 
 
-def _group(operation: Operation) -> Needs:
-    return lambda work: (of_group(operation, work.body.group_id),)
+def _group(work: Work) -> Found:
+    body: (
+        requests.JoinGroupRequest | requests.HeartbeatRequest | requests.LeaveGroupRequest | requests.SyncGroupRequest
+    ) = work.body
+    return (of_group(Operation.READ, body.group_id),)
 
 
 def _produce(work: Work) -> Found:
-    _, _, topics, transactional_id = work.body
+    body: ProduceRequest = work.body
+    _, _, topics, transactional_id = body
     if len(topics) == 1 and transactional_id is None:
         return (of_topic(Operation.WRITE, topics[0][0]),)
     found = _topics(Operation.WRITE, (topic[0] for topic in topics))
@@ -82,47 +100,48 @@ def _produce(work: Work) -> Found:
 
 
 def _fetch(work: Work, *, name_of: NameOf) -> Found:
-    request = work.body
+    request: FetchRequest = work.body
     if request.replica_id >= 0:
         return (of_cluster(Operation.CLUSTER_ACTION),)
-    if work.version < TOPIC_IDS:
-        names = [topic[0] for topic in request.topics]
-    else:
-        names = [name for topic in request.topics if (name := name_of(topic[1])) is not None]
+    has_ids = work.version >= TOPIC_IDS
+    named = (name_of(topic_id) if has_ids else name for name, topic_id, _ in request.topics)
+    names = [name for name in named if name is not None]
     return (of_topic(Operation.READ, names[0]),) if len(names) == 1 else _topics(Operation.READ, names)
 
 
 def _metadata(work: Work, *, name_of: NameOf) -> Found:
-    named = (name_of(topic_id) if topic_id is not None else name for name, topic_id in work.body.topics or ())
+    body: MetadataRequest = work.body
+    named = (name_of(topic_id) if topic_id is not None else name for name, topic_id in body.topics or ())
     return _topics(Operation.DESCRIBE, (name for name in named if name is not None))
 
 
 def _delete_topics(work: Work, *, name_of: NameOf) -> Found:
-    body = work.body
-    if hasattr(body, "topic_names"):
-        return _topics(Operation.DELETE, body.topic_names)
+    body: requests.DeleteTopicsRequest = work.body
     named = (name_of(topic.topic_id) if topic.name is None else topic.name for topic in body.topics)
-    return _topics(Operation.DELETE, (name for name in named if name is not None))
+    return _topics(Operation.DELETE, (*body.topic_names, *(name for name in named if name is not None)))
 
 
 def _epochs(work: Work) -> Found:
-    if getattr(work.body, "replica_id", -1) >= 0:
+    body: requests.OffsetForLeaderEpochRequest = work.body
+    if body.replica_id >= 0:
         return (of_cluster(Operation.CLUSTER_ACTION),)
-    return _topics(Operation.DESCRIBE, (topic.topic for topic in work.body.topics))
+    return _topics(Operation.DESCRIBE, (topic.topic for topic in body.topics))
 
 
 def _commit(work: Work) -> Found:
-    request = work.body
-    topics = [of_topic(Operation.READ, topic.name) for topic in request.topics]
-    return [of_group(Operation.READ, request.group_id), *topics]
+    body: OffsetCommitRequest | requests.TxnOffsetCommitRequest = work.body
+    topics = [of_topic(Operation.READ, topic.name) for topic in body.topics]
+    return [of_group(Operation.READ, body.group_id), *topics]
 
 
 def _commit_in_transaction(work: Work) -> Found:
-    return [of_transaction(Operation.WRITE, work.body.transactional_id), *_commit(work)]
+    body: requests.TxnOffsetCommitRequest = work.body
+    return [of_transaction(Operation.WRITE, body.transactional_id), *_commit(work)]
 
 
 def _fetch_offsets(work: Work) -> Found:
-    asked = work.body.groups if work.version >= SEVERAL_GROUPS_FROM else (work.body,)
+    body: requests.OffsetFetchRequest = work.body
+    asked = body.groups if work.version >= SEVERAL_GROUPS_FROM else (body,)
     found: dict[Need, None] = {}
     for group in asked:
         found[of_group(Operation.DESCRIBE, group.group_id)] = None
@@ -131,45 +150,59 @@ def _fetch_offsets(work: Work) -> Found:
 
 
 def _delete_offsets(work: Work) -> Found:
-    topics = _topics(Operation.READ, (topic.name for topic in work.body.topics))
-    return [of_group(Operation.DELETE, work.body.group_id), *topics]
+    body: requests.OffsetDeleteRequest = work.body
+    topics = _topics(Operation.READ, (topic.name for topic in body.topics))
+    return [of_group(Operation.DELETE, body.group_id), *topics]
 
 
 def _coordinators(work: Work) -> Found:
+    body: requests.FindCoordinatorRequest = work.body
     kinds = {GROUP: Resource.GROUP, TRANSACTION: Resource.TRANSACTIONAL_ID}
-    kind = kinds.get(getattr(work.body, "key_type", GROUP))
-    keys = work.body.coordinator_keys if work.version >= SEVERAL_KEYS_FROM else (work.body.key,)
+    kind = kinds.get(body.key_type)
+    keys = body.coordinator_keys if work.version >= SEVERAL_KEYS_FROM else (body.key,)
     return () if kind is None else of_each(Operation.DESCRIBE, kind, keys)
 
 
-def _groups(operation: Operation, attribute: str) -> Needs:
-    return lambda work: of_each(operation, Resource.GROUP, getattr(work.body, attribute))
+def _describe_groups(work: Work) -> Found:
+    body: requests.DescribeGroupsRequest = work.body
+    return of_each(Operation.DESCRIBE, Resource.GROUP, body.groups)
+
+
+def _delete_groups(work: Work) -> Found:
+    body: requests.DeleteGroupsRequest = work.body
+    return of_each(Operation.DELETE, Resource.GROUP, body.groups_names)
 
 
 def _init_producer_id(work: Work) -> Found:
-    name = work.body.transactional_id
+    body: requests.InitProducerIdRequest = work.body
+    name = body.transactional_id
     return () if name is None else (of_transaction(Operation.WRITE, name),)
 
 
 def _add_partitions(work: Work) -> Found:
     if work.version >= OF_LEADERS_FROM:
         return (of_cluster(Operation.CLUSTER_ACTION),)
-    topics = _topics(Operation.WRITE, (topic.name for topic in work.body.v3_and_below_topics))
-    return [of_transaction(Operation.WRITE, work.body.v3_and_below_transactional_id), *topics]
+    body: requests.AddPartitionsToTxnRequest = work.body
+    topics = _topics(Operation.WRITE, (topic.name for topic in body.v3_and_below_topics))
+    return [of_transaction(Operation.WRITE, body.v3_and_below_transactional_id), *topics]
 
 
 def _add_offsets(work: Work) -> Found:
-    body = work.body
+    body: requests.AddOffsetsToTxnRequest = work.body
     return of_transaction(Operation.WRITE, body.transactional_id), of_group(Operation.READ, body.group_id)
 
 
 def _end_transaction(work: Work) -> Found:
-    return (of_transaction(Operation.WRITE, work.body.transactional_id),)
+    body: requests.EndTxnRequest = work.body
+    return (of_transaction(Operation.WRITE, body.transactional_id),)
 
 
 def _settings(operation: Operation) -> Needs:
     def needs(work: Work) -> Found:
-        resources = [(each.resource_type, each.resource_name) for each in work.body.resources]
+        body: (
+            requests.DescribeConfigsRequest | requests.AlterConfigsRequest | requests.IncrementalAlterConfigsRequest
+        ) = work.body
+        resources = [(each.resource_type, each.resource_name) for each in body.resources]
         return [
             of_topic(operation, name) if kind == TOPIC else of_cluster(operation)
             for kind, name in dict.fromkeys(resources)
@@ -179,7 +212,8 @@ def _settings(operation: Operation) -> Needs:
 
 
 def _describe_transactions(work: Work) -> Found:
-    return of_each(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, work.body.transactional_ids)
+    body: requests.DescribeTransactionsRequest = work.body
+    return of_each(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, body.transactional_ids)
 
 
 _NEEDS: Mapping[ApiKey, Needs] = {
@@ -192,11 +226,11 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.OFFSET_COMMIT: _commit,
     ApiKey.OFFSET_FETCH: _fetch_offsets,
     ApiKey.FIND_COORDINATOR: _coordinators,
-    ApiKey.JOIN_GROUP: _group(Operation.READ),
-    ApiKey.HEARTBEAT: _group(Operation.READ),
-    ApiKey.LEAVE_GROUP: _group(Operation.READ),
-    ApiKey.SYNC_GROUP: _group(Operation.READ),
-    ApiKey.DESCRIBE_GROUPS: _groups(Operation.DESCRIBE, "groups"),
+    ApiKey.JOIN_GROUP: _group,
+    ApiKey.HEARTBEAT: _group,
+    ApiKey.LEAVE_GROUP: _group,
+    ApiKey.SYNC_GROUP: _group,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.LIST_GROUPS: no_needs,
     ApiKey.CREATE_TOPICS: _named(Operation.CREATE),
     ApiKey.DELETE_RECORDS: _named(Operation.DELETE),
@@ -212,7 +246,7 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),
     ApiKey.DESCRIBE_LOG_DIRS: _cluster(Operation.DESCRIBE),
     ApiKey.CREATE_PARTITIONS: _named(Operation.ALTER),
-    ApiKey.DELETE_GROUPS: _groups(Operation.DELETE, "groups_names"),
+    ApiKey.DELETE_GROUPS: _delete_groups,
     ApiKey.ELECT_LEADERS: _cluster(Operation.ALTER),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(Operation.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(Operation.DESCRIBE),

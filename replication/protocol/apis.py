@@ -26,6 +26,7 @@ from replication.protocol import (
     interbroker,
     kio_pieces,
     kio_reader,
+    kio_requests,
     small_messages,
     told_partitions,
 )
@@ -238,6 +239,8 @@ _REQUEST_WALKS: Mapping[ApiKey, Callable[[int, memoryview, int, int], Any]] = {
     ApiKey.METADATA: small_messages.metadata_request,
     ApiKey.OFFSET_COMMIT: small_messages.offset_commit_request,
 }
+# Those whose requests have a class in `requests`.
+ENTITIES = SERVED.keys() - INTERBROKER - _REQUEST_WALKS.keys()
 
 
 @cache
@@ -251,10 +254,11 @@ def is_flexible(key: ApiKey, version: int) -> bool:
 
 @cache
 def request_class(key: ApiKey, version: int) -> Any:
-    """Return kio's class, or ours in its form. Loading one takes about 10 ms, once."""
+    """Return kio's class, with the fields of all versions, or ours in its form. Loading one takes about 10 ms, once."""
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][0]
-    return load_request_schema(key, version)
+    cls = load_request_schema(key, version)
+    return kio_requests.completed(cls) if key in ENTITIES else cls
 
 
 @cache

@@ -21,7 +21,7 @@ def generate():
     return module
 
 
-PAGES = ["../conf/server.properties", "cli.md", "configuration.md"]
+PAGES = ["../conf/server.properties", "../replication/protocol/requests.py", "cli.md", "configuration.md"]
 
 
 @pytest.mark.parametrize("name", PAGES)

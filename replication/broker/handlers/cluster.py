@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 from logstore.errors import InvalidTopicError, PylogError
 from logstore.store.description import check_topic_name
@@ -20,6 +21,7 @@ from replication.network.work import Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import DescribeClusterRequest
 from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 from replication.security.access import Operation, Resource
 
@@ -38,7 +40,7 @@ class Question(NamedTuple):
     """
 
     version: int
-    topics: tuple[Any, ...] | None
+    topics: tuple[MetadataTopic, ...] | None
     hidden: frozenset[str]
 
 
@@ -207,7 +209,7 @@ class ClusterHandlers:
             "offline_replicas": [b for b in partition.replicas if b not in live or b in partition.offline_replicas],
         }
 
-    def describe_cluster(self, context: Work, body: Any) -> Mapping[str, Any]:
+    def describe_cluster(self, context: Work, body: DescribeClusterRequest) -> Mapping[str, Any]:
         asks = body.include_cluster_authorized_operations
         return {
             "error_code": ErrorCode.NONE,
@@ -236,7 +238,7 @@ def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _failure(name: str | None, error: ErrorCode, topic_id: Any = None) -> Mapping[str, Any]:
+def _failure(name: str | None, error: ErrorCode, topic_id: UUID | None = None) -> Mapping[str, Any]:
     return {
         "error_code": error,
         "name": name,

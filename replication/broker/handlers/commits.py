@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from logstore.env import Clock
 from replication.broker.verification import Asked, Verification
@@ -19,7 +19,17 @@ from replication.network.steps import begin, in_steps, step
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.small_messages import OffsetCommitRequest
+from replication.protocol.requests import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+)
+from replication.protocol.small_messages import CommitTopic, OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource, of_group, of_topic
 
@@ -30,6 +40,8 @@ NOTHING = Committed(-1)
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
 Response = Mapping[str, Any]
+CommittedTopics: TypeAlias = Sequence[CommitTopic] | Sequence[TxnOffsetCommitRequestTopic]
+FetchTopics: TypeAlias = Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics]
 
 
 class CommitHandlers:
@@ -56,7 +68,7 @@ class CommitHandlers:
         return begin(self._commit(body))
 
     async def _commit(self, body: OffsetCommitRequest) -> Response:
-        wanted = await self._wanted(body)
+        wanted = await self._wanted(body.topics, body.retention_ms)
         codes = await self._change(
             body.group_id,
             wanted,
@@ -70,10 +82,10 @@ class CommitHandlers:
         )
         return {"topics": _by_topic(body.topics, codes)}
 
-    async def commit_in_transaction(self, context: Work, body: Any) -> Response:
+    async def commit_in_transaction(self, context: Work, body: TxnOffsetCommitRequest) -> Response:
         """TxnOffsetCommit: the offsets count once the transaction is committed, which must hold the partition."""
         context.park()
-        wanted = await self._wanted(body)
+        wanted = await self._wanted(body.topics)
         producer = body.producer_id, body.producer_epoch
         try:
             tp = TopicPartition(OFFSETS_TOPIC, self._groups.terms.partition_of(body.group_id))
@@ -94,30 +106,30 @@ class CommitHandlers:
             lambda request, known: events.Commit(
                 request=request,
                 offsets={tp: wanted[tp] for tp in known},
-                member_id=getattr(body, "member_id", ""),
-                generation=getattr(body, "generation_id", -1),
-                instance_id=getattr(body, "group_instance_id", None),
+                member_id=body.member_id,
+                generation=body.generation_id,
+                instance_id=body.group_instance_id,
                 producer=producer,
             ),
         )
         return {"topics": _by_topic(body.topics, codes)}
 
-    async def _wanted(self, body: Any) -> dict[TopicPartition, Committed]:
+    async def _wanted(self, topics: CommittedTopics, retention_ms: int = -1) -> dict[TopicPartition, Committed]:
         now_ms = self._clock.now_ms()
-        until_ms = expire_ms(now_ms, getattr(body, "retention_ms", -1))
+        until_ms = expire_ms(now_ms, retention_ms)
         wanted: dict[TopicPartition, Committed] = {}
-        async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
+        async for chunk in in_steps((topic.name, row) for topic in topics for row in topic.partitions):
             for name, row in chunk:
                 wanted[TopicPartition(name, row.partition_index)] = Committed(
                     row.committed_offset,
-                    getattr(row, "committed_leader_epoch", -1),
+                    row.committed_leader_epoch,
                     row.committed_metadata or "",
                     now_ms,
                     until_ms,
                 )
         return wanted
 
-    async def delete(self, context: Work, body: Any) -> Response:
+    async def delete(self, context: Work, body: OffsetDeleteRequest) -> Response:
         """OffsetDelete: for topics that no member subscribes to."""
         context.park()
         wanted: dict[TopicPartition, None] = {}
@@ -181,7 +193,7 @@ class CommitHandlers:
 
     # -------------------------------------------------------------------- fetch
 
-    async def fetch(self, context: Work, body: Any) -> Response:
+    async def fetch(self, context: Work, body: OffsetFetchRequest) -> Response:
         """OffsetFetch: -1 for partitions without a committed offset. A group that is named twice is answered once."""
         if context.version >= SEVERAL_GROUPS_FROM:
             rows = []
@@ -190,7 +202,7 @@ class CommitHandlers:
                     found = await self._fetch(context, asked, is_stable=body.require_stable)
                     rows.append({"group_id": asked.group_id, **found})
             return {"groups": rows}
-        found = await self._fetch(context, body, is_stable=getattr(body, "require_stable", False))
+        found = await self._fetch(context, body, is_stable=body.require_stable)
         code = found["error_code"]
         if code and context.version == 1:  # it has no error for the whole answer
             rows = [
@@ -201,12 +213,14 @@ class CommitHandlers:
                         (_row(number, NOTHING, code) for number in topic.partition_indexes),
                     ),
                 }
-                for topic in body.topics
+                for topic in body.topics or ()
             ]
             return {"topics": rows}
         return found
 
-    async def _fetch(self, context: Work, asked: Any, *, is_stable: bool) -> dict[str, Any]:
+    async def _fetch(
+        self, context: Work, asked: OffsetFetchRequest | OffsetFetchRequestGroup, *, is_stable: bool
+    ) -> dict[str, Any]:
         if context.refuses(of_group(Operation.DESCRIBE, asked.group_id)):
             return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []}
         try:
@@ -224,7 +238,9 @@ class CommitHandlers:
         }
 
 
-async def _fetched(context: Work, group: Group | None, topics: Any, *, is_stable: bool) -> Rows[Response]:
+async def _fetched(
+    context: Work, group: Group | None, topics: FetchTopics | None, *, is_stable: bool
+) -> Rows[Response]:
     """Return the rows of a response: of these partitions, or of all that the client may see if `topics` is None.
 
     `is_stable`: not of those that an open transaction may still change.
@@ -272,8 +288,10 @@ def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE)
     }
 
 
-def _by_topic(topics: Any, codes: Mapping[TopicPartition, ErrorCode]) -> Rows[Response]:
-    def topic_row(topic: Any) -> Response:
+def _by_topic(
+    topics: CommittedTopics | Sequence[OffsetDeleteRequestTopic], codes: Mapping[TopicPartition, ErrorCode]
+) -> Rows[Response]:
+    def topic_row(topic: CommitTopic | TxnOffsetCommitRequestTopic | OffsetDeleteRequestTopic) -> Response:
         rows = (
             {
                 "partition_index": row.partition_index,

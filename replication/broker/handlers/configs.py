@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from logstore.config import INT32_MAX, Listed, LogConfig, format_value
 from logstore.errors import PylogError
@@ -23,6 +23,14 @@ from replication.network.steps import in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 TOPIC, BROKER = 2, 4  # resource types
 APPEND = 2
@@ -30,6 +38,9 @@ SETTINGS_MAX = 1000  # in one change of a topic; far more than there are
 ALTERED_AT_ONCE = 10  # topics in one step: each change is checked as a whole
 SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
+
+# Returns the settings of a resource after a change, from those before.
+Wanted: TypeAlias = Callable[[AlterConfigsResource, Mapping[str, str]], dict[str, str]]
 
 
 class ConfigHandlers:
@@ -48,8 +59,8 @@ class ConfigHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter_incrementally,
         }
 
-    async def describe(self, context: Work, body: Any) -> Mapping[str, Any]:
-        wanted: dict[tuple[int, str], Any] = {}
+    async def describe(self, context: Work, body: DescribeConfigsRequest) -> Mapping[str, Any]:
+        wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
         overrides: dict[str, Mapping[str, str]] = {}
         failed: dict[str, PylogError] = {}
         given = self._live.given
@@ -64,7 +75,7 @@ class ConfigHandlers:
             with suppress(KafkaError):  # without a session: what it heard last
                 given = await self._given()
 
-        def row(resource: Any) -> dict[str, Any]:
+        def row(resource: DescribeConfigsResource) -> dict[str, Any]:
             try:
                 if resource.resource_type == TOPIC and resource.resource_name in failed:
                     return _answer(resource, failed[resource.resource_name]) | {"configs": ()}
@@ -75,7 +86,7 @@ class ConfigHandlers:
             chosen = [row for row in found if not keys or row["name"] in keys]
             if not body.include_synonyms:
                 chosen = [row | {"synonyms": ()} for row in chosen]
-            if not getattr(body, "include_documentation", False):
+            if not body.include_documentation:
                 chosen = [row | {"documentation": None} for row in chosen]
             return _answer(resource, None) | {"configs": chosen}
 
@@ -121,16 +132,14 @@ class ConfigHandlers:
         except NotLiveError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
-    async def alter(self, context: Work, body: Any) -> Mapping[str, Any]:
-        def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
-            for row in resource.configs:
-                _check_given(row)
-            return {row.name: row.value for row in resource.configs}
+    async def alter(self, context: Work, body: AlterConfigsRequest) -> Mapping[str, Any]:
+        def wanted(resource: AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
+            return {row.name: _check_given(row) for row in resource.configs}
 
         return await self._alter(body, wanted)
 
-    async def alter_incrementally(self, context: Work, body: Any) -> Mapping[str, Any]:
-        def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
+    async def alter_incrementally(self, context: Work, body: IncrementalAlterConfigsRequest) -> Mapping[str, Any]:
+        def wanted(resource: AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
             found = dict(known)
             settings = SETTINGS if resource.resource_type == TOPIC else LIVE
             config = self._config.log_config(known) if resource.resource_type == TOPIC else self._config
@@ -141,8 +150,10 @@ class ConfigHandlers:
 
         return await self._alter(body, wanted)
 
-    async def _alter(self, body: Any, wanted: Callable[[Any, Mapping[str, str]], dict[str, str]]) -> Mapping[str, Any]:
-        resources: dict[tuple[int, str], list[Any]] = {}
+    async def _alter(
+        self, body: AlterConfigsRequest | IncrementalAlterConfigsRequest, wanted: Wanted
+    ) -> Mapping[str, Any]:
+        resources: dict[tuple[int, str], list[AlterConfigsResource]] = {}
         async for chunk in in_steps(body.resources):
             for each in chunk:
                 resources.setdefault((each.resource_type, each.resource_name), []).append(each)
@@ -158,13 +169,7 @@ class ConfigHandlers:
                     rows.append(_answer(same[0], error))
         return {"responses": rows}
 
-    async def _alter_one(
-        self,
-        resource: Any,
-        wanted: Callable[[Any, Mapping[str, str]], dict[str, str]],
-        *,
-        validate_only: bool,
-    ) -> None:
+    async def _alter_one(self, resource: AlterConfigsResource, wanted: Wanted, *, validate_only: bool) -> None:
         kind, name = resource.resource_type, resource.resource_name
         path = self._node_of(kind, name)
         if len({row.name for row in resource.configs}) < len(resource.configs):
@@ -190,7 +195,7 @@ async def read_given(tree: Tree, broker: str) -> dict[str, str]:
     return {key: value for key, value in found.items() if key in LIVE}
 
 
-def _topics(resources: Iterable[Any]) -> Iterable[str]:
+def _topics(resources: Iterable[DescribeConfigsResource]) -> Iterable[str]:
     return (each.resource_name for each in resources if each.resource_type == TOPIC)
 
 
@@ -229,7 +234,7 @@ def _type(setting: Field[Any]) -> int:
             return STRING
 
 
-def _apply(found: dict[str, str], row: Any, setting: Field[Any] | None, value: Any) -> None:
+def _apply(found: dict[str, str], row: AlterableConfig, setting: Field[Any] | None, value: object) -> None:
     match row.config_operation:
         case 0:  # SET
             found[row.name] = _check_given(row)
@@ -249,14 +254,14 @@ def _apply(found: dict[str, str], row: Any, setting: Field[Any] | None, value: A
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")
 
 
-def _check_given(row: Any) -> str:
+def _check_given(row: AlterableConfig) -> str:
     """Return the value. Raises: KafkaError: it is null."""
     if row.value is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{row.name}: a value is needed, and null is none")
-    return str(row.value)
+    return row.value
 
 
-def _answer(resource: Any, error: PylogError | None) -> dict[str, Any]:
+def _answer(resource: DescribeConfigsResource | AlterConfigsResource, error: PylogError | None) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE if error is None else code_of(error),
         "error_message": None if error is None else message_of(error),

@@ -31,12 +31,14 @@ class InterHandlers:
             ApiKey.CONTROLLED_SHUTDOWN: self.shut_down,
         }
 
-    async def obey(self, context: Work, body: Any) -> Any:
+    async def obey(
+        self, context: Work, body: ib.LeaderAndIsrRequest | ib.StopReplicaRequest | ib.UpdateMetadataRequest
+    ) -> Any:
         if NO_EPOCH != self._requests.broker_epoch != body.broker_epoch:
             self._wrong_epochs.count(context)
         return await self._requests.obey(body, context.correlation_id)
 
-    async def shut_down(self, context: Work, body: Any) -> ib.ControlledShutdownResponse:
+    async def shut_down(self, context: Work, body: ib.ControlledShutdownRequest) -> ib.ControlledShutdownResponse:
         """Move the leaderships of a broker that wants to stop; the answer names those that remain."""
         try:
             remaining = await self._controller.shut_down(body.broker_id, body.broker_epoch)

@@ -19,6 +19,7 @@ from replication.model.metadata import BrokerAddress, Metadata
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import FindCoordinatorRequest
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +49,11 @@ class CoordinatorHandlers:
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
 
-    async def find_coordinator(self, context: Work, body: Any) -> Response:
+    async def find_coordinator(self, context: Work, body: FindCoordinatorRequest) -> Response:
         keys = body.coordinator_keys if context.version >= 4 else (body.key,)
-        kind = getattr(body, "key_type", GROUP)
         failed: KafkaError | None = None
         try:
-            await self.ready(kind)
+            await self.ready(body.key_type)
         except KafkaError as error:
             failed = error
 
@@ -61,7 +61,7 @@ class CoordinatorHandlers:
             try:
                 if failed is not None:
                     raise failed
-                broker = self._find(kind, key)
+                broker = self._find(body.key_type, key)
             except KafkaError as error:
                 return _nobody(key, error)
             found = {"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port}

@@ -16,6 +16,7 @@ from replication.model.features import PYLOG_VERSION, Finalized, Levels, Update,
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.features import TRANSACTION_VERSION
+from replication.protocol.requests import FeatureUpdateKey, UpdateFeaturesRequest
 
 _UPGRADE, _DOWNGRADES = 1, (2, 3)  # kinds of an update, since version 1; all of version 0 are upgrades
 _SAYS_EACH = 1  # the last version whose answer has a row for each feature
@@ -31,12 +32,12 @@ class FeatureHandlers:
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.UPDATE_FEATURES: self.update}
 
-    async def update(self, context: Work, body: Any) -> Mapping[str, Any]:
+    async def update(self, context: Work, body: UpdateFeaturesRequest) -> Mapping[str, Any]:
         """Raise the level, or (`validate_only`) say whether it may be raised; all updates or none, as Kafka 4.4."""
         context.park()
         updates = [Update(row.feature, row.max_version_level, _is_upgrade(row)) for row in body.feature_updates]
         try:
-            await self._update(updates, is_dry=getattr(body, "validate_only", False))
+            await self._update(updates, is_dry=body.validate_only)
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": message_of(error), "results": ()}
         rows = [{"feature": each.feature, "error_code": ErrorCode.NONE, "error_message": "NONE"} for each in updates]
@@ -68,6 +69,6 @@ class FeatureHandlers:
                 )
 
 
-def _is_upgrade(row: Any) -> bool | None:
-    kind = getattr(row, "upgrade_type", _UPGRADE)
-    return None if kind not in (_UPGRADE, *_DOWNGRADES) else kind == _UPGRADE
+def _is_upgrade(row: FeatureUpdateKey) -> bool | None:
+    is_known = row.upgrade_type in (_UPGRADE, *_DOWNGRADES)
+    return row.upgrade_type == _UPGRADE if is_known else None

@@ -16,11 +16,20 @@ from replication.network.steps import all_of, begin, in_steps
 from replication.network.work import Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
 from replication.protocol.small_messages import heartbeat_response
 from replication.security.access import Operation, Resource
 
+REBALANCES_FROM = 1  # JoinGroup: a rebalance has a time-out of its own
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
-INSTANCES_FROM = 3  # Heartbeat
 PROTOCOLS_NAMED_FROM = 5  # SyncGroup
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 TYPE = "classic"  # all groups here: members assign partitions themselves
@@ -54,10 +63,10 @@ class GroupHandlers:
         assert isinstance(answer, kind), "every event has its kind of answer"
         return answer
 
-    async def join(self, context: Work, body: Any) -> Response:
+    async def join(self, context: Work, body: JoinGroupRequest) -> Response:
         """JoinGroup: answered when everybody has joined, or at once if it is refused."""
-        session_timeout_ms = _ms(body.session_timeout)
-        prefix = getattr(body, "group_instance_id", None) or context.client_id or "member"
+        rebalance_timeout = body.rebalance_timeout if context.version >= REBALANCES_FROM else body.session_timeout
+        prefix = body.group_instance_id or context.client_id or "member"
         try:
             answer = await self._ask(
                 body.group_id,
@@ -66,11 +75,11 @@ class GroupHandlers:
                     request=request,
                     member_id=body.member_id,
                     fresh_id=self._groups.member_id(prefix),
-                    instance_id=getattr(body, "group_instance_id", None),
+                    instance_id=body.group_instance_id,
                     client_id=context.client_id or "",
                     client_host=f"/{context.client_host}",
-                    session_timeout_ms=session_timeout_ms,
-                    rebalance_timeout_ms=_ms(getattr(body, "rebalance_timeout", body.session_timeout)),
+                    session_timeout_ms=_ms(body.session_timeout),
+                    rebalance_timeout_ms=_ms(rebalance_timeout),
                     protocol_type=body.protocol_type,
                     protocols=tuple((each.name, each.metadata) for each in body.protocols),
                     needs_known_id=context.version >= IDS_KNOWN_FROM,
@@ -91,7 +100,7 @@ class GroupHandlers:
             ],
         }
 
-    async def sync(self, context: Work, body: Any) -> Response:
+    async def sync(self, context: Work, body: SyncGroupRequest) -> Response:
         """SyncGroup: answered when the leader has assigned partitions."""
         try:
             if context.version >= PROTOCOLS_NAMED_FROM and None in (body.protocol_type, body.protocol_name):
@@ -103,9 +112,9 @@ class GroupHandlers:
                     request=request,
                     member_id=body.member_id,
                     generation=body.generation_id,
-                    instance_id=getattr(body, "group_instance_id", None),
-                    protocol_type=getattr(body, "protocol_type", None),
-                    protocol=getattr(body, "protocol_name", None),
+                    instance_id=body.group_instance_id,
+                    protocol_type=body.protocol_type,
+                    protocol=body.protocol_name,
                     assignments={each.member_id: each.assignment for each in body.assignments},
                 ),
             )
@@ -118,18 +127,17 @@ class GroupHandlers:
             "assignment": answer.assignment,
         }
 
-    def heartbeat(self, context: Work, body: Any) -> Awaitable[Response] | Encoded | Response:
+    def heartbeat(self, context: Work, body: HeartbeatRequest) -> Awaitable[Response] | Encoded | Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
-        instance_id = body.group_instance_id if context.version >= INSTANCES_FROM else None
         try:
-            is_heard = self._groups.hear(body.group_id, body.member_id, body.generation_id, instance_id)
+            is_heard = self._groups.hear(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
         except KafkaError:
             is_heard = False
         if is_heard:
             return Encoded((heartbeat_response(context.version, context.correlation_id, 0),))
         return begin(self._heartbeat(body))
 
-    async def _heartbeat(self, body: Any) -> Response:
+    async def _heartbeat(self, body: HeartbeatRequest) -> Response:
         try:
             answer = await self._ask(
                 body.group_id,
@@ -138,7 +146,7 @@ class GroupHandlers:
                     request=request,
                     member_id=body.member_id,
                     generation=body.generation_id,
-                    instance_id=getattr(body, "group_instance_id", None),
+                    instance_id=body.group_instance_id,
                 ),
             )
         except KafkaError as error:
@@ -146,7 +154,7 @@ class GroupHandlers:
             return {"error_code": ErrorCode.NONE if is_loading else error.code}
         return {"error_code": answer.error}
 
-    async def leave(self, context: Work, body: Any) -> Response:
+    async def leave(self, context: Work, body: LeaveGroupRequest) -> Response:
         """LeaveGroup: of one member, or from version 3 on of several."""
         if context.version < LEAVES_TOGETHER_FROM:
             leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
@@ -173,12 +181,11 @@ class GroupHandlers:
 
     # ----------------------------------------------------------- administration
 
-    def describe(self, context: Work, body: Any) -> Response:
+    def describe(self, context: Work, body: DescribeGroupsRequest) -> Response:
         """DescribeGroups: an unknown group is a dead one."""
-        asks_operations = getattr(body, "include_authorized_operations", False)
 
         def row(group_id: str) -> Response:
-            allowed = granted(context, Resource.GROUP, group_id) if asks_operations else NOT_ASKED
+            allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
             more = {"authorized_operations": allowed}
             try:
                 return {**described(group_id, self._groups.group(group_id)), **more}
@@ -188,10 +195,10 @@ class GroupHandlers:
         asked = dict.fromkeys(body.groups)
         return {"groups": Rows(len(asked), map(row, asked))}
 
-    def list(self, context: Work, body: Any) -> Response:
+    def list(self, context: Work, body: ListGroupsRequest) -> Response:
         """ListGroups: the groups of this broker, in these states, of these types (default: any)."""
-        wanted = {state.casefold() for state in getattr(body, "states_filter", ())}
-        types = {type_.casefold() for type_ in getattr(body, "types_filter", ())}
+        wanted = {state.casefold() for state in body.states_filter}
+        types = {type_.casefold() for type_ in body.types_filter}
         try:
             groups = self._groups.groups() if not types or TYPE in types else ()
         except KafkaError as error:
@@ -209,7 +216,7 @@ class GroupHandlers:
         )
         return {"error_code": ErrorCode.NONE, "groups": rows}
 
-    async def delete(self, context: Work, body: Any) -> Response:
+    async def delete(self, context: Work, body: DeleteGroupsRequest) -> Response:
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await all_of(self._delete, names)

@@ -13,6 +13,7 @@ from replication.network.steps import in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import DescribableLogDirTopic, DescribeLogDirsRequest
 from replication.replica.manager import ReplicaManager
 from replication.replica.storage.room import Usage
 
@@ -25,7 +26,7 @@ class LogDirHandlers:
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs}
 
-    async def describe_log_dirs(self, context: Work, body: Any) -> Mapping[str, Any]:
+    async def describe_log_dirs(self, context: Work, body: DescribeLogDirsRequest) -> Mapping[str, Any]:
         """Return the one directory, with those of the named replicas that are here; all if none are named."""
         context.park()
         wanted: set[TopicPartition] | None = None
@@ -66,5 +67,5 @@ class LogDirHandlers:
         }
 
 
-def _named(topics: Iterable[Any]) -> Iterable[TopicPartition]:
+def _named(topics: Iterable[DescribableLogDirTopic]) -> Iterable[TopicPartition]:
     return (TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)

@@ -19,7 +19,7 @@ from replication.model.metadata import Metadata
 from replication.network.pipeline import TurnHandler
 from replication.network.work import Encoded, Work
 from replication.protocol.apis import ApiKey
-from replication.protocol.small_messages import offset_commit_response, one_offset_committed
+from replication.protocol.small_messages import OffsetCommitRequest, offset_commit_response, one_offset_committed
 
 
 class OffsetCommitHandler:
@@ -60,7 +60,8 @@ class OffsetCommitHandler:
         """Return the commit of few partitions, all of which there are, each once; None: it is another one."""
         if work.is_long:
             return None
-        group_id, generation, member_id, instance_id, retention_ms, topics = work.body
+        body: OffsetCommitRequest = work.body
+        group_id, generation, member_id, instance_id, retention_ms, topics = body
         until_ms, count = expire_ms(now_ms, retention_ms), 0
         offsets: dict[TopicPartition, NewOffset] = {}
         for name, rows in topics:
@@ -79,7 +80,8 @@ class OffsetCommitHandler:
 
 
 def _answer(work: Work, error: ErrorCode) -> None:
-    topics = work.body.topics
+    body: OffsetCommitRequest = work.body
+    topics = body.topics
     if len(topics) == 1 and len(topics[0].partitions) == 1:
         name, ((index, *_),) = topics[0]
         data = one_offset_committed(work.version, work.correlation_id, name, index, error)

@@ -18,6 +18,15 @@ from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.messages import ISOLATIONS, Isolation
+from replication.protocol.requests import (
+    DeleteRecordsRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from replication.replica.leader.results import DeletedRecords, FoundOffset
 from replication.replica.manager import ReplicaManager
 
@@ -40,9 +49,8 @@ class PositionHandlers:
             ApiKey.DELETE_RECORDS: self.delete_records,
         }
 
-    async def list_offsets(self, context: Work, body: Any) -> Mapping[str, Any]:
-        level = getattr(body, "isolation_level", Isolation.READ_UNCOMMITTED)
-        isolation = Isolation(level) if level in ISOLATIONS else None
+    async def list_offsets(self, context: Work, body: ListOffsetsRequest) -> Mapping[str, Any]:
+        isolation = Isolation(body.isolation_level) if body.isolation_level in ISOLATIONS else None
         named: Counter[tuple[str, int]] = Counter()
         async for chunk in in_steps(_asked(body.topics)):
             named.update((name, asked.partition_index) for name, asked in chunk)
@@ -59,47 +67,47 @@ class PositionHandlers:
                         tp,
                         time,
                         replica_id=body.replica_id,
-                        leader_epoch=getattr(asked, "current_leader_epoch", -1),
+                        leader_epoch=asked.current_leader_epoch,
                         isolation=isolation,
                     )
                 done.append(found)
 
-        def row(asked: Any, found: FoundOffset) -> Response:
+        def row(asked: ListOffsetsPartition, found: FoundOffset) -> Response:
             code, timestamp_ms, offset, leader_epoch = found
             known = {"partition_index": asked.partition_index, "error_code": code, "timestamp": timestamp_ms}
             return {**known, "offset": offset, "leader_epoch": leader_epoch}
 
         rest = iter(done)
 
-        def topic_row(topic: Any) -> Response:
+        def topic_row(topic: ListOffsetsTopic) -> Response:
             rows = (row(asked, next(rest)) for asked in topic.partitions)
             return {"name": topic.name, "partitions": Rows(len(topic.partitions), rows)}
 
         return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
-    async def offset_for_leader_epoch(self, context: Work, body: Any) -> Mapping[str, Any]:
-        def row(topic: Any, asked: Any) -> Response:
+    async def offset_for_leader_epoch(self, context: Work, body: OffsetForLeaderEpochRequest) -> Mapping[str, Any]:
+        def row(topic: OffsetForLeaderTopic, asked: OffsetForLeaderPartition) -> Response:
             code, epoch, end_offset = self._replicas.end_offset_for_epoch(
                 (topic.topic, asked.partition),
                 asked.leader_epoch,
-                replica_id=getattr(body, "replica_id", -1),
+                replica_id=body.replica_id,
                 leader_epoch=asked.current_leader_epoch,
             )
             found = {"partition": asked.partition, "error_code": code}
             return {**found, "leader_epoch": epoch, "end_offset": end_offset}
 
-        def topic_row(topic: Any) -> Response:
+        def topic_row(topic: OffsetForLeaderTopic) -> Response:
             rows = (row(topic, asked) for asked in topic.partitions)
             return {"topic": topic.topic, "partitions": Rows(len(topic.partitions), rows)}
 
         return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
-    async def delete_records(self, context: Work, body: Any) -> Mapping[str, Any]:
+    async def delete_records(self, context: Work, body: DeleteRecordsRequest) -> Mapping[str, Any]:
         """Move the log starts up on all replicas in sync. The partitions wait for their followers together."""
         context.park()
         timeout_ms = int(body.timeout.total_seconds() * 1000)
         asked: dict[tuple[str, int], int] = {}
-        async for chunk in in_steps(_asked(body.topics)):
+        async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
             asked.update(((name, each.partition_index), each.offset) for name, each in chunk)
 
         async def delete(tp: tuple[str, int]) -> DeletedRecords:
@@ -116,5 +124,5 @@ class PositionHandlers:
         return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
 
 
-def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:
+def _asked(topics: Iterable[ListOffsetsTopic]) -> Iterable[tuple[str, ListOffsetsPartition]]:
     return ((topic.name, asked) for topic in topics for asked in topic.partitions)

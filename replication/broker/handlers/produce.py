@@ -90,7 +90,8 @@ class ProduceHandler:
         batches: dict[Leader, _Batches] = {}
         begun: list[tuple[Work, PendingProduce]] = []
         for work in works:
-            topics = work.body.topics
+            request: ProduceRequest = work.body
+            topics = request.topics
             if len(topics) == 1 and len(topics[0].partitions) == 1:
                 name, ((partition, records),) = topics[0]
                 self._place(_Row(work, TopicPartition(name, partition), None), records, batches, is_slow=False)
@@ -140,7 +141,8 @@ class ProduceHandler:
     def _place(self, row: _Row, records: Buffer | None, batches: dict[Leader, _Batches], *, is_slow: bool) -> None:
         """Add the batch to those of its log, or settle it with the reason for which it is refused."""
         work, tp, pending = row
-        acks, _, _, transactional_id = work.body
+        request: ProduceRequest = work.body
+        acks, _, _, transactional_id = request
         batch = records or b""
         leader = self._replicas.known_leader(tp)
         accepts = ACCEPTS[work.version][transactional_id is not None]
@@ -161,7 +163,7 @@ class ProduceHandler:
         if transactional_id is not None and is_transactional(data):
             self._append(batches)  # those before it, so that it stays behind them
             batches.clear()
-            self._append_verified(row, leader, data)
+            self._append_verified(row, leader, data, transactional_id)
             return
         append = Append(data, acks, partial(self._waiter, work, tp) if pending is None else pending.waiter)
         if leader in batches:
@@ -172,10 +174,13 @@ class ProduceHandler:
         if is_slow:
             batches[leader].slow.append(append)
 
-    def _append_verified(self, row: _Row, leader: Leader, records: bytearray | memoryview) -> None:
-        work, request = row.work, row.work.body
+    def _append_verified(
+        self, row: _Row, leader: Leader, records: bytearray | memoryview, transactional_id: str
+    ) -> None:
+        work = row.work
+        request: ProduceRequest = work.body
         pending = row.pending or PendingProduce((row.tp,))
-        transaction = request.transactional_id, work.version >= PRODUCE_ADDS
+        transaction = transactional_id, work.version >= PRODUCE_ADDS
         self._verification.append(leader, records, request.acks, pending, transaction, max(0, request.timeout_ms))
         if row.pending is None:
             self._answer_or_wait(work, pending)
@@ -189,7 +194,8 @@ class ProduceHandler:
 
     def _refusal(self, work: Work, tp: TopicPartition, batch: Buffer, accepts: Accepts) -> AppendResult | None:
         """Return why the batch may not be appended here; None: it may."""
-        name, request = tp.topic, work.body
+        name = tp.topic
+        request: ProduceRequest = work.body
         if request.acks not in ACKS:
             return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1")
         if name in INTERNAL_TOPICS:  # clients' records would be read there as the state of groups
@@ -229,7 +235,9 @@ class ProduceHandler:
     def _settle(self, row: _Row, result: AppendResult) -> None:
         if row.pending is not None:
             row.pending.settle(row.tp, result)
-        elif result[0] is ErrorCode.NONE and row.work.body.acks:
+            return
+        request: ProduceRequest = row.work.body
+        if result[0] is ErrorCode.NONE and request.acks:
             self._answer_produced(row.work, row.tp, result)
         else:
             self._answer(row.work, {row.tp: result})
@@ -253,16 +261,18 @@ class ProduceHandler:
 
     def _park(self, work: Work) -> int:
         """Return for how long the request may wait, -1: until its records are in the log; it is not queued then."""
-        if work.body.acks != ALL_IN_SYNC:
+        request: ProduceRequest = work.body
+        if request.acks != ALL_IN_SYNC:
             return -1
         work.park()
-        return max(0, int(work.body.timeout_ms))
+        return max(0, request.timeout_ms)
 
     def _answer_produced(self, work: Work, tp: TopicPartition, result: AppendResult) -> None:
         work.answer(Encoded((produced_one(work.version, work.correlation_id, *tp, result[1:4]),)))
 
     def _answer(self, work: Work, results: Results) -> None:
-        if len(results) == 1 and work.body.acks:
+        request: ProduceRequest = work.body
+        if len(results) == 1 and request.acks:
             ((tp, result),) = results.items()
             if result[0] is ErrorCode.NONE:
                 self._answer_produced(work, tp, result)
@@ -301,7 +311,8 @@ class ProduceHandler:
         leader = None
         if code is not ErrorCode.NONE:
             self._errors["Produce", code] += 1
-            if work.body.acks == 0:
+            request: ProduceRequest = work.body
+            if request.acks == 0:
                 raise ProtocolError(f"records with acks=0 for {tp} were refused: {code.name}")
             if code in MOVED and work.version >= PRODUCE_LEADERS:
                 leader = current_leader(self._replicas.metadata, tp, moved)

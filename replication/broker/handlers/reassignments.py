@@ -19,6 +19,7 @@ from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
+from replication.protocol.requests import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 
 
 class ReassignmentHandlers:
@@ -40,17 +41,17 @@ class ReassignmentHandlers:
 
     # ------------------------------------------------------------------- alter
 
-    async def alter(self, context: Work, body: Any) -> Mapping[str, Any]:
+    async def alter(self, context: Work, body: AlterPartitionReassignmentsRequest) -> Mapping[str, Any]:
         """Request other replicas for partitions, or (null) cancel; return when the request is stored."""
         context.park()
         wanted: dict[TopicPartition, Assignment | None] = {}
         failed: dict[TopicPartition, KafkaError] = {}
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
-            for name, row in chunk:
-                tp = TopicPartition(name, row.partition_index)
+            for name, asked in chunk:
+                tp = TopicPartition(name, asked.partition_index)
                 if tp in wanted:
                     failed[tp] = KafkaError(ErrorCode.INVALID_REQUEST, f"{tp} is asked for twice")
-                wanted[tp] = row.replicas
+                wanted[tp] = asked.replicas
         try:
             tree = self._controllers_tree()
             async for tps in in_steps(wanted):
@@ -114,7 +115,7 @@ class ReassignmentHandlers:
 
     # -------------------------------------------------------------------- list
 
-    async def list(self, context: Work, body: Any) -> Mapping[str, Any]:
+    async def list(self, context: Work, body: ListPartitionReassignmentsRequest) -> Mapping[str, Any]:
         """Return the reassignments under way; all, if no topics are named."""
         context.park()
         asked = None

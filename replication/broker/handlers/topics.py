@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from logstore.errors import PylogError
 from replication.broker.handlers.configs import SETTINGS_MAX, topic_settings
@@ -19,8 +20,18 @@ from replication.network.steps import all_of, in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+    TopicPartitions,
+)
 
 Response: TypeAlias = Mapping[str, Any]
+Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
 
 # The kinds of election, and what is wrong where one has elected nobody.
 PREFERRED, UNCLEAN = 0, 1
@@ -48,7 +59,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------ create
 
-    async def create_topics(self, context: Work, body: Any) -> Response:
+    async def create_topics(self, context: Work, body: CreateTopicsRequest) -> Response:
         """Create topics, with one outcome each; a name that is given twice is an error."""
         context.park()
         names = await _named(body.topics)
@@ -60,14 +71,14 @@ class TopicHandlers:
         except KafkaError as error:
             return {"topics": _all_failed(names, error)}
 
-        async def create(topic: Any) -> Response:
+        async def create(topic: CreatableTopic) -> Response:
             if names[topic.name] > 1:
                 return _failed(topic.name, _twice(topic.name))
             return await self._create(topic, timeout_s, validate_only=body.validate_only)
 
         return {"topics": await all_of(create, _unique(body.topics, names))}
 
-    async def _create(self, asked: Any, timeout_s: float, *, validate_only: bool) -> Response:
+    async def _create(self, asked: CreatableTopic, timeout_s: float, *, validate_only: bool) -> Response:
         assignment: dict[int, tuple[int, ...]] = {}
         async for chunk in in_steps(asked.assignments):
             assignment.update((row.partition_index, tuple(row.broker_ids)) for row in chunk)
@@ -106,7 +117,7 @@ class TopicHandlers:
             "configs": topic_settings(self._live, new.config),
         }
 
-    async def create_partitions(self, context: Work, body: Any) -> Response:
+    async def create_partitions(self, context: Work, body: CreatePartitionsRequest) -> Response:
         context.park()
         timeout_s = body.timeout.total_seconds()
         names = await _named(body.topics)
@@ -115,7 +126,7 @@ class TopicHandlers:
         except KafkaError as error:
             return {"results": _all_failed(names, error)}
 
-        async def grow(asked: Any) -> Response:
+        async def grow(asked: CreatePartitionsTopic) -> Response:
             if names[asked.name] > 1:
                 return _failed(asked.name, _twice(asked.name))
             added = None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
@@ -130,28 +141,28 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------ delete
 
-    async def delete_topics(self, context: Work, body: Any) -> Response:
+    async def delete_topics(self, context: Work, body: DeleteTopicsRequest) -> Response:
         """Delete topics by name or id, and wait until they are gone. One that is asked for twice stays."""
         context.park()
         timeout_s = body.timeout.total_seconds()
-        wanted: dict[str | Any, tuple[str | None, Any]] = {}  # by names, where these are known
-        times: Counter[str | Any] = Counter()
-        rows = zip(body.topic_names, itertools.repeat(None)) if hasattr(body, "topic_names") else _ids(body.topics)
-        async for chunk in in_steps(rows):
+        wanted: dict[str | UUID | None, tuple[str | None, UUID | None]] = {}  # by names, where these are known
+        times: Counter[str | UUID | None] = Counter()
+        by_names = ((name, None) for name in body.topic_names)
+        async for chunk in in_steps(itertools.chain(by_names, ((row.name, row.topic_id) for row in body.topics))):
             for named, topic_id in chunk:
                 known = named if topic_id is None else self._metadata.name_of(topic_id_of(topic_id))
                 key = topic_id if known is None else known
                 wanted.setdefault(key, (named, topic_id))
                 times[key] += 1
 
-        async def delete(name: str | Any) -> Response:
+        async def delete(name: str | UUID | None) -> Response:
             named, topic_id = wanted[name]
             try:
                 if (named is None) == (topic_id is None):
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "give the name of a topic, or its id, and not both")
                 if times[name] > 1:
                     raise _twice(str(name))
-                if name is topic_id:
+                if not isinstance(name, str):
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
             except KafkaError as error:
                 return {**_failed(named, error), "topic_id": topic_id}
@@ -171,13 +182,13 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------- elect
 
-    async def elect_leaders(self, context: Work, body: Any) -> Response:
+    async def elect_leaders(self, context: Work, body: ElectLeadersRequest) -> Response:
         """Elect the preferred replicas, or any where nobody leads.
 
         If no partitions are named, elect of all, and tell of those that needed it.
         """
         context.park()
-        kind = getattr(body, "election_type", PREFERRED)
+        kind = body.election_type
         if kind not in NOT_ELECTED:
             return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": _of_no_type(body)}
         is_unclean = kind == UNCLEAN
@@ -204,7 +215,7 @@ class TopicHandlers:
         results = [{"topic": topic, "partition_result": found} for topic, found in rows.items()]
         return {"error_code": ErrorCode.NONE, "replica_election_results": results}
 
-    def _wanted(self, asked: Iterable[Any] | None) -> Iterable[TopicPartition]:
+    def _wanted(self, asked: Iterable[TopicPartitions] | None) -> Iterable[TopicPartition]:
         if asked is None:
             known = list(self._metadata.topics().values())
             return (TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions))
@@ -219,18 +230,14 @@ def _of_election(kind: int, is_elected: bool | None, *, was_needed: bool) -> Err
     return ErrorCode.NONE if was_needed else ErrorCode.ELECTION_NOT_NEEDED
 
 
-def _ids(topics: Iterable[Any]) -> Iterable[tuple[str | None, Any]]:
-    return ((topic.name, topic.topic_id) for topic in topics)
-
-
-async def _named(topics: Iterable[Any]) -> Counter[str]:
+async def _named(topics: Iterable[Named]) -> Counter[str]:
     names: Counter[str] = Counter()
     async for chunk in in_steps(topics):
         names.update([topic.name for topic in chunk])
     return names
 
 
-def _unique(topics: Iterable[Any], names: Mapping[str, int]) -> Iterable[Any]:
+def _unique(topics: Iterable[Named], names: Mapping[str, int]) -> Iterable[Named]:
     told: set[str] = set()
     for topic in topics:
         if names[topic.name] == 1:
@@ -244,11 +251,11 @@ def _twice(name: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is asked for twice")
 
 
-def _of_no_type(body: Any) -> Rows[Response]:
+def _of_no_type(body: ElectLeadersRequest) -> Rows[Response]:
     asked = body.topic_partitions or ()
     code = ErrorCode.INVALID_REQUEST
 
-    def row(topic: Any) -> Response:
+    def row(topic: TopicPartitions) -> Response:
         rows = ({"partition_id": number, "error_code": code, "error_message": None} for number in topic.partitions)
         return {"topic": topic.topic, "partition_result": Rows(len(topic.partitions), rows)}
 

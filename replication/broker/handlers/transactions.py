@@ -23,6 +23,19 @@ from replication.network.steps import all_of
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.requests import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ListTransactionsRequest,
+    WritableTxnMarker,
+    WriteTxnMarkersRequest,
+)
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource
 
@@ -78,10 +91,10 @@ class TransactionHandlers:
 
     # ---------------------------------------------------------------- producers
 
-    async def init_producer_id(self, context: Work, body: Any) -> Response:
+    async def init_producer_id(self, context: Work, body: InitProducerIdRequest) -> Response:
         """Without a transactional id: a new producer id with epoch 0, even for a client that names one."""
         context.park()
-        if (getattr(body, "producer_id", NO_ID) == NO_ID) != (getattr(body, "producer_epoch", NO_EPOCH) == NO_EPOCH):
+        if (body.producer_id == NO_ID) != (body.producer_epoch == NO_EPOCH):
             return _initialized(ErrorCode.INVALID_REQUEST, events.Initialized())  # half of a producer
         name, fresh_id = body.transactional_id, -1
         try:
@@ -95,7 +108,7 @@ class TransactionHandlers:
                 found = await self._initialize(name, fresh_id, body)
         return _initialized(_told(context, found.error), found)
 
-    async def _initialize(self, name: str, fresh_id: int, body: Any) -> events.Initialized:
+    async def _initialize(self, name: str, fresh_id: int, body: InitProducerIdRequest) -> events.Initialized:
         try:
             return await self._ask(
                 name,
@@ -104,27 +117,27 @@ class TransactionHandlers:
                     request=request,
                     fresh_id=fresh_id,
                     timeout_ms=_ms(body.transaction_timeout),
-                    producer_id=getattr(body, "producer_id", -1),
-                    producer_epoch=getattr(body, "producer_epoch", -1),
-                    is_two_phase=getattr(body, "enable2_pc", False),
-                    keeps_prepared=getattr(body, "keep_prepared_txn", False),
+                    producer_id=body.producer_id,
+                    producer_epoch=body.producer_epoch,
+                    is_two_phase=body.enable2_pc,
+                    keeps_prepared=body.keep_prepared_txn,
                 ),
             )
         except KafkaError as error:
             return events.Initialized(error.code)
 
-    async def add_partitions(self, context: Work, body: Any) -> Response:
+    async def add_partitions(self, context: Work, body: AddPartitionsToTxnRequest) -> Response:
         """AddPartitionsToTxn: of a producer up to version 3, all or none; from 4 on of leaders, for several."""
         context.park()
         if context.version < SEVERAL_FROM:
-            tps = _partitions(body.v3_and_below_topics, "partitions")
+            tps = _added_partitions(body.v3_and_below_topics)
             name = body.v3_and_below_transactional_id
             pair = body.v3_and_below_producer_id, body.v3_and_below_producer_epoch
             codes = await self._add(context, name, pair, tps, is_question=False)
             return {"results_by_topic_v3_and_below": _added(codes)}
 
-        async def one(row: Any) -> Response:
-            tps = _partitions(row.topics, "partitions")
+        async def one(row: AddPartitionsToTxnTransaction) -> Response:
+            tps = _added_partitions(row.topics)
             pair = row.producer_id, row.producer_epoch
             codes = await self._add(context, row.transactional_id, pair, tps, is_question=row.verify_only)
             return {"transactional_id": row.transactional_id, "topic_results": _added(codes)}
@@ -167,7 +180,7 @@ class TransactionHandlers:
         except KafkaError as error:
             return events.Added(error.code)
 
-    async def add_offsets(self, context: Work, body: Any) -> Response:
+    async def add_offsets(self, context: Work, body: AddOffsetsToTxnRequest) -> Response:
         """AddOffsetsToTxn: the partition of the group is in the transaction from now on."""
         context.park()
         try:
@@ -180,7 +193,7 @@ class TransactionHandlers:
         added = await self._added(body.transactional_id, pair, frozenset({tp}), is_question=False)
         return {"error_code": _told(context, added.error)}
 
-    async def end(self, context: Work, body: Any) -> Response:
+    async def end(self, context: Work, body: EndTxnRequest) -> Response:
         """EndTxn: answered when the decision is stored; markers follow."""
         context.park()
         try:
@@ -207,19 +220,19 @@ class TransactionHandlers:
 
     # ------------------------------------------------------------------ brokers
 
-    async def write_markers(self, context: Work, body: Any) -> Response:
+    async def write_markers(self, context: Work, body: WriteTxnMarkersRequest) -> Response:
         """WriteTxnMarkers: answered when all replicas in sync have them."""
         context.park()
 
-        async def one(row: Any) -> Response:
+        async def one(row: WritableTxnMarker) -> Response:
             marker = Marker(
                 row.producer_id,
                 row.producer_epoch,
                 row.transaction_result,
                 row.coordinator_epoch,
-                getattr(row, "transaction_version", 0) >= 2,
+                row.transaction_version >= 2,
             )
-            tps = _partitions(row.topics, "partition_indexes")
+            tps = frozenset(TopicPartition(topic.name, n) for topic in row.topics for n in topic.partition_indexes)
             codes = await write_here(self._replicas, self._groups, marker, tps)
             return {"producer_id": row.producer_id, "topics": _rows_of(codes, "partitions", "error_code")}
 
@@ -227,7 +240,7 @@ class TransactionHandlers:
 
     # ----------------------------------------------------------- administration
 
-    async def describe_producers(self, context: Work, body: Any) -> Response:
+    async def describe_producers(self, context: Work, body: DescribeProducersRequest) -> Response:
         """DescribeProducers: what these logs know of those who write. Followers answer, too, as in Kafka."""
 
         async def row(asked: tuple[str, int]) -> Response:
@@ -261,7 +274,7 @@ class TransactionHandlers:
             topics.append({"name": topic.name, "partitions": await all_of(row, ((topic.name, n) for n in numbers))})
         return {"topics": topics}
 
-    def describe(self, context: Work, body: Any) -> Response:
+    def describe(self, context: Work, body: DescribeTransactionsRequest) -> Response:
         def row(name: str) -> Response:
             try:
                 if not name:
@@ -277,7 +290,7 @@ class TransactionHandlers:
         asked = dict.fromkeys(body.transactional_ids)
         return {"transaction_states": Rows(len(asked), map(row, asked))}
 
-    def list(self, context: Work, body: Any) -> Response:
+    def list(self, context: Work, body: ListTransactionsRequest) -> Response:
         """ListTransactions: those of this broker, in these states, of these producers, and as old (default: any)."""
         wanted, producer_ids = frozenset(body.state_filters), frozenset(body.producer_id_filters)
         unknown = wanted - STATES
@@ -285,8 +298,8 @@ class TransactionHandlers:
             found = self._transactions.transactions()
         except KafkaError as error:
             return {"error_code": error.code, "unknown_state_filters": (), "transaction_states": ()}
-        since_ms = self._clock.now_ms() - getattr(body, "duration_filter", -1)
-        is_any_age = getattr(body, "duration_filter", -1) < 0
+        since_ms = self._clock.now_ms() - body.duration_filter
+        is_any_age = body.duration_filter < 0
         hidden = context.hidden(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, (one.id for one in found))
         rows = [
             {
@@ -337,8 +350,8 @@ def _told(context: Work, code: ErrorCode) -> ErrorCode:
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else code
 
 
-def _partitions(topics: Iterable[Any], field: str) -> frozenset[TopicPartition]:
-    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in getattr(topic, field))
+def _added_partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
 
 def _added(codes: Mapping[TopicPartition, ErrorCode]) -> list[Response]:

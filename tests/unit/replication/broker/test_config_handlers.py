@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import fields
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +15,8 @@ from replication.config.broker import BrokerConfig
 from replication.config.live import DEFAULT, LIVE, OF_BROKER, OF_CLUSTER, OF_FILE, OF_TOPIC, Given, LiveSettings
 from replication.errors import ErrorCode, KafkaError
 from replication.model.metadata import Metadata
+from replication.protocol.apis import ApiKey, request_class
+from replication.protocol.kio_entities import build
 
 # One as it is by default, one under another name, one that topics inherit.
 GIVEN = {
@@ -32,8 +33,9 @@ def no_session():
 
 def test_what_stands_in_the_properties_is_of_the_file_even_if_it_is_the_default():
     handlers = ConfigHandlers(LiveSettings(BrokerConfig.from_properties(GIVEN)), Metadata(), no_session)
-    asked = SimpleNamespace(resource_type=BROKER, resource_name="7", configuration_keys=None)
-    body = SimpleNamespace(resources=[asked], include_synonyms=False)
+    asked = {"resource_type": BROKER, "resource_name": "7", "configuration_keys": None}
+    oldest = request_class(ApiKey.DESCRIBE_CONFIGS, 1)
+    body = build(oldest, {"resources": [asked], "include_synonyms": False})
     (answer,) = asyncio.run(handlers.describe(None, body))["results"]
     sources = {row["name"]: row["config_source"] for row in answer["configs"]}
     wanted = {"broker.id", "num.partitions", "log.retention.ms", "log.segment.bytes"}
