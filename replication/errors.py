@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import errno
+from typing import Any
 
 from logstore import errors
 
@@ -244,5 +245,16 @@ def error_of(code: int, message: str = "") -> KafkaError:
     try:
         known = ErrorCode(code)
     except ValueError:
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}; {message}")
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {int(code)}; {message}")
     return KafkaError(known, message)
+
+
+def code_in(answer: Any) -> ErrorCode:
+    """The code of an answer, or of a row of it; one that is not known here is a server's error."""
+    return error_of(answer.error_code).code
+
+
+def raise_for_code(answer: Any, message: str) -> None:
+    """Raises: KafkaError: the answer, or this row of it, has a code."""
+    if answer.error_code:
+        raise error_of(answer.error_code, message)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from replication.client.cluster import Cluster, Partitions
-from replication.client.groups import by_topic
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.client.cluster import VERSIONS_REQUEST, Cluster, Partitions
+from replication.client.groups import by_partition, by_topic
+from replication.errors import ErrorCode, KafkaError, code_in, error_of, raise_for_code
 from replication.model.cluster import Assignment, TopicPartition
 from replication.network.client import Client
 from replication.protocol.apis import SERVED, ApiKey, name_of
@@ -65,13 +65,9 @@ async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]
 
     async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:
         rows = {tp: {"partition_index": tp.partition, "offset": offset} for tp, offset in share.items()}
-        request = {"topics": by_topic(rows, "partitions"), "timeout": int(cluster.timeout_s * 1000)}
+        request = {"topics": by_topic(rows, "partitions"), "timeout": cluster.timeout_ms}
         answer = await broker.call(ApiKey.DELETE_RECORDS, request)
-        return {
-            TopicPartition(topic.name, row.partition_index): error_of(row.error_code.value).code or row.low_watermark
-            for topic in answer.topics
-            for row in topic.partitions
-        }
+        return {tp: code_in(row) or row.low_watermark for tp, row in by_partition(answer.topics)}
 
     return await cluster.call_leaders(offsets, ask, "deletion of records")
 
@@ -83,8 +79,8 @@ async def log_dirs(cluster: Cluster, broker: int) -> list[LogDir]:
         raise error_of(code, f"directories of broker {broker}")
     found = []
     for row in answer.results:
-        replicas = {TopicPartition(topic.name, p.partition_index): p for topic in row.topics for p in topic.partitions}
-        code = error_of(row.error_code.value).code
+        replicas = dict(by_partition(row.topics))
+        code = code_in(row)
         found.append(
             LogDir(
                 row.log_dir,
@@ -100,8 +96,7 @@ async def log_dirs(cluster: Cluster, broker: int) -> list[LogDir]:
 
 async def api_versions(cluster: Cluster, broker: int) -> list[ApiVersions]:
     """The APIs of a broker. Raises: KafkaError, OSError: it does not answer."""
-    client = {"client_software_name": "pylog", "client_software_version": "1"}
-    rows = (await cluster.call(broker, ApiKey.API_VERSIONS, client)).api_keys
+    rows = (await cluster.call(broker, ApiKey.API_VERSIONS, VERSIONS_REQUEST)).api_keys
     return [_versions(row.api_key, row.min_version, row.max_version) for row in rows]
 
 
@@ -117,8 +112,7 @@ def _versions(number: int, first: int, last: int) -> ApiVersions:
 
 async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
     """The features of a broker. Raises: KafkaError, OSError: it does not answer."""
-    client = {"client_software_name": "pylog", "client_software_version": "1"}
-    answer = await cluster.call(broker, ApiKey.API_VERSIONS, client)
+    answer = await cluster.call(broker, ApiKey.API_VERSIONS, VERSIONS_REQUEST)
     return BrokerFeatures(
         {row.name: (row.min_version, row.max_version) for row in getattr(answer, "supported_features", ())},
         {row.name: row.max_version_level for row in getattr(answer, "finalized_features", ())},
@@ -130,13 +124,12 @@ async def update_feature(cluster: Cluster, broker: int, name: str, level: int, *
     """Have a broker raise a feature's level. Raises: KafkaError, OSError, UnsupportedVersionError."""
     update = {"feature": name, "max_version_level": level, "upgrade_type": _UPGRADE}
     request = {
-        "timeout": int(cluster.timeout_s * 1000),
+        "timeout": cluster.timeout_ms,
         "feature_updates": (update,),
         "validate_only": dry_run,
     }
     answer = await cluster.call(broker, ApiKey.UPDATE_FEATURES, request, version_min=1)
-    if code := answer.error_code.value:
-        raise error_of(code, answer.error_message or name)
+    raise_for_code(answer, answer.error_message or name)
 
 
 async def elect_leaders(
@@ -155,7 +148,7 @@ async def elect_leaders(
     if partitions is not None:
         rows = by_topic({tp: tp.partition for tp in partitions}, "partitions")
         wanted = [{"topic": row["name"], "partitions": row["partitions"]} for row in rows]
-    timeout_ms = int(cluster.timeout_s * 1000)
+    timeout_ms = cluster.timeout_ms
     kind = _UNCLEAN if is_unclean else _PREFERRED
     request = {"election_type": kind, "topic_partitions": wanted, "timeout": timeout_ms // 2}
     # Version 0 names no type, and elects preferred replicas.
@@ -182,11 +175,8 @@ async def reassign(
     rows = {tp: {"partition_index": tp.partition, "replicas": row} for tp, row in wanted.items()}
     answer = await _ask_controller(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, by_topic(rows, "partitions"))
     return {
-        TopicPartition(topic.name, row.partition_index): error_of(code, row.error_message or "")
-        if (code := row.error_code.value)
-        else None
-        for topic in answer.responses
-        for row in topic.partitions
+        tp: error_of(row.error_code, row.error_message or "") if row.error_code else None
+        for tp, row in by_partition(answer.responses)
     }
 
 
@@ -194,19 +184,15 @@ async def reassignments(cluster: Cluster) -> dict[TopicPartition, Moving]:
     """Every reassignment under way. Raises: KafkaError, UnreachableError."""
     answer = await _ask_controller(cluster, ApiKey.LIST_PARTITION_REASSIGNMENTS, None)
     return {
-        TopicPartition(topic.name, row.partition_index): Moving(
-            tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
-        )
-        for topic in answer.topics
-        for row in topic.partitions
+        tp: Moving(tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas))
+        for tp, row in by_partition(answer.topics)
     }
 
 
 async def _ask_controller(cluster: Cluster, key: ApiKey, topics: Any) -> Any:
-    request = {"timeout": int(cluster.timeout_s * 1000), "topics": topics}
-    answer = await cluster.call_controller(key, request, lambda body: error_of(body.error_code.value).code)
-    if code := answer.error_code.value:
-        raise error_of(code, answer.error_message or key.name)
+    request = {"timeout": cluster.timeout_ms, "topics": topics}
+    answer = await cluster.call_controller(key, request, code_in)
+    raise_for_code(answer, answer.error_message or key.name)
     return answer
 
 
@@ -229,11 +215,8 @@ async def open_transactions(
         request = {"topics": by_topic({tp: tp.partition for tp in share}, "partition_indexes")}
         answer = await broker.call(ApiKey.DESCRIBE_PRODUCERS, request)
         return {
-            TopicPartition(topic.name, row.partition_index): error_of(row.error_code.value).code
-            if row.error_code.value
-            else [_open(producer) for producer in row.active_producers if producer.current_txn_start_offset >= 0]
-            for topic in answer.topics
-            for row in topic.partitions
+            tp: code_in(row) or [_open(each) for each in row.active_producers if each.current_txn_start_offset >= 0]
+            for tp, row in by_partition(answer.topics)
         }
 
     return await cluster.call_leaders(dict.fromkeys(partitions), ask, "the producers")
@@ -264,7 +247,6 @@ async def abort_in_log(cluster: Cluster, tp: TopicPartition, hanging: OpenTransa
         }
         answer = await broker.call(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
         (row,) = (row for found in answer.markers for topic in found.topics for row in topic.partitions)
-        code = error_of(int(row.error_code)).code
-        return {tp: code if code else True}
+        return {tp: code_in(row) or True}
 
     await cluster.call_leaders({tp: None}, ask, "the end of a transaction")

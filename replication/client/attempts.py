@@ -58,6 +58,11 @@ def failure_of(task: asyncio.Task[None], who: str) -> PylogError | None:
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{who} failed: {error!r}")
 
 
+def may_pass(error: PylogError) -> bool:
+    """True if the same call may succeed later; also if a broker is not known yet."""
+    return isinstance(error, KafkaError) and (error.code.is_retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE)
+
+
 def reason_of(error: object) -> str:
     """Why an attempt failed, in some words."""
     if isinstance(error, ErrorCode):

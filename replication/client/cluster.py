@@ -8,6 +8,7 @@ address is tried. An error that no repetition mends is raised at once. Belongs t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
@@ -28,7 +29,7 @@ from replication.client.metadata import (
 )
 from replication.client.nearest import ReadReplicas
 from replication.client.security import PLAINTEXT, Security
-from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
+from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of
 from replication.model.cluster import TopicPartition
 from replication.network.client import Client, Clients
 from replication.protocol.apis import ApiKey
@@ -42,6 +43,8 @@ UNKNOWN_TOPIC_S = 5.0
 NEW_TOPIC_S = 1.0  # the same, of a topic that was never seen: a slip is told soon
 # Time for one broker that is asked for metadata: one that hangs must not use up the time of the call.
 METADATA_TIMEOUT_MS = 5_000
+
+VERSIONS_REQUEST = {"client_software_name": "pylog", "client_software_version": "1"}
 
 Partitions = Mapping[TopicPartition, Any]
 Found = TypeVar("Found")
@@ -73,7 +76,7 @@ class Cluster:
         security: Security = PLAINTEXT,
     ) -> None:
         self._bootstrap = addresses_of(bootstrap)
-        self.timeout_s = timeout_ms / 1000
+        self.timeout_ms, self.timeout_s = timeout_ms, timeout_ms / 1000
         self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
         self._clients = Clients(client_id, timeout_ms=self._request_timeout_ms, security=security, asks_versions=True)
         self.read_replicas = ReadReplicas(rack)
@@ -98,9 +101,9 @@ class Cluster:
         self._clients.close()
         self.coordinators.close()
 
-    def backoff(self) -> Backoff:
-        """The attempts of one call that begins now."""
-        return Backoff(asyncio.get_running_loop().time() + self.timeout_s)
+    def backoff(self, at_most_s: float = float("inf")) -> Backoff:
+        """The attempts of one call that begins now, for no longer than that."""
+        return Backoff(asyncio.get_running_loop().time() + min(self.timeout_s, at_most_s))
 
     # ------------------------------------------------------------------ metadata
 
@@ -280,6 +283,32 @@ class Cluster:
             await backoff.wait()
             if backoff.is_over:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}")
+
+    async def call_informed(self, key: ApiKey, request: Any) -> Any:
+        """The answer of the controller, which knows what was changed just now; if it does not answer, of any broker.
+
+        Raises: as `call_any`.
+        """
+        with contextlib.suppress(*LOST, KafkaError):
+            controller = (await self._ask_metadata([])).controller
+            return await self.call(controller, key, request, timeout_ms=METADATA_TIMEOUT_MS)
+        return await self.call_any(key, request, timeout_ms=METADATA_TIMEOUT_MS)
+
+    async def call_each(
+        self, brokers: Iterable[int], key: ApiKey, request: Any, backoff: Backoff, **bounds: Any
+    ) -> list[Any]:
+        """The answers of these brokers, or as a text why one has none. Raises: UnsupportedVersionError."""
+
+        async def ask(broker: int) -> Any:
+            try:
+                async with asyncio.timeout_at(backoff.deadline):
+                    answer = await self.call(broker, key, request, **bounds)
+            except (*LOST, KafkaError) as error:
+                return f"broker {broker}: {reason_of(error)}"
+            code = code_in(answer)
+            return answer if code is ErrorCode.NONE else f"broker {broker}: {code.name}"
+
+        return await asyncio.gather(*map(ask, brokers))
 
     async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Any:
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)

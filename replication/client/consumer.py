@@ -39,7 +39,7 @@ from replication.client.membership import Membership, Phase, Tps
 from replication.client.metadata import NO_EPOCH
 from replication.client.reading import PartitionReader, Position
 from replication.client.security import PLAINTEXT, Security
-from replication.errors import ErrorCode, KafkaError
+from replication.errors import ErrorCode, KafkaError, code_in
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
@@ -363,7 +363,7 @@ class AsyncConsumer:
         members = tuple(
             (each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata)) for each in answer.members
         )
-        return membership.Joined(_code(answer), answer.member_id, answer.generation_id, answer.leader, members)
+        return membership.Joined(code_in(answer), answer.member_id, answer.generation_id, answer.leader, members)
 
     async def _divide(self, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
         known = [Member(i, (n is None, n or i), decode_subscription(data)) for i, n, data in members]
@@ -389,7 +389,7 @@ class AsyncConsumer:
         }
         timeout_ms = self._settings.max_poll_interval_ms + JOIN_SPARE_MS
         answer = await self._call(ApiKey.SYNC_GROUP, self._named() | request, timeout_ms=timeout_ms)
-        error = _code(answer)
+        error = code_in(answer)
         given = decode_assignment(answer.assignment) if error is ErrorCode.NONE else frozenset()
         return membership.Synced(error, given)
 
@@ -406,7 +406,7 @@ class AsyncConsumer:
                     self._step(membership.PollLate())
                     await self._leave(m.id)
                     continue
-                heard = _code(await self._call(ApiKey.HEARTBEAT, self._named()))
+                heard = code_in(await self._call(ApiKey.HEARTBEAT, self._named()))
                 self._step(membership.Heard(m.generation, heard))
                 if m.is_leader and await self._partitions(self._counts) != self._counts:
                     self._step(membership.TopicsChanged())
@@ -425,11 +425,7 @@ class AsyncConsumer:
         who = {"group_id": self._settings.group_id, "group_instance_id": self._settings.group_instance_id}
         group = group_key(self._settings.group_id)
         bounds["version_max"] = VERSIONS_MAX[key]
-        return await self._cluster.coordinators.call(group, key, who | request, _code, **bounds)
-
-
-def _code(answer: Any) -> ErrorCode:
-    return ErrorCode(answer.error_code.value)
+        return await self._cluster.coordinators.call(group, key, who | request, code_in, **bounds)
 
 
 def apart(told: Callable[[Tps], None] | None) -> Told:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from logstore.errors import PylogError
 from replication.client.attempts import BACKOFF_MIN_S, LOST, Backoff, reason_of, unless_silent
-from replication.errors import ErrorCode, KafkaError
+from replication.errors import ErrorCode, KafkaError, code_in
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 
@@ -178,7 +178,7 @@ class Coordinators:
         answer = await self._ask_any(request, backoff)
         places: dict[Key, Address | ErrorCode] = {}
         for row in getattr(answer, "coordinators", (answer,)):
-            key, code = Key(first.type, getattr(row, "key", first.name)), ErrorCode(row.error_code.value)
+            key, code = Key(first.type, getattr(row, "key", first.name)), code_in(row)
             if code is not ErrorCode.NONE and not code.is_retriable:
                 raise KafkaError(code, f"{key} at {self._where}")
             places[key] = (row.host, row.port) if code is ErrorCode.NONE else code

@@ -11,13 +11,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
-from replication.client.attempts import LOST
+from replication.client.attempts import LOST, may_pass
 from replication.client.cluster import Cluster, Partitions
+from replication.client.groups import by_partition
 from replication.client.metadata import NO_EPOCH, NO_LEADER
-from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
+from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of, raise_for_code
 from replication.model.cluster import TopicPartition, rows_by_topic, topic_uuid
 from replication.model.times import AskedTime, SpecialTime, to_wire
 from replication.network.client import Client
@@ -88,20 +90,13 @@ async def list_offsets(
             "topics": [{"name": name, "partitions": partitions} for name, partitions in rows.items()],
         }
         answer = await broker.call(ApiKey.LIST_OFFSETS, request)
-        return {
-            TopicPartition(topic.name, p.partition_index): _found_offset(p)
-            for topic in answer.topics
-            for p in topic.partitions
-        }
+        return {tp: _found_offset(row) for tp, row in by_partition(answer.topics)}
 
     return await cluster.call_leaders(wanted, ask, "the offset")
 
 
-def _found_offset(partition: Any) -> FoundOffset | ErrorCode:
-    code = partition.error_code.value
-    if code:
-        return error_of(code).code
-    return FoundOffset(partition.offset, partition.timestamp, getattr(partition, "leader_epoch", -1))
+def _found_offset(row: Any) -> FoundOffset | ErrorCode:
+    return code_in(row) or FoundOffset(row.offset, row.timestamp, getattr(row, "leader_epoch", -1))
 
 
 async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -125,9 +120,7 @@ async def ask_epoch_ends(cluster: Cluster, broker: Client, epochs: Partitions) -
     request = {"replica_id": -1, "topics": topics}
     answer = await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
     return {
-        TopicPartition(topic.topic, p.partition): error_of(p.error_code.value).code
-        if p.error_code.value
-        else p.end_offset
+        TopicPartition(topic.topic, p.partition): code_in(p) or p.end_offset
         for topic in answer.topics
         for p in topic.partitions
     }
@@ -205,7 +198,7 @@ async def _answer(
     except LOST as error:
         return str(error)
     except KafkaError as error:
-        if error.code.is_retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+        if may_pass(error):
             return str(error)
         raise
     if answer is None:
@@ -233,9 +226,7 @@ async def _ask(
     wanted = FetchPartition(tp.partition, offset, max_bytes, leader.epoch)
     broker = cluster.read_replicas.of(tp, leader)
     answers = await ask_replica(cluster, broker, {tp: wanted}, isolation, max_bytes)
-    if tp not in answers:
-        raise ProtocolError(f"broker {broker} answers a fetch of {tp} without that partition")
-    return answers[tp]
+    return row_of(answers, tp, broker)
 
 
 async def ask_replica(
@@ -291,13 +282,24 @@ async def _ask_broker(
     if is_near:
         bounds["timeout_ms"] = NEAR_MS
     answer = await cluster.call_leader(broker, list(topics), ApiKey.FETCH, request, **bounds)
-    if answer.error_code:
-        raise error_of(answer.error_code, f"fetch from broker {broker}")
+    return rows_fetched(answer, names, broker)
+
+
+def rows_fetched(answer: Any, names: Mapping[UUID | None, str], broker: int) -> dict[TopicPartition, PartitionFetched]:
+    """The rows of an answer to Fetch, whose topics may be named by ids alone. Raises: KafkaError: it was refused."""
+    raise_for_code(answer, f"fetch from broker {broker}")
     return {
         TopicPartition(topic.name or names[topic.topic_id], p.partition): p
         for topic in answer.topics
         for p in topic.partitions
     }
+
+
+def row_of(rows: Mapping[TopicPartition, PartitionFetched], tp: TopicPartition, broker: int) -> PartitionFetched:
+    """The row of a partition. Raises: ProtocolError: it was asked for, and is not there."""
+    if tp not in rows:
+        raise ProtocolError(f"broker {broker} answers a fetch of {tp} without that partition")
+    return rows[tp]
 
 
 async def out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:

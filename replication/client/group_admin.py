@@ -5,16 +5,14 @@ Belongs to one event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from replication.client.assignors import decode_assignment
-from replication.client.attempts import LOST, reason_of
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
-from replication.client.groups import by_topic
-from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_of
+from replication.client.groups import by_partition, by_topic
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of, raise_for_code
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 
@@ -62,16 +60,13 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
     Raises: KafkaError: not every broker told its groups until the deadline; UnreachableError.
     """
     backoff = cluster.backoff()
+    request: dict[str, list[str]] = {"states_filter": [], "types_filter": []}
     while True:
         brokers = (await cluster.describe()).brokers
-        asked = [
-            cluster.call(broker, ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}) for broker in brokers
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        refused = [error for error in map(_refusal, answers) if error is not None]
+        answers = await cluster.call_each(brokers, ApiKey.LIST_GROUPS, request, backoff)
+        refused = [answer for answer in answers if isinstance(answer, str)]
         if not refused:
-            rows = (row for answer in answers for row in answer.groups)  # type: ignore[union-attr]
-            return sorted(map(_listed, rows))
+            return sorted(_listed(row) for answer in answers for row in answer.groups)
         await backoff.wait()
         if backoff.is_over:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not all brokers told their groups; {refused[0]}")
@@ -81,15 +76,6 @@ def _listed(row: Any) -> ListedGroup:
     return ListedGroup(
         row.group_id, getattr(row, "group_state", ""), row.protocol_type, getattr(row, "group_type", "").lower()
     )
-
-
-def _refusal(answer: Any) -> str | None:
-    if isinstance(answer, (*LOST, KafkaError)):
-        return reason_of(answer)
-    if isinstance(answer, BaseException):
-        raise answer
-    code = error_of(answer.error_code.value).code
-    return None if code is ErrorCode.NONE else code.name
 
 
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
@@ -116,16 +102,13 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
 async def _described(cluster: Cluster, api: ApiKey, group: str, request: Any) -> Any | None:
     """The group's row in the answer; None: the broker has no such API, or no group of its type and this id."""
     try:
-        answer = await cluster.coordinators.call(
-            group_key(group), api, request, lambda body: error_of(body.groups[0].error_code.value).code
-        )
+        answer = await cluster.coordinators.call(group_key(group), api, request, lambda body: code_in(body.groups[0]))
     except UnsupportedVersionError:
         return None
     (row,) = answer.groups
-    if row.error_code.value == ErrorCode.GROUP_ID_NOT_FOUND:
+    if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
-    if code := row.error_code.value:
-        raise error_of(code, f"group {group!r}")
+    raise_for_code(row, f"group {group!r}")
     return row
 
 
@@ -152,10 +135,9 @@ async def delete_group(cluster: Cluster, group: str) -> None:
     """
     request = {"groups_names": [group]}
     answer = await cluster.coordinators.call(
-        group_key(group), ApiKey.DELETE_GROUPS, request, lambda body: error_of(body.results[0].error_code.value).code
+        group_key(group), ApiKey.DELETE_GROUPS, request, lambda body: code_in(body.results[0])
     )
-    if code := answer.results[0].error_code.value:
-        raise error_of(code, f"group {group!r}")
+    raise_for_code(answer.results[0], f"group {group!r}")
 
 
 async def delete_offsets(cluster: Cluster, group: str, partitions: Collection[TopicPartition]) -> None:
@@ -165,12 +147,7 @@ async def delete_offsets(cluster: Cluster, group: str, partitions: Collection[To
     """
     rows = {tp: {"partition_index": tp.partition} for tp in partitions}
     request = {"group_id": group, "topics": by_topic(rows, "partitions")}
-    answer = await cluster.coordinators.call(
-        group_key(group), ApiKey.OFFSET_DELETE, request, lambda body: error_of(body.error_code.value).code
-    )
-    if code := answer.error_code.value:
-        raise error_of(code, f"group {group!r}")
-    for topic in answer.topics:
-        for row in topic.partitions:
-            if code := row.error_code.value:
-                raise error_of(code, f"offset of {topic.name}-{row.partition_index} in group {group!r}")
+    answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_DELETE, request, code_in)
+    raise_for_code(answer, f"group {group!r}")
+    for tp, row in by_partition(answer.topics):
+        raise_for_code(row, f"offset of {tp} in group {group!r}")

@@ -5,12 +5,12 @@ A commit that returned is at all replicas in sync. Belongs to one event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
-from replication.errors import ErrorCode, error_of
+from replication.errors import ErrorCode, error_of, raise_for_code
 from replication.model.cluster import TopicPartition, rows_by_topic
 from replication.protocol.apis import ApiKey
 
@@ -65,11 +65,9 @@ async def commit(
         ),
     }
     answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_COMMIT, request, _code)
-    for topic in answer.topics:
-        for row in topic.partitions:
-            if code := row.error_code.value:
-                hint = _HAS_MEMBERS if member is None and code in _OF_MEMBERS else ""
-                raise error_of(code, f"commit of {topic.name}-{row.partition_index} in group {group!r}{hint}")
+    for tp, row in by_partition(answer.topics):
+        hint = _HAS_MEMBERS if member is None and row.error_code in _OF_MEMBERS else ""
+        raise_for_code(row, f"commit of {tp} in group {group!r}{hint}")
 
 
 async def committed(
@@ -93,21 +91,23 @@ async def committed(
     if code := getattr(whole, "error_code", ErrorCode.NONE).value:
         raise error_of(code, f"offsets of group {group!r}")
     found = {}
-    for topic in whole.topics:
-        for row in topic.partitions:
-            code = row.error_code.value
-            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                raise error_of(code, f"offset of {topic.name}-{row.partition_index} in group {group!r}")
-            if row.committed_offset >= 0:
-                epoch = getattr(row, "committed_leader_epoch", -1)
-                tp = TopicPartition(topic.name, row.partition_index)
-                found[tp] = Committed(row.committed_offset, epoch, row.metadata or "")
+    for tp, row in by_partition(whole.topics):
+        if row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise_for_code(row, f"offset of {tp} in group {group!r}")
+        if row.committed_offset >= 0:
+            epoch = getattr(row, "committed_leader_epoch", -1)
+            found[tp] = Committed(row.committed_offset, epoch, row.metadata or "")
     return found
 
 
 def by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
     """The rows of a request, one per topic, with the topic's name and the rows of its partitions in `field`."""
     return [{"name": name, field: found} for name, found in rows_by_topic(rows.items()).items()]
+
+
+def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
+    """The rows of an answer, each with its partition."""
+    return ((TopicPartition(topic.name, row.partition_index), row) for topic in topics for row in topic.partitions)
 
 
 def _group_of(answer: Any) -> Any:

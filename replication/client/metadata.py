@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from replication.errors import ErrorCode
+from replication.errors import ErrorCode, code_in
 from replication.model.cluster import topic_id_of
 from replication.model.metadata import BrokerAddress
 
@@ -79,7 +79,7 @@ def _topic(topic: Any) -> TopicMetadata:
         topic.name,
         topic_id_of(getattr(topic, "topic_id", None)),
         dict(sorted(leaders.items())),
-        ErrorCode(topic.error_code.value),
+        code_in(topic),
         getattr(topic, "is_internal", False),
         max((len(p.replica_nodes) for p in topic.partitions), default=0),
     )

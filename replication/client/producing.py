@@ -23,7 +23,7 @@ from replication.client.cluster import Cluster
 from replication.client.metadata import NO_LEADER
 from replication.client.partition_queue import EPOCH_MAX, IN_FLIGHT, TOO_LARGE, Answered, Batch, PartitionQueue
 from replication.client.transactions import Transaction, add_partitions, remedy_of
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.errors import ErrorCode, KafkaError, code_in, error_of
 from replication.model.cluster import TopicPartition, rows_by_topic
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
@@ -80,7 +80,7 @@ class Sender:
         while True:
             request = {"transactional_id": None, "transaction_timeout": timeout_ms}
             answer = await cluster.call_any(ApiKey.INIT_PRODUCER_ID, request)
-            code = ErrorCode(answer.error_code.value)
+            code = code_in(answer)
             if code is ErrorCode.NONE:
                 return cls(cluster, (answer.producer_id, answer.producer_epoch), timeout_ms=timeout_ms)
             if not code.is_retriable or backoff.is_over:

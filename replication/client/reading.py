@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from logstore.config import INT64_MAX
 from logstore.errors import PylogError, UnreadableBatchError
-from replication.client.attempts import LOST, failure_of
+from replication.client.attempts import LOST, failure_of, may_pass
 from replication.client.cluster import Cluster
 from replication.client.fetching import (
     EARLIEST,
@@ -36,7 +36,7 @@ from replication.client.fetching import (
     whole,
 )
 from replication.client.metadata import NO_EPOCH, NO_LEADER
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.errors import ErrorCode, error_of
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import (
     FetchPartition,
@@ -242,8 +242,7 @@ class PartitionReader:
             logger.info("broker %d did not answer a fetch: %s", broker, error)
             self._later(*share)
         except PylogError as error:
-            code = error.code if isinstance(error, KafkaError) else ErrorCode.NONE
-            if code.is_retriable or code is ErrorCode.BROKER_NOT_AVAILABLE:
+            if may_pass(error):
                 self._later(*share)
             else:
                 self._tell(error, *share)

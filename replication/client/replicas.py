@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replication.client.cluster import Cluster
-from replication.client.fetching import TOPIC_IDS_FROM
-from replication.errors import ErrorCode, ProtocolError, error_of
+from replication.client.fetching import TOPIC_IDS_FROM, row_of, rows_fetched
+from replication.errors import ErrorCode, code_in
 from replication.model.cluster import TopicPartition, topic_uuid
 from replication.protocol.apis import ApiKey
-from replication.protocol.messages import EXAMINER, FetchPartition, FetchRequest, FetchTopic, PartitionFetched
+from replication.protocol.messages import EXAMINER, FetchPartition, FetchRequest, FetchTopic
 from replication.protocol.wire import Buffer
 
 ANSWER_MS = 5_000  # a broker that hangs holds up no reader of the others for longer
@@ -38,12 +38,7 @@ async def read_replica(cluster: Cluster, tp: TopicPartition, broker: int, offset
     request = FetchRequest(0, 0, (topic,), max_bytes=max_bytes, replica_id=EXAMINER)
     version_max = None if topic_id else TOPIC_IDS_FROM - 1
     answer = await cluster.call(broker, ApiKey.FETCH, request, timeout_ms=ANSWER_MS, version_max=version_max)
-    if answer.error_code:
-        raise error_of(answer.error_code, f"fetch from broker {broker}")
-    for found in answer.topics:
-        for row in found.partitions:
-            assert isinstance(row, PartitionFetched)
-            code = error_of(row.error_code).code
-            is_read = code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
-            return ReplicaRead(None if is_read else code.name, row.log_start_offset, row.records)
-    raise ProtocolError(f"broker {broker} answers a fetch of {tp} without that partition")
+    row = row_of(rows_fetched(answer, {topic_id: tp.topic}, broker), tp, broker)
+    code = code_in(row)
+    is_read = code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
+    return ReplicaRead(None if is_read else code.name, row.log_start_offset, row.records)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
-from replication.client.attempts import LOST, Backoff
-from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, Cluster
-from replication.client.metadata import NO_LEADER
-from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_of
+from replication.client.cluster import UNKNOWN_TOPIC_S, Cluster
+from replication.errors import ErrorCode, UnsupportedVersionError, raise_for_code
 from replication.protocol.apis import ApiKey
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -77,7 +73,7 @@ async def _describe(cluster: Cluster, topics: Sequence[str], keys: Sequence[str]
 
     A broker may not know a new topic yet: brokers are asked again for some seconds.
     """
-    patience = Backoff(asyncio.get_running_loop().time() + min(UNKNOWN_TOPIC_S, cluster.timeout_s))
+    patience = cluster.backoff(UNKNOWN_TOPIC_S)
     while True:
         try:
             answer = await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, _request(TOPIC_RESOURCE, topics, keys))
@@ -116,8 +112,7 @@ async def describe_settings(cluster: Cluster, kind: int, names: Sequence[str]) -
     answers = [await _ask_one_that_knows(cluster, (kind, share[0]), _request(kind, share, None)) for share in shares]
     found = {}
     for result in (result for answer in answers for result in answer.results):
-        if code := result.error_code.value:
-            raise error_of(code, result.error_message or result.resource_name)
+        raise_for_code(result, result.error_message or result.resource_name)
         found[result.resource_name] = {row.name: _setting(kind, row) for row in result.configs}
     return found
 
@@ -126,21 +121,12 @@ async def _ask_one_that_knows(cluster: Cluster, resource: tuple[int, str], reque
     broker = _speaks_for(*resource)
     if broker is not None:
         return await cluster.call(broker, ApiKey.DESCRIBE_CONFIGS, request)
-    return await _ask_controller(cluster, request)
+    return await cluster.call_informed(ApiKey.DESCRIBE_CONFIGS, request)
 
 
 def _speaks_for(kind: int, name: str) -> int | None:
     """The only broker that answers for this resource: a Kafka's broker refuses what is about another one."""
     return int(name) if kind == BROKER_RESOURCE and name.isdecimal() else None
-
-
-async def _ask_controller(cluster: Cluster, request: Any) -> Any:
-    """The controller knows of a topic that was made just now; if it does not answer, whoever does."""
-    if cluster.metadata is not None and cluster.metadata.controller != NO_LEADER:
-        with contextlib.suppress(*LOST, KafkaError):
-            controller = cluster.metadata.controller
-            return await cluster.call(controller, ApiKey.DESCRIBE_CONFIGS, request, timeout_ms=METADATA_TIMEOUT_MS)
-    return await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, request, timeout_ms=METADATA_TIMEOUT_MS)
 
 
 def _setting(kind: int, row: Any) -> Setting:
@@ -169,8 +155,7 @@ async def alter_settings(
     broker, api = _speaks_for(kind, name), ApiKey.INCREMENTAL_ALTER_CONFIGS
     asked = cluster.call_any(api, request) if broker is None else cluster.call(broker, api, request)
     (answer,) = (await asked).responses
-    if code := answer.error_code.value:
-        raise error_of(code, answer.error_message or repr(name))
+    raise_for_code(answer, answer.error_message or repr(name))
 
 
 def settings_of(kind: type[Settings], given: Mapping[str, Any], what: str) -> Settings:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from logstore.errors import TopicExistsError, UnknownTopicError
-from replication.client.attempts import LOST
-from replication.client.cluster import METADATA_TIMEOUT_MS, Cluster, metadata_request
+from replication.client.cluster import Cluster, metadata_request
 from replication.client.metadata import NO_EPOCH, NO_LEADER, PartitionLeader
-from replication.errors import ErrorCode, KafkaError, error_of
+from replication.errors import ErrorCode, KafkaError, code_in, raise_for_code
 from replication.model.cluster import Assignment, topic_id_of
 from replication.protocol.apis import ApiKey
 
@@ -40,10 +39,7 @@ async def topic_replicas(cluster: Cluster) -> dict[str, TopicReplicas]:
 
     So what one has changed just now is seen.
     """
-    request = metadata_request(None)
-    answer = await cluster.call_any(ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)
-    with contextlib.suppress(*LOST, KafkaError):  # there is none, or it does not answer
-        answer = await cluster.call(answer.controller_id, ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)
+    answer = await cluster.call_informed(ApiKey.METADATA, metadata_request(None))
     return {
         topic.name: TopicReplicas(
             topic_id_of(getattr(topic, "topic_id", None)),
@@ -107,21 +103,18 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     Raises: KafkaError (no such topic, or delete.topic.enable is false), UnreachableError.
     """
     topic = {"name": name, "topic_id": None}
-    request = {"topics": [topic], "topic_names": [name], "timeout": int(cluster.timeout_s * 1000)}
+    request = {"topics": [topic], "topic_names": [name], "timeout": cluster.timeout_ms}
     answer = _result(await cluster.call_controller(ApiKey.DELETE_TOPICS, request, _code))
-    if code := answer.error_code.value:
-        raise error_of(code, f"topic {name!r}: {getattr(answer, 'error_message', None) or ''}".rstrip(": "))
+    raise_for_code(answer, f"topic {name!r}: {getattr(answer, 'error_message', None) or ''}".rstrip(": "))
 
 
 async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> None:
     name = topic["name"]
-    request = {"topics": [topic], "timeout": int(cluster.timeout_s * 1000), "validate_only": False}
+    request = {"topics": [topic], "timeout": cluster.timeout_ms, "validate_only": False}
     answer = _result(await cluster.call_controller(key, request, _code))
-    code = ErrorCode(answer.error_code.value)
-    if code is ErrorCode.TOPIC_ALREADY_EXISTS:
+    if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
         raise TopicExistsError(name)
-    if code is not ErrorCode.NONE:
-        raise error_of(code, f"topic {name!r}: {answer.error_message or ''}")
+    raise_for_code(answer, f"topic {name!r}: {answer.error_message or ''}")
     backoff, partitions = cluster.backoff(), topic.get("count", 1)
     while True:
         leaders: Mapping[int, PartitionLeader] = {}
@@ -139,4 +132,4 @@ def _result(answer: Any) -> Any:
 
 
 def _code(answer: Any) -> ErrorCode:
-    return ErrorCode(_result(answer).error_code.value)
+    return code_in(_result(answer))

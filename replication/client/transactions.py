@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from logstore.errors import UnknownTopicError
-from replication.client.attempts import LOST, Backoff, reason_of
-from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, Cluster
+from replication.client.attempts import Backoff
+from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, VERSIONS_REQUEST, Cluster
 from replication.client.coordinators import transactional_key
 from replication.client.metadata import PartitionLeader
-from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, error_of
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of
 from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
 from replication.protocol.apis import ApiKey
 
@@ -90,8 +90,7 @@ async def has_two_phase(cluster: Cluster) -> bool:
 
     Raises: UnreachableError.
     """
-    client = {"client_software_name": "pylog", "client_software_version": "1"}
-    rows = (await cluster.call_any(ApiKey.API_VERSIONS, client)).api_keys
+    rows = (await cluster.call_any(ApiKey.API_VERSIONS, VERSIONS_REQUEST)).api_keys
     return any(row.api_key == ApiKey.INIT_PRODUCER_ID and row.max_version >= TWO_PHASE_FROM for row in rows)
 
 
@@ -137,7 +136,7 @@ async def add_partitions(
         "v3_and_below_producer_epoch": pair.epoch,
         "v3_and_below_topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
     }
-    patience = Backoff(asyncio.get_running_loop().time() + min(UNKNOWN_TOPIC_S, cluster.timeout_s))
+    patience = cluster.backoff(UNKNOWN_TOPIC_S)
     while True:
         try:
             await _call(cluster, transactional_id, ApiKey.ADD_PARTITIONS_TO_TXN, request)
@@ -198,7 +197,7 @@ async def describe_transactions(cluster: Cluster, ids: Collection[str]) -> dict[
         except UnsupportedVersionError:
             return None
         for row in (row for answer in answers for row in answer):
-            code, name = ErrorCode(row.error_code.value), row.transactional_id
+            code, name = code_in(row), row.transactional_id
             if code.is_retriable:  # it has moved away from those with which it was asked
                 continue
             left.discard(name)
@@ -223,14 +222,16 @@ async def list_transactions(cluster: Cluster, *, states: Iterable[str] = ()) -> 
     backoff, last = cluster.backoff(), "the coordinators changed"
     while True:
         leaders, brokers = await _coordinators(cluster, backoff)
-        asked = [_listed(cluster, broker, request, backoff) for broker in brokers]
-        answers = await asyncio.gather(*asked)
-        if None in answers:
+        api, bounds = ApiKey.LIST_TRANSACTIONS, {"timeout_ms": METADATA_TIMEOUT_MS}
+        try:
+            answers = await cluster.call_each(brokers, api, request, backoff, **bounds)
+        except UnsupportedVersionError:
             return None
         refused = [answer for answer in answers if isinstance(answer, str)]
         refused += [f"partition {n} has no leader" for n, each in leaders.items() if each.broker not in brokers]
         if not refused and (await _coordinators(cluster, backoff))[0] == leaders:
-            return [row for answer in answers if isinstance(answer, list) for row in answer]
+            rows = (row for answer in answers for row in answer.transaction_states)
+            return [ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state) for row in rows]
         last = refused[0] if refused else last
         await backoff.wait()
         if backoff.is_over:
@@ -297,21 +298,3 @@ async def _coordinators(cluster: Cluster, backoff: Backoff) -> tuple[Mapping[int
     with contextlib.suppress(UnknownTopicError, KafkaError):  # nobody has begun one, or it may not be seen
         leaders = (await cluster.topic(TRANSACTIONS_TOPIC, is_fresh=True, backoff=backoff)).leaders
     return leaders, tuple(cluster.metadata.brokers) if cluster.metadata is not None else ()
-
-
-async def _listed(
-    cluster: Cluster, broker: int, request: Any, backoff: Backoff
-) -> list[ListedTransaction] | str | None:
-    """The answer of one broker; why there is none; None: it is too old."""
-    try:
-        async with asyncio.timeout_at(backoff.deadline):
-            answer = await cluster.call(broker, ApiKey.LIST_TRANSACTIONS, request, timeout_ms=METADATA_TIMEOUT_MS)
-    except UnsupportedVersionError:
-        return None
-    except (*LOST, KafkaError) as error:
-        return f"broker {broker}: {reason_of(error)}"
-    if code := answer.error_code.value:
-        return f"broker {broker}: {error_of(code).code.name}"
-    return [
-        ListedTransaction(r.transactional_id, r.producer_id, r.transaction_state) for r in answer.transaction_states
-    ]

@@ -321,6 +321,32 @@ def test_a_new_topic_is_waited_for_where_the_broker_that_is_asked_has_not_heard_
     assert len(asked) > 5
 
 
+def test_an_error_that_is_not_known_here_is_named_by_its_number():
+    """A Kafka that throttles its controller answers THROTTLING_QUOTA_EXCEEDED."""
+
+    async def metadata(context, body):
+        here = {"node_id": 1, "host": "127.0.0.1", "port": ports[0], "rack": None}
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [here], "topics": []}
+
+    async def create_topics(context, body):
+        row = {"name": "t", "topic_id": None, "error_code": 89, "error_message": "later"}
+        return {"topics": [row | {"num_partitions": -1, "replication_factor": -1, "configs": []}]}
+
+    async def main():
+        async with serving({ApiKey.METADATA: metadata, ApiKey.CREATE_TOPICS: create_topics}) as (_, port):
+            ports.append(port)
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
+            try:
+                await create_topic(cluster, "t", partitions=1, settings={})
+            finally:
+                cluster.close()
+
+    ports = []
+    with pytest.raises(KafkaError, match="error code 89; topic 't': later") as caught:
+        run(main())
+    assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def test_what_an_old_cluster_lacks_is_told_once(monkeypatch, caplog):
     async def metadata(context, body):
         return {"cluster_id": "c", "controller_id": 1, "brokers": [], "topics": []}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from replication.client import settings
+from replication.client.attempts import Backoff
 from replication.client.settings import topic_overrides, topic_settings
 from replication.errors import ErrorCode
 
@@ -25,11 +26,12 @@ def answer(code):
 class Brokers:
     """Each answers with the next of these codes; the last one holds."""
 
-    timeout_s = 60
-
     def __init__(self, *codes):
         self._answers = itertools.chain(map(answer, codes), itertools.repeat(answer(codes[-1])))
         self.asked = 0
+
+    def backoff(self, at_most_s):
+        return Backoff(asyncio.get_running_loop().time() + at_most_s)
 
     async def call_any(self, *request):
         self.asked += 1
