@@ -83,11 +83,11 @@ class Maintenance:
         """Store high watermarks. Not in the thread: a compaction may take minutes."""
         while True:
             await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
-            cuts = self._replicas.dir.cuts()
+            cuts = self._replicas.dir.checkpoints.cuts()
             offsets = self._replicas.high_watermarks()
             if offsets != self._noted:
                 try:
-                    await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets, cuts)
+                    await asyncio.to_thread(self._replicas.dir.checkpoints.note, offsets, cuts)
                 except DiskFullError:
                     self._replicas.room.is_missing()  # logs it once
                 except (PylogError, OSError) as error:
@@ -134,7 +134,7 @@ class Maintenance:
 
     def _clean(self, partition: Partition) -> None:
         log, dir_ = partition.replica.log, self._replicas.dir
-        with dir_.noting() as points:
+        with dir_.checkpoints.noting() as points:
             report = compaction.compact(log, upper=partition.high_watermark)
             if report.rounds:
                 points[partition.tp] = log.topic_id, log.recovery_point

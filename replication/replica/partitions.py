@@ -83,7 +83,7 @@ class Partitions:
             disk_full=self.room.is_missing,
             is_sound=lambda: self.dir.log_dir.reserve.was_there and not self.disk_failed.is_set(),
             keep_reserve=self.dir.log_dir.reserve.keep,
-            cutting=self.dir.cutting,
+            cutting=self.dir.checkpoints.cutting,
             suspect=self.repairs.suspect,
             disk_failed=self.disk_failed.set,
             leader_quota=ReplicationQuota(lambda: config.leader_replication_throttled_rate, clock),
@@ -154,7 +154,7 @@ class Partitions:
         offsets = self.high_watermarks()
         logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
         try:
-            await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
+            await asyncio.to_thread(self.dir.checkpoints.note, offsets, self.dir.checkpoints.cuts())
         except (PylogError, OSError) as error:
             logger.error("high watermarks cannot be stored: %s", error)
         await asyncio.to_thread(self.dir.close, logs)
@@ -166,7 +166,7 @@ class Partitions:
         return [p.role for p in self.partitions.values() if isinstance(p.role, Leader)]
 
     def _add(self, tp: TopicPartition, log: Log) -> None:
-        high_watermark = self.dir.high_watermarks.get(tp, 0)
+        high_watermark = self.dir.checkpoints.high_watermarks.get(tp, 0)
         self.partitions[tp] = Partition(self._host, self._asking, tp, log, high_watermark)
 
     def config_of(self, topic: str) -> LogConfig:

@@ -32,7 +32,8 @@ from replication.coordination.tree import CoordinationError, Create, SetData
 from replication.model.cluster import INTERNAL_TOPICS, BrokerId, ClusterState, TopicPartition
 from replication.replica.partitions import NO_EFFECT
 from replication.replica.storage.damage_notes import DamageNotes
-from replication.replica.storage.log_dir import HIGH_WATERMARKS, replica_named
+from replication.replica.storage.log_dir import replica_named
+from replication.replica.storage.offset_checkpoints import HIGH_WATERMARKS
 from replication.tools.recovery_plan import STEP, FoundReplica, Plan, Row, plan
 
 logger = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ def damaged_disk():
     log = directory.open_log(T0, TOPIC_ID, CONFIG)
     for number in range(12):
         appended(log, batch(b"value %d" % number), leader_epoch=number // 3)
-    directory.note_high_watermarks({T0: 12}, directory.cuts())
+    directory.checkpoints.note({T0: 12}, directory.checkpoints.cuts())
     directory.flush([(T0, log)])
     inode = next(inode for path, inode in disk.names.items() if b"value %d" % DAMAGED in inode.data)
     inode.data[:] = inode.data.replace(b"value %d" % DAMAGED, b"Value %d" % DAMAGED)
@@ -95,7 +95,7 @@ def test_every_crash_point_of_filling_leaves_the_damage_that_was_known_or_none(k
         assert is_kept(disk)
         assert not list(log.verify())
         assert (directory.notes.all(), directory.damage) == ({}, {})
-        assert directory.high_watermarks[T0] == 12
+        assert directory.checkpoints.high_watermarks[T0] == 12
         assert [path for path in disk.names if path.endswith(".log.tmp")] == []
         appended(log, batch(b"again"), leader_epoch=9)
     assert crash_at > 10
@@ -129,7 +129,7 @@ def test_every_crash_point_of_a_repair_is_mended_by_the_next_life(kind, config):
         assert contents(log) == wanted
         assert is_kept(disk)
         assert not list(log.verify())
-        assert directory.high_watermarks.get(T0, 0) <= len(wanted)
+        assert directory.checkpoints.high_watermarks.get(T0, 0) <= len(wanted)
         assert directory.notes.all() == {}
         assert [start.epoch for start in log.epochs.starts] == sorted({number // 3 for number, _ in wanted})
         log.append_as_follower(batch(b"again", first=len(wanted), epoch=9))

@@ -46,7 +46,7 @@ class Asking(Protocol):
 
 
 class _Write:
-    def __init__(self, role: Follower, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
+    def __init__(self, role: Follower, act: Callable[[], object], then: Callable[[_Write], None]) -> None:
         self.role = role
         self.act = act
         self.then = then
@@ -74,6 +74,35 @@ class _Write:
         self.role.written(self)
 
 
+class Pauses:
+    """Pauses that double, up to `longest_ms`."""
+
+    __slots__ = ("_longest_ms", "_ms")
+
+    def __init__(self, longest_ms: int) -> None:
+        self._longest_ms = longest_ms
+        self._ms = FIRST_PAUSE_MS
+
+    def next_ms(self) -> int:
+        pause_ms = self._ms
+        self._ms = min(2 * pause_ms, self._longest_ms)
+        return pause_ms
+
+    def reset(self) -> None:
+        self._ms = FIRST_PAUSE_MS
+
+
+def _report(replica: ReplicaLog, lost: follower.ReportLostRecords) -> None:
+    replica.host.counters.lost_records += lost.end - lost.start
+    logger.error(
+        "tp=%s epoch=%d truncated committed records from=%d to=%d: data is lost",
+        replica.tp,
+        lost.leader_epoch,
+        lost.start,
+        lost.end,
+    )
+
+
 class Follower:
     """`state` is the machine's; `jobs` is the number of its jobs in the queue."""
 
@@ -91,7 +120,7 @@ class Follower:
         self._leader_high_watermark = 0  # as the last answer said
         self._asking = asking
         self._start_wanted = -1
-        self._pause_ms = FIRST_PAUSE_MS
+        self._pauses = Pauses(replica.host.config.replica_fetch_backoff_ms)
         self.state, effects = follower.follow(
             stored.leader,
             stored.leader_epoch,
@@ -146,7 +175,7 @@ class Follower:
         """Take the leader's answer to a fetch in this epoch, from this offset."""
         # An answer with records resets it only after the append: a full disk refuses them again and again.
         if not records and log_start <= self.state.log_start_offset:
-            self._pause_ms = FIRST_PAUSE_MS
+            self._pauses.reset()
         self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
 
     def failed(self, question: follower.AskEpochEnd | follower.Fetch) -> int | None:
@@ -157,12 +186,7 @@ class Follower:
         if not self._is_open(question):
             return None
         self.replica.host.counters.failed_fetches += 1
-        return self._next_pause_ms()
-
-    def _next_pause_ms(self) -> int:
-        pause_ms = self._pause_ms
-        self._pause_ms = min(2 * pause_ms, self.replica.host.config.replica_fetch_backoff_ms)
-        return pause_ms
+        return self._pauses.next_ms()
 
     def ask_again(self, question: follower.AskEpochEnd | follower.Fetch) -> None:
         if self._is_open(question):
@@ -184,7 +208,7 @@ class Follower:
             self._asking.ask(self, question)
 
     def _after_pause(self, act: Callable[[], None]) -> None:
-        self.replica.host.disk.loop.call_later(self._next_pause_ms() / 1000, act)
+        self.replica.host.disk.loop.call_later(self._pauses.next_ms() / 1000, act)
 
     # ----------------------------------------------------------------- effects
 
@@ -200,7 +224,7 @@ class Follower:
                 case follower.StartAnew(offset):
                     self._start_anew(offset)
                 case follower.ReportLostRecords():
-                    self._report(effect)
+                    _report(self.replica, effect)
                 case follower.MoveLogStart(offset):
                     self._move_start(offset)
                 case follower.Pause():
@@ -218,7 +242,7 @@ class Follower:
                 self._write_failed(write)
                 return
             replica.host.counters.replication_bytes_in += len(records)
-            self._pause_ms = FIRST_PAUSE_MS
+            self._pauses.reset()
             self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
 
         if not self._append_now(records, then):
@@ -279,25 +303,12 @@ class Follower:
         self.replica.host.counters.failed_fetches += 1
         self.step(follower.WriteFailed(self.replica.start, self.replica.end, write.epochs))
 
-    def _report(self, lost: follower.ReportLostRecords) -> None:
-        self.replica.host.counters.lost_records += lost.end - lost.start
-        logger.error(
-            "tp=%s epoch=%d truncated committed records from=%d to=%d: data is lost",
-            self.replica.tp,
-            lost.leader_epoch,
-            lost.start,
-            lost.end,
-        )
-
     def _move_start(self, offset: int) -> None:
         """Advance the log start after the append that came with it. The log cannot begin behind its end."""
         if offset > self._start_wanted:
             self._start_wanted = offset
-            self._submit(self._advance_start, self._start_moved)
-
-    def _advance_start(self) -> None:
-        log = self.replica.log
-        log.advance_start(min(self._start_wanted, log.log_end_offset))
+            log = self.replica.log
+            self._submit(lambda: log.advance_start(min(self._start_wanted, log.log_end_offset)), self._start_moved)
 
     def _start_moved(self, write: _Write) -> None:
         if write.error is not None:
@@ -306,12 +317,12 @@ class Follower:
         elif self.replica.start < self._start_wanted:
             self._start_wanted = -1  # the log ends before it: try again later
         else:
-            self._pause_ms = FIRST_PAUSE_MS
+            self._pauses.reset()
             self.step(follower.LogStartMoved(self.replica.start))
 
     # -------------------------------------------------------------------- queue
 
-    def _submit(self, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
+    def _submit(self, act: Callable[[], object], then: Callable[[_Write], None]) -> None:
         self.jobs += 1
         self.replica.submit(_Write(self, act, then))
 

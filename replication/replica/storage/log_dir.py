@@ -13,10 +13,8 @@ Everything here blocks: it is called in threads, one call at a time except for `
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 from logstore.checkpoint import (
@@ -24,9 +22,7 @@ from logstore.checkpoint import (
     check_mark,
     fsync_or_mark,
     marking_failure,
-    read_checkpoint,
     write_atomic,
-    write_checkpoint,
 )
 from logstore.config import LogConfig
 from logstore.env import SYSTEM, Env, boot_id
@@ -45,12 +41,12 @@ from replication.model.cluster import TopicPartition
 from replication.replica.storage import clean_stop
 from replication.replica.storage.clean_stop import NotedLog
 from replication.replica.storage.damage_notes import DamageNote, DamageNotes
+from replication.replica.storage.offset_checkpoints import OffsetCheckpoints
 
 logger = logging.getLogger(__name__)
 
 SERVER_LOG = "server.log"
 COORDINATION_FILE = "coordination.db"
-HIGH_WATERMARKS = "replication-offset-checkpoint"
 BOOT = "broker.boot"
 
 
@@ -75,16 +71,14 @@ class ReplicaLogDir:
         self.path = log_dir.path
         self.has_lost_writes = False
         self.topic_ids: dict[TopicPartition, str] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.checkpoints = OffsetCheckpoints(env, log_dir)
         self.damage: dict[TopicPartition, tuple[int | None, str]] = {}
         self.unrecovered: set[TopicPartition] = set()
         self.notes = DamageNotes(env, log_dir.path, log_dir.reserve.despite_full_disk)
         self._is_sure = True  # every damaged replica is noted
         self._env = env
-        self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
         self._due_ms: dict[str, int] = {}  # of hidden replicas, by name
         self._noted: dict[TopicPartition, NotedLog] = {}  # by a clean stop; until logs are open
-        self._mutex = threading.Lock()  # of checkpoints
 
     @classmethod
     def open(cls, path: Path, env: Env) -> ReplicaLogDir:
@@ -106,13 +100,7 @@ class ReplicaLogDir:
         self.has_lost_writes = self._noted_boot() != self._boot() and not self.log_dir.is_clean
         if not self.has_lost_writes:
             self.note_boot()
-        try:
-            rows = read_checkpoint(self._env, self.path / HIGH_WATERMARKS)
-            self.high_watermarks = {TopicPartition(topic, int(p)): int(offset) for topic, p, offset in rows}
-        except FileNotFoundError:
-            self.high_watermarks = {}
-        except (CheckpointError, ValueError) as error:
-            logger.warning("path=%s unreadable (%s): high watermarks start at 0", HIGH_WATERMARKS, error)
+        self.checkpoints.load()
 
     def _topic_id(self, tp: TopicPartition, directory: str) -> str | None:
         noted = self._noted.get(tp)
@@ -216,8 +204,8 @@ class ReplicaLogDir:
         if note is not None:
             self.notes.put(tp, note._replace(is_cut=True))
         whole = log.files.may_have_gaps
-        done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
-        with self.cutting(tp, done.offset):  # a crash may have cut it before
+        done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.checkpoints.cutting(tp, at))
+        with self.checkpoints.cutting(tp, done.offset):  # a crash may have cut it before
             return done
 
     def note_mended(self, tp: TopicPartition) -> None:
@@ -228,16 +216,12 @@ class ReplicaLogDir:
 
     def _lower_to_ends(self, logs: Mapping[TopicPartition, Log | PylogError]) -> None:
         """Lower high watermarks to the ends of logs, since records appended later are not committed by them."""
-        noted = self.high_watermarks
+        noted = self.checkpoints.high_watermarks
         ends = {
             tp: log.log_end_offset if isinstance(log, Log) and tp not in self.damage else noted.get(tp, 0)
             for tp, log in logs.items()
         }
-        kept = {tp: min(noted[tp], end) for tp, end in ends.items() if tp in noted}
-        if kept != noted:
-            with self._mutex:
-                self.high_watermarks = kept
-                self._write_high_watermarks()
+        self.checkpoints.lower_to(ends)
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
         log = self._log(tp, topic_id, config, self.log_dir.recovery_points.read().get(tp, 0))
@@ -258,7 +242,7 @@ class ReplicaLogDir:
                     self._hide(tp)
             # The checkpoints are those of hidden replicas, of which later flushes note nothing.
             self.log_dir.recovery_points.forget(wanted)
-            self._forget_high_watermarks(wanted)
+            self.checkpoints.forget(wanted)
             for tp, topic_id in wanted.items():
                 self.note_mended(tp)
                 create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
@@ -267,7 +251,7 @@ class ReplicaLogDir:
 
     def delete(self, tp: TopicPartition, delay_ms: int) -> None:
         """Delete a replica: it is gone at once, its files `delay_ms` later (its topic's `file.delete.delay.ms`)."""
-        self._forget_high_watermarks([tp])
+        self.checkpoints.forget([tp])
         self.note_mended(tp)
         self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.recovery_points.forget({tp}))
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
@@ -297,65 +281,7 @@ class ReplicaLogDir:
                 remove_partition(self._env, path)
                 self._due_ms.pop(name, None)
 
-    # ------------------------------------------------------------- checkpoints
-
-    def cuts(self) -> Mapping[tuple[str, int], int]:
-        """Return a number per log that grows when a cut begins or ends, and with its deletion; it is odd during a cut.
-
-        Take it before looking at logs, and store nothing for those whose number is odd or has changed since.
-        """
-        return dict(self._cuts)
-
-    def _was_cut(self, tp: tuple[str, int], before: Mapping[tuple[str, int], int]) -> bool:
-        number = before.get(tp, 0)
-        return number % 2 == 1 or self._cuts.get(tp, 0) != number
-
-    def note_high_watermarks(self, offsets: Mapping[TopicPartition, int], cuts: Mapping[tuple[str, int], int]) -> None:
-        """Store these high watermarks; `cuts` as it was before they were read."""
-        with self._mutex:
-            self.high_watermarks.update((tp, offset) for tp, offset in offsets.items() if not self._was_cut(tp, cuts))
-            self._write_high_watermarks()
-
-    @contextmanager
-    def cutting(self, tp: TopicPartition, offset: int) -> Iterator[None]:
-        """Cut the log at `offset` inside: no checkpoint beyond it is left before that."""
-        self._count_cut(tp)
-        try:
-            self.log_dir.recovery_points.lower(*tp, offset)
-            with self._mutex:
-                if self.high_watermarks.get(tp, 0) > offset:
-                    self.high_watermarks[tp] = offset
-                    self._write_high_watermarks()
-            yield
-        finally:
-            self._count_cut(tp)
-
-    def _count_cut(self, tp: TopicPartition) -> None:
-        with self._mutex:
-            self._cuts[tp] = self._cuts.get(tp, 0) + 1
-
-    def _forget_high_watermarks(self, tps: Collection[TopicPartition]) -> None:
-        with self._mutex:
-            self._cuts.update({tp: self._cuts.get(tp, 0) + 2 for tp in tps})
-            if [self.high_watermarks.pop(tp) for tp in tps if tp in self.high_watermarks]:
-                self._write_high_watermarks()
-
-    def _write_high_watermarks(self) -> None:
-        rows = [(tp.topic, tp.partition, offset) for tp, offset in sorted(self.high_watermarks.items())]
-        with marking_failure(self._env, self.path):
-            self.log_dir.reserve.despite_full_disk(
-                lambda: write_checkpoint(self._env, self.path / HIGH_WATERMARKS, rows)
-            )
-
-    @contextmanager
-    def noting(self) -> Iterator[dict[tuple[str, int], tuple[str, int]]]:
-        """Store the recovery points that are put in: partition -> (topic id, offset); except for logs cut since."""
-        cuts = self.cuts()
-        points: dict[tuple[str, int], tuple[str, int]] = {}
-        try:
-            yield points
-        finally:
-            self.log_dir.recovery_points.advance(points, was_cut=lambda tp: self._was_cut(tp, cuts))
+    # -------------------------------------------------------------- clean ends
 
     def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> bool:
         """Fsync these logs, and store how far; False if one of them cannot be read.
@@ -363,7 +289,7 @@ class ReplicaLogDir:
         Raises: FailedStoreError: the content of the disk is unknown.
         """
         is_done = True
-        with self.noting() as points:
+        with self.checkpoints.noting() as points:
             for tp, log in logs:
                 if tp in self.unrecovered:
                     continue

@@ -10,7 +10,8 @@ from logstore.errors import CorruptLogError
 from logstore.store.description import new_topic_id
 from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
-from replication.replica.storage.log_dir import BOOT, HIGH_WATERMARKS, ReplicaLogDir
+from replication.replica.storage.log_dir import BOOT, ReplicaLogDir
+from replication.replica.storage.offset_checkpoints import HIGH_WATERMARKS
 from tests.support.partition import appended, batch
 
 T0 = TopicPartition("orders", 0)
@@ -54,17 +55,17 @@ def test_a_high_watermark_beyond_the_log_is_lowered_before_the_log_grows(tmp_pat
     appended(log, batch(b"a"))
     end_of_a = (tmp_path / "orders-0" / "00000000000000000000.log").stat().st_size
     appended(log, batch(b"b", b"c"))
-    directory.note_high_watermarks({T0: 3}, directory.cuts())
+    directory.checkpoints.note({T0: 3}, directory.checkpoints.cuts())
     killed(directory, log)
     with (tmp_path / "orders-0" / "00000000000000000000.log").open("r+b") as file:
         file.truncate(end_of_a)  # the power went, too
 
     directory, log = opened(tmp_path)
-    assert directory.high_watermarks == {T0: 1}
+    assert directory.checkpoints.high_watermarks == {T0: 1}
     appended(log, batch(b"not", b"committed"))
     killed(directory, log)
     directory, log = opened(tmp_path)
-    assert (directory.high_watermarks, log.log_end_offset) == ({T0: 1}, 3)
+    assert (directory.checkpoints.high_watermarks, log.log_end_offset) == ({T0: 1}, 3)
     killed(directory, log)
 
 
@@ -73,10 +74,10 @@ def test_a_high_watermark_goes_with_its_replica(tmp_path):
     directory, _ = opened(tmp_path)
     former, later = new_topic_id(), new_topic_id()
     directory.create_logs({T0: former})
-    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    directory.checkpoints.note({T0: 7}, directory.checkpoints.cuts())
     directory.create_logs({T0: later})
     assert noted(tmp_path) == []
-    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    directory.checkpoints.note({T0: 7}, directory.checkpoints.cuts())
     directory.delete(T0, 0)
     assert noted(tmp_path) == []
     directory.log_dir.close()
@@ -86,16 +87,16 @@ def test_a_high_watermark_that_was_looked_at_before_a_cut_or_another_replica_is_
     """(R30) Or else, after a crash, what comes in the place of what went would count as committed."""
     directory, _ = opened(tmp_path)
     directory.create_logs({T0: new_topic_id()})
-    looked = directory.cuts()
-    with directory.cutting(T0, 3):
-        directory.note_high_watermarks({T0: 7}, looked)
-    directory.note_high_watermarks({T0: 7}, looked)
+    looked = directory.checkpoints.cuts()
+    with directory.checkpoints.cutting(T0, 3):
+        directory.checkpoints.note({T0: 7}, looked)
+    directory.checkpoints.note({T0: 7}, looked)
     assert noted(tmp_path) == []
-    looked = directory.cuts()
+    looked = directory.checkpoints.cuts()
     directory.create_logs({T0: new_topic_id()})
-    directory.note_high_watermarks({T0: 7}, looked)
+    directory.checkpoints.note({T0: 7}, looked)
     assert noted(tmp_path) == []
-    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    directory.checkpoints.note({T0: 7}, directory.checkpoints.cuts())
     assert noted(tmp_path) == ["orders 0 7"]
     directory.log_dir.close()
 
@@ -128,7 +129,7 @@ def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_c
             appended(log, batch(b"a"))
 
     def cut():
-        with directory.cutting(T0, 2):
+        with directory.checkpoints.cutting(T0, 2):
             logs[T0].truncate_to(2)
 
     files.cut, files.where = cut, where
@@ -148,7 +149,7 @@ def test_a_log_that_is_flushed_in_the_moment_before_it_is_cut_is_noted_no_furthe
     log = directory.open_log(T0, topic_id, LogConfig())
     for _ in range(5):
         appended(log, batch(b"a"))
-    with directory.cutting(T0, 2):
+    with directory.checkpoints.cutting(T0, 2):
         directory.flush([(T0, log)])
         log.truncate_to(2)
     killed(directory, log)
