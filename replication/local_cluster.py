@@ -227,8 +227,6 @@ class LocalCluster:
             for broker in ids
         }
 
-    # --------------------------------------------------------------------- life
-
     def start(self, is_over: threading.Event | None = None) -> Self:
         """Start all brokers; return when each of them knows all, or give up once `is_over` is set.
 
@@ -296,8 +294,6 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
-
-    # ------------------------------------------------------------------ looking
 
     @property
     def bootstrap(self) -> str:

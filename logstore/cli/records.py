@@ -136,9 +136,6 @@ def _signals_end_stdin() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --------------------------------------------------------------------------------------------- consume
-
-
 @click.command()
 @topic_argument()
 @click.option("--from-beginning", is_flag=True, help="Start at the first record.")
@@ -267,9 +264,6 @@ def start_of(from_beginning: bool, offset: str | None, partition: int | None) ->
     if partition is None:
         raise click.UsageError("an offset is a place in one partition: give --partition too")
     return int(offset)
-
-
-# ------------------------------------------------------------------------------------- delete-records
 
 
 @click.command("delete-records")

@@ -105,8 +105,6 @@ class Log:
         """Close the files. Nothing is flushed; a later call opens them again."""
         self.files.close()
 
-    # ----------------------------------------------------------------- offsets
-
     @property
     def log_start_offset(self) -> int:
         return self.point.view().start
@@ -123,8 +121,6 @@ class Log:
     @recovery_point.setter
     def recovery_point(self, offset: int) -> None:
         self.point.offset = offset
-
-    # -------------------------------------------------------------------- lock
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -175,8 +171,6 @@ class Log:
             self.files.publish(view.bases, tail)
         if view.transactional:
             self._tracker.mend(view)
-
-    # ------------------------------------------------------------------ append
 
     def append_as_leader(
         self,
@@ -287,8 +281,6 @@ class Log:
         """
         return self.point.flush()
 
-    # -------------------------------------------------------------------- read
-
     def read(self, offset: int, *, max_bytes: int, upper: int | None = None, space: Space = NO_SPACE) -> ReadResult:
         """Return whole batches from the one that holds `offset`, as stored, with base offsets below `upper`.
 
@@ -310,8 +302,6 @@ class Log:
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self.point.look_up(lambda view: tuple(lookup.segment_infos(self.files, view)))
-
-    # ---------------------------------------------------------------- truncate
 
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one, and the leader epochs that began there.
@@ -352,8 +342,6 @@ class Log:
             yield
             self.files.reread()
             self._tracker.forget()
-
-    # ----------------------------------------------------- log start, tiered end
 
     def advance_start(self, offset: int) -> int:
         """Move the log start up to `offset` (at most the log's end), for good; return where it is now.
@@ -397,8 +385,6 @@ class Log:
             if offset > self.tiered_offset:
                 with marking_failure(self.env, self.files.root):
                     offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.TIERED, offset)
-
-    # ---------------------------------------------------------- recover, verify
 
     def recover(self, on_damage: OnDamage | None = None) -> RecoveryReport:
         """Check everything above the recovery point, and mend it; see `logstore.log.recovery`.

@@ -100,8 +100,6 @@ class LogWriter:
         self._room_of: tuple[Sequence[int], LogConfig, int, int] | None = None
         self._known_room = NO_ROOM
 
-    # ------------------------------------------------------------------ append
-
     def append(
         self, appends: Sequence[Append], leader_epoch: int | None, config: LogConfig, outcomes: list[AppendOutcome]
     ) -> None:

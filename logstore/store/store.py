@@ -109,8 +109,6 @@ class LogStore:
     def read_only(self) -> bool:
         return self._log_dir.read_only
 
-    # ------------------------------------------------------------------ topics
-
     def topics(self) -> list[TopicDescription]:
         """Every topic, by name. One whose description is damaged has `damage`; it can be neither read nor written."""
         self.logs.check_open()
@@ -151,8 +149,6 @@ class LogStore:
         """Delete a topic: it is gone at once, its files after `file.delete.delay.ms`."""
         self.logs.check_writable()
         self.logs.drop(self.logs.topics.delete(name))
-
-    # ----------------------------------------------------------------- records
 
     def append(  # noqa: PLR0913  each of them is one choice of the caller
         self,
@@ -300,8 +296,6 @@ class LogStore:
         if topic is not None:
             self.topic(topic)
         self.logs.flush(topic)
-
-    # ------------------------------------------------------------- maintenance
 
     def expire(self, topic: str, partition: int, *, dry_run: bool = False) -> RetentionReport:
         """Apply the topic's retention to a partition now; `dry_run`: only report what would go."""

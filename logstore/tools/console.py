@@ -98,9 +98,6 @@ def unescape(text: str) -> str:
     return re.sub(r"\\([tnr0\\])", lambda found: marks[found[1]], text)
 
 
-# --------------------------------------------------------------------------------------------- produce
-
-
 class LineParser:
     """Parses lines `[headers TAB] [key TAB] value`, where headers are `name:value,name:value`.
 
@@ -291,9 +288,6 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
 
 def _refused(number: int, reason: str) -> InvalidRecordError:
     return InvalidRecordError(f"line {number}: {reason}; the lines before it were written, no later one")
-
-
-# --------------------------------------------------------------------------------------------- consume
 
 
 def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterator[ConsoleRecord]:

@@ -210,9 +210,6 @@ def _deleted(request: SendStopReplica, response: ib.StopReplicaResponse) -> Repl
     return ReplicasDeleted(request.broker, deleted, tuple(tp for tp in tps if tp in failed))
 
 
-# ------------------------------------------------------------------ messages
-
-
 def _message(request: Send, controller: BrokerId, find: Callable[[BrokerId], BrokerInfo | None]) -> tuple[ApiKey, Any]:
     head = {
         "controller_id": controller,

@@ -132,8 +132,6 @@ class Terms(Generic[Slot]):
         self.partition_of = mapping.partition_of
         self.learned = mapping.learned
 
-    # -------------------------------------------------------------------- life
-
     def begin(self) -> None:
         self._metadata.listen(self._metadata_changed)
         self._mapping.look()
@@ -159,8 +157,6 @@ class Terms(Generic[Slot]):
     def _metadata_changed(self) -> None:
         self._mapping.look()
         self.look()
-
-    # --------------------------------------------------------------- questions
 
     def all(self) -> tuple[Term[Slot], ...]:
         return tuple(self._terms.values())
@@ -225,8 +221,6 @@ class Terms(Generic[Slot]):
         if any(term.loading is not None for term in self._terms.values()):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [slot for term in self._terms.values() for slot in term.slots.values()]
-
-    # ------------------------------------------------------------------- terms
 
     def look(self) -> None:
         """Load the partitions that this broker has begun to lead; unload those that it no longer leads."""

@@ -67,9 +67,6 @@ def fetch_partition_layout(version: int) -> struct.Struct:
 _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in range(4, 17)}
 
 
-# ------------------------------------------------------------------- requests
-
-
 def produce_request(version: int, buffer: memoryview, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
     """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
@@ -310,9 +307,6 @@ def _forgotten(
         _, at = form.tags(buffer, at + 4 * partition_count)
         topics.append(ForgottenTopic(name, topic_id, partitions))
     return tuple(topics), at
-
-
-# ------------------------------------------------------------------ responses
 
 
 def fetch_response(version: int, buffer: Buffer, at: int) -> FetchResponse:

@@ -37,9 +37,6 @@ _REPLICA_STATE = struct.Struct(">iqb")
 _NO_TAGS = b"\x00"
 
 
-# ------------------------------------------------------------------ responses
-
-
 def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
@@ -219,9 +216,6 @@ def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[NodeEndpoint
         for node in endpoints
     ]
     return form.put_tags([(0, form.put_count(len(rows)) + b"".join(rows))])
-
-
-# ------------------------------------------------------------------- requests
 
 
 def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:

@@ -24,8 +24,6 @@ class Isolation(enum.IntEnum):
 
 ISOLATIONS = frozenset(Isolation)
 
-# -------------------------------------------------------------------- Produce
-
 
 class ProducePartition(NamedTuple):
     partition: int
@@ -91,9 +89,6 @@ class ProduceResponse(NamedTuple):
     topics: Sequence[TopicProduced]
     throttle_time_ms: int = 0
     node_endpoints: Sequence[NodeEndpoint] = ()
-
-
-# ---------------------------------------------------------------------- Fetch
 
 
 EXAMINER = -2  # Kafka's debugging consumer: reads up to the log's end, and what it asks for tells nothing

@@ -1,7 +1,7 @@
 """Heartbeat, OffsetCommit and Metadata, of which clients send very many: requests as values, answers by hand.
 
-One value serves all versions of a request. Kio's classes would take more time than all the rest of it. `buffer` and
-`at` are as in `decoding`.
+One value serves all versions of a request. Kio's classes would take more time than all the rest of it; Metadata is
+read as one, for a repeated request is decoded once (`apis`). `buffer` and `at` are as in `decoding`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from kio.index import load_request_schema
+
 from replication.errors import ProtocolError
-from replication.protocol.wire import COMPACT, INT32, INT64, ITEMS_MAX, LEGACY, Buffer, Form, check_items, cut
+from replication.protocol import kio_reader
+from replication.protocol.wire import COMPACT, INT32, INT64, ITEMS_MAX, LEGACY, Buffer, Form, check_items
 
 HEARTBEAT_FLEXIBLE, COMMIT_FLEXIBLE, METADATA_FLEXIBLE = 4, 8, 9  # the first versions that are
 # The range of a time, as in every other message: the milliseconds that a timedelta takes.
 TIME_MS_MIN, TIME_MS_MAX = -86_399_999_913_600_000, 86_399_999_999_999_999
 _NO_TAGS = b"\x00"
-
-
-# ------------------------------------------------------------------ Heartbeat
 
 
 _HEARD = (struct.Struct(">iih"), struct.Struct(">iiih"), struct.Struct(">iibihb"))  # size, correlation id, …
@@ -34,9 +34,6 @@ def heartbeat_response(version: int, correlation_id: int, error_code: int) -> by
     if version < HEARTBEAT_FLEXIBLE:
         return _HEARD[1].pack(10, correlation_id, 0, error_code)
     return _HEARD[2].pack(12, correlation_id, 0, 0, error_code, 0)
-
-
-# --------------------------------------------------------------- OffsetCommit
 
 
 class CommitPartition(NamedTuple):
@@ -249,9 +246,6 @@ def _topic_head(is_flexible: bool, name: str, partitions: int) -> bytes:
     return form.put_string(name) + form.put_count(partitions)
 
 
-# ------------------------------------------------------------------- Metadata
-
-
 class MetadataTopic(NamedTuple):
     """Named by its name, or by its id from version 10 on."""
 
@@ -268,45 +262,12 @@ class MetadataRequest(NamedTuple):
     include_topic_authorized_operations: bool = False
 
 
-_TOPIC_IDS_FROM = 10
-
-
 def metadata_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> MetadataRequest:
     """Decode versions 0 to 12. Raises: TooManyItemsError: more topics than `items_max`."""
-    form, data = COMPACT if version >= METADATA_FLEXIBLE else LEGACY, bytes(buffer)
-    has_id, is_flexible = version >= _TOPIC_IDS_FROM, form is COMPACT
-    item_bytes = 18 if has_id else 2
-    if version == 0:
-        count, at = form.count(data, at, item_bytes)
-    else:
-        found, at = form.nullable_count(data, at, item_bytes)
-        if found is None:
-            return MetadataRequest(None, *_flags(version, form, data, at))
-        count = found
-    check_items(count, items_max)
-    topics = []
-    for _ in range(count):
-        topic_id = None
-        if has_id:
-            raw, at = cut(data, at, 16)
-            topic_id = uuid.UUID(bytes=bytes(raw)) if any(raw) else None
-            name, at = form.nullable_string(data, at)
-        else:
-            name, at = form.string(data, at)
-        if is_flexible:
-            _, at = form.tags(data, at)
-        topics.append(MetadataTopic(name, topic_id))
-    return MetadataRequest(tuple(topics), *_flags(version, form, data, at))
+    body, _ = kio_reader.read(load_request_schema(_METADATA, version), buffer, at, items_max)
+    topics = body.topics and tuple(MetadataTopic(each.name, getattr(each, "topic_id", None)) for each in body.topics)
+    # Version 4 brought the first of the others, version 8 the other two, and version 11 dropped the middle one.
+    return MetadataRequest(topics, **{name: getattr(body, name) for name in _METADATA_FLAGS if hasattr(body, name)})
 
 
-def _flags(version: int, form: Form, data: bytes, at: int) -> tuple[bool, bool, bool]:
-    """Read what follows the topics: may they be created, and are the operations of the cluster and of topics asked?"""
-    if version < 4:
-        return True, False, False
-    flags, at = cut(data, at, _FLAGS[version])
-    form.tags(data, at)
-    # Version 11 has DescribeCluster for those of the cluster.
-    return bool(flags[0]), len(flags) == 3 and bool(flags[1]), len(flags) > 1 and bool(flags[-1])
-
-
-_FLAGS = dict.fromkeys(range(4, 8), 1) | dict.fromkeys(range(8, 11), 3) | dict.fromkeys(range(11, 13), 2)
+_METADATA, _METADATA_FLAGS = 3, MetadataRequest._fields[1:]

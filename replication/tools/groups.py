@@ -137,9 +137,6 @@ def _check_some(client: KafkaClient, group: str, tps: Collection[TopicPartition]
         raise InvalidRequestError(f"group {group!r} has committed nothing {where}")
 
 
-# ------------------------------------------------------------------------------------------------ reset
-
-
 def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
     """Topics and partitions out of `orders`, `orders:0,2`; None: all. Raises: InvalidRequestError."""
     found: dict[str, set[int] | None] = {}

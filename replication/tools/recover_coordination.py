@@ -170,9 +170,6 @@ def _locked(directory: Path, env: Env) -> Lock:
     return lock
 
 
-# ------------------------------------------------------------------- reading
-
-
 async def _read_copy(copy: Path, cluster_id: str, env: Env) -> tuple[ClusterState, int]:
     facts = facts_of(copy)
     if facts is None:
@@ -252,9 +249,6 @@ def _offsets(path: Path, env: Env) -> dict[TopicPartition, int]:
         return {TopicPartition(row[0], int(row[1])): int(row[2]) for row in rows if not row[0].startswith("#")}
     except (FileNotFoundError, CheckpointError, ValueError, IndexError):
         return {}
-
-
-# ------------------------------------------------------------------- writing
 
 
 def _finish(path: Path) -> None:

@@ -102,9 +102,6 @@ def is_leftover(id: str, name: str, number: int) -> bool:
     return (number - int(parts[0])) % RUN_SLOTS <= min(OLDER_RUNS, number)
 
 
-# ------------------------------------------------------------------------ rules
-
-
 def taken_over(state: NameState, name: str, run: str, driver: str) -> NameState | None:
     """The state in which this run may write; None: it may. The last decision must be finished before that is stored.
 
@@ -191,9 +188,6 @@ def _finished(last: Decision | None) -> Decision | None:
 
 def _aborted(reason: str) -> TransactionAbortedError:
     return TransactionAbortedError(-1, -1, reason)
-
-
-# ---------------------------------------------------------------------- records
 
 
 def value_of(state: NameState) -> bytes:

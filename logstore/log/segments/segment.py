@@ -42,8 +42,6 @@ class Segment(SegmentReader):
         self.transactions.remove()
         self._env.files.create(self.path)
 
-    # ------------------------------------------------------------------ append
-
     def append_entries(self, end: SegmentEnd, entries: list[Entry], times: list[Entry]) -> SegmentEnd:
         """Add the entries to both indexes, the time index first; return the end that knows of them.
 
@@ -84,8 +82,6 @@ class Segment(SegmentReader):
             timed_entries=self.time_index.count(),
             timed_ms=last[0] if last else NO_TIME,
         )
-
-    # ------------------------------------------------------- truncate, rebuild
 
     def truncate(self, position: int, next_offset: int) -> None:
         """Cut everything from `position` on, where `next_offset` follows.

@@ -86,8 +86,6 @@ class SegmentReader:
         """The bytes of the batches now. Raises: FileNotFoundError: the segment has left the log."""
         return self.source.extent().size
 
-    # -------------------------------------------------------------------- walk
-
     def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of the whole batches in [position, end); a partial one ends the walk.
 
@@ -199,8 +197,6 @@ class SegmentReader:
             return header_at(self.source.read(position, HEADER_BYTES))
         except InvalidBatchError:
             return None
-
-    # -------------------------------------------------------------------- read
 
     def floor_position(self, offset: int) -> int:
         """Return where a batch begins, at or shortly before the one that holds `offset`."""

@@ -122,9 +122,6 @@ def _drive_each(draft: WorkingState, tps: Iterable[TopicPartition]) -> None:
         drive(draft, tp)
 
 
-# --------------------------------------------------------------------- terms
-
-
 def _fenced(state: Controller) -> Step:
     return Controller(broker=state.broker), (events.Resign(),)
 
@@ -152,9 +149,6 @@ def _take_over(draft: WorkingState, event: events.ContextLoaded) -> None:
     if cluster.election.partitions:
         _elect(draft, cluster.election)
     rebalance.start(draft, event.now_ms)
-
-
-# ------------------------------------------------------------------- brokers
 
 
 def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
@@ -278,9 +272,6 @@ def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
         answer_shutdown(draft, broker)
 
 
-# -------------------------------------------------------------------- topics
-
-
 def _topics_changed(draft: WorkingState, topics: dict[str, TopicDescription]) -> None:
     _drive_each(draft, _note_topics(draft, topics))
     _begin_delayed_deletions(draft)
@@ -335,9 +326,6 @@ def _elect(draft: WorkingState, election: Election) -> None:
         draft.preferred.update(known)
     _drive_each(draft, known)
     maybe_end_election(draft)
-
-
-# -------------------------------------------------------------------- writes
 
 
 def _written(draft: WorkingState, result: WriteResult) -> None:

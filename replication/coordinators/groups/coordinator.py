@@ -63,8 +63,6 @@ class GroupCoordinator:
         self._asking: dict[int, asyncio.Future[Body]] = {}
         self._deleted_topics = DeletedTopics(mapping, self.terms, self._tell)
 
-    # -------------------------------------------------------------------- life
-
     def begin(self) -> None:
         self.terms.begin()
         self._deleted_topics.begin()
@@ -72,8 +70,6 @@ class GroupCoordinator:
 
     def end(self) -> None:
         self.terms.end()
-
-    # --------------------------------------------------------------- questions
 
     def group(self, group_id: str) -> Group | None:
         """Return the group; None if there is none of this name. Raises: KafkaError: as `Terms.slot`."""
@@ -198,8 +194,6 @@ class GroupCoordinator:
     def member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.UUID(int=self._env.random.getrandbits(128), version=4)}"
 
-    # ------------------------------------------------------------------- terms
-
     async def fill(self, term: Term[Slot]) -> bool:
         """See `Keeper`."""
         loaded = Loaded()
@@ -226,8 +220,6 @@ class GroupCoordinator:
         for slot in tuple(term.slots.values()):
             self._post(term, slot, events.Unloaded())
             slot.disarm()
-
-    # --------------------------------------------------------- driving machines
 
     def _now(self) -> Now:
         return Now(self._env.clock.monotonic_ms(), self._env.clock.now_ms())
@@ -302,8 +294,6 @@ class GroupCoordinator:
     def _forget_again(self, term: Term[Slot], slot: Slot, positions: Mapping[TopicPartition, int]) -> None:
         if term.slots.get(slot.group.id) is slot:
             self._post(term, slot, ForgetAgain(positions))
-
-    # ------------------------------------------------------------------ offsets
 
     def _tell(self, term: Term[Slot], event: events.Event) -> None:
         for slot in tuple(term.slots.values()):

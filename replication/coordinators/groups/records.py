@@ -111,9 +111,6 @@ class Loaded:
         return dict.fromkeys((*self.groups, *with_offsets, *self.uncommitted))
 
 
-# ------------------------------------------------------------------------ keys
-
-
 @lru_cache(maxsize=8192)  # most groups commit offsets of the same partitions again and again
 def offset_key(group: str, tp: TopicPartition) -> bytes:
     return (
@@ -132,9 +129,6 @@ def read_key(data: bytes) -> Key:
     return (
         GroupKey(group) if version == GROUP_KEY else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))
     )
-
-
-# ---------------------------------------------------------------------- values
 
 
 def offset_value(stored: Committed | NewOffset) -> bytes:

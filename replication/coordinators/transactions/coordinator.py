@@ -76,8 +76,6 @@ class TransactionCoordinator:
         self._requests = itertools.count(1)
         self._asking: dict[int, asyncio.Future[events.Body]] = {}
 
-    # -------------------------------------------------------------------- life
-
     def begin(self) -> None:
         config = self._config
         self.terms.begin()
@@ -86,8 +84,6 @@ class TransactionCoordinator:
 
     def end(self) -> None:
         self.terms.end()
-
-    # --------------------------------------------------------------- questions
 
     def transaction(self, transactional_id: str) -> Transaction | None:
         """Return what is known of the id; None: nothing. Raises: KafkaError: as `Terms.slot`."""
@@ -122,8 +118,6 @@ class TransactionCoordinator:
         """Return another producer id if this epoch is the last one that may be given. Raises: KafkaError."""
         return await self.next_id() if producer_epoch >= EPOCH_GIVEN_MAX else NO_ID
 
-    # ------------------------------------------------------------------- terms
-
     async def fill(self, term: Term[_Slot]) -> bool:
         """See `Keeper`."""
         loaded = Loaded()
@@ -142,8 +136,6 @@ class TransactionCoordinator:
         for slot in tuple(term.slots.values()):
             slot.give_up()
             self._post(term, slot, events.Unloaded())
-
-    # --------------------------------------------------------- driving machines
 
     def _post(self, term: Term[_Slot], slot: _Slot, event: events.Event) -> None:
         slot.transaction, effects = step(slot.transaction, event, self._env.clock.now_ms(), self._limits)
@@ -194,8 +186,6 @@ class TransactionCoordinator:
             if append.stored.phase in COMPLETED:
                 asyncio.get_running_loop().call_later(RETRY_S, self._tick_one, term, slot)
         self._post(term, slot, events.Stored(append, written.error))
-
-    # --------------------------------------------------------------------- time
 
     def _tick_one(self, term: Term[_Slot], slot: _Slot) -> None:
         if term.slots.get(slot.transaction.id) is slot:

@@ -49,8 +49,6 @@ class WorkingState:
     def answer(self, request: int, body: Body) -> None:
         self.effects.append(Answer(request, body))
 
-    # -------------------------------------------------------------------- members
-
     def put(self, member: Member) -> None:
         self.members[member.id] = member
 
@@ -102,8 +100,6 @@ class WorkingState:
             members=members,
         )
 
-    # -------------------------------------------------------------------- protocols
-
     def common_protocols(self) -> frozenset[str]:
         supported = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
         return frozenset.intersection(*supported) if supported else frozenset()
@@ -116,8 +112,6 @@ class WorkingState:
             choice = next(name for name, _ in member.protocols if name in common)
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=votes.__getitem__)
-
-    # -------------------------------------------------------------------- a rebalance
 
     def enter(self, phase: Phase) -> None:
         self.phase = phase

@@ -127,9 +127,6 @@ def _update(draft: WorkingState, member: Member, event: Join) -> None:
     )
 
 
-# -------------------------------------------------------------- static members
-
-
 def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
     """A static member is back under a new id. It causes no rebalance if its subscription is the same."""
     draft.answer_parked(old_id, ErrorCode.FENCED_INSTANCE_ID)

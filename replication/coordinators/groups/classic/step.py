@@ -83,9 +83,6 @@ def _refuse(draft: WorkingState, event: events.Event) -> None:
             draft.answer(event.request, offset_events.OffsetsDone(error))
 
 
-# ------------------------------------------------------------------------ sync
-
-
 def _sync(draft: WorkingState, event: events.Sync) -> None:
     error = _sync_refusal(draft, event)
     if error is not ErrorCode.NONE:
@@ -142,9 +139,6 @@ def _assignment_stored(draft: WorkingState, write: events.NewAssignment, outcome
             draft.answer(member.syncing, _assignment(draft, told))
 
 
-# ------------------------------------------------------- heartbeats and leaving
-
-
 def _heartbeat(draft: WorkingState, event: events.Heartbeat) -> None:
     error = may_stay(draft, event.member_id, event.generation, event.instance_id)
     if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
@@ -174,9 +168,6 @@ def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> 
     return error
 
 
-# ------------------------------------------------------------------------ time
-
-
 def _tick(draft: WorkingState, event: events.Ticked) -> None:
     now_ms = draft.now.ms
     late = [m.id for m in draft.members.values() if not m.is_excused and m.deadline_ms <= now_ms]
@@ -204,9 +195,6 @@ def _unload(draft: WorkingState, event: events.Unloaded) -> None:
     draft.members, draft.pending = {}, {}
     draft.join_until_ms = draft.sync_until_ms = None
     draft.enter(Phase.DEAD)
-
-
-# -------------------------------------------------------------------- outcomes
 
 
 def _appended(draft: WorkingState, outcome: Appended) -> None:

@@ -100,9 +100,6 @@ def _refuse(draft: _Draft, event: events.Event) -> None:
         draft.answer(event.request, answer(ErrorCode.NOT_COORDINATOR))
 
 
-# ------------------------------------------------------------------ a producer
-
-
 def _initialize(draft: _Draft, event: events.Initialize) -> None:
     t, timeout_ms = draft.transaction, NO_TIMEOUT_MS if event.is_two_phase else event.timeout_ms
     error = _initialize_refusal(draft, event)
@@ -162,9 +159,6 @@ def _initialize_refusal(draft: _Draft, event: events.Initialize) -> ErrorCode:
         (t.next_producer_id, t.next_producer_epoch),
     }
     return ErrorCode.NONE if (event.producer_id, event.producer_epoch) in known else ErrorCode.PRODUCER_FENCED
-
-
-# ------------------------------------------------------------- one transaction
 
 
 def _add(draft: _Draft, event: events.Add) -> None:
@@ -269,9 +263,6 @@ def _fence(draft: _Draft, answer: events.Answer | None = None) -> None:
     draft.store(aborted, answer)
 
 
-# ------------------------------------------------------------------------ time
-
-
 def _tick(draft: _Draft, event: events.Ticked) -> None:
     t = draft.transaction
     has_timeout = t.timeout_ms != NO_TIMEOUT_MS
@@ -293,9 +284,6 @@ def _expire(draft: _Draft, event: events.Expire) -> None:
 
 def _unload(draft: _Draft, event: events.Unloaded) -> None:
     draft.transaction = Transaction(id=draft.transaction.id, phase=Phase.DEAD)
-
-
-# -------------------------------------------------------------------- outcomes
 
 
 def _stored(draft: _Draft, event: events.Stored) -> None:
