@@ -111,9 +111,9 @@ class _Tasks:
     def _target(self) -> ReadableTopics:
         options = self.options
         if options.include_tiered:
-            from datasource.delta.tiered_topics import reading_tiered
+            from datasource.delta.tiered_topics import TieredTopics
 
-            return reading_tiered(options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss)
+            return TieredTopics(options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss)
         return options.location.read(options.isolation, short_circuit=options.short_circuit)
 
     def _group(self) -> GroupPositions | None:

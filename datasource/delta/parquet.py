@@ -52,7 +52,6 @@ BAD = pa.schema([*PLACE, KEY, VALUE, HEADERS, REASON, DAY])  # of `<topic>__dlq`
 # A row group: large enough to be read fast, small enough to be in a worker's memory twice for a moment.
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 FILE_BYTES = 512 * 1024 * 1024  # of rows in memory; Parquet makes less of it
-_DAY_US = 86_400_000_000
 FILES_OPEN_MAX = 16  # days: with records of more days mixed, files get small
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, what Spark and Delta can write
 
@@ -212,12 +211,7 @@ def _as_stored(records: pa.RecordBatch, topic: str, partition: int, clamped: Cla
 
 def days(timestamps: pa.Array) -> pa.Array:
     """Return the day (UTC) of each timestamp, within the years 1 to 9999."""
-    us = timestamps.cast(pa.int64())
-    toward_zero = pc.divide(us, _DAY_US)
-    is_above = pc.greater(pc.multiply(toward_zero, _DAY_US), us)
-    numbers = pc.subtract(toward_zero, is_above.cast(pa.int64()))
-    near = pc.min_element_wise(pc.max_element_wise(numbers, FIRST_DAY), LAST_DAY)
-    return near.cast(pa.int32()).cast(pa.date32())
+    return pc.min_element_wise(pc.max_element_wise(timestamps.cast(pa.date32()), date.min), date.max)
 
 
 class TableWriter:

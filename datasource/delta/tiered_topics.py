@@ -19,27 +19,21 @@ from datasource.delta.owner import TierConfig, noted, owner_of
 from datasource.delta.table import RestoredError, TableFile, TopicTable
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
-from datasource.topics.interface import Found, PartitionRange, ReadableTopics
+from datasource.topics.interface import Found, PartitionRange
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
 from logstore.store.reading import schema_of
 
 
-def reading_tiered(location: Location, table: str = "", *, fail_on_data_loss: bool) -> ReadableTopics:
-    """Return topics together with their tables, for reading committed records; over a cluster `table` names those."""
-    return TieredTopics(location.read(), location, table, fail_on_data_loss=fail_on_data_loss)
-
-
 class TieredTopics:
-    """Topics whose older records are in tables. A topic of a directory that was never tiered is just its log.
+    """Committed records of topics whose older ones are in tables; over a cluster `table` names those.
 
-    A table that lost rows by RESTORE raises DataLossError, or logs a warning.
+    A topic of a directory that was never tiered is just its log. A table that lost rows by RESTORE raises
+    DataLossError, or logs a warning.
     """
 
-    def __init__(
-        self, log: ReadableTopics, location: Location, table: str = "", *, fail_on_data_loss: bool = True
-    ) -> None:
-        self._log = log
+    def __init__(self, location: Location, table: str = "", *, fail_on_data_loss: bool) -> None:
+        self._log = location.read()
         self._location = location
         self._named = table
         self._fail = fail_on_data_loss

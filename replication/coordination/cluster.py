@@ -28,6 +28,7 @@ from replication.coordination.tree import (
     Tree,
     Watch,
     ensure_path,
+    put,
 )
 from replication.model.cluster import (
     NO_EPOCH,
@@ -103,16 +104,13 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
 async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:
     """Begin a term as the controller; None if there is one (it may be this session: see `resign`)."""
     while True:
-        steps: list[Step] = [Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True)]
         epoch_node, features_node = await tree.read_batch([nodes.CONTROLLER_EPOCH, nodes.FEATURES])
         level = features.finalized_at(features_node).level
-        if epoch_node is None:
-            epoch = 1
-            steps.append(Create(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(epoch, level)))
-        else:
-            epoch = nodes.decode_controller_epoch(epoch_node.data) + 1
-            data = nodes.encode_controller_epoch(epoch, level)
-            steps.append(SetData(nodes.CONTROLLER_EPOCH, data, epoch_node.version))
+        epoch = 1 if epoch_node is None else nodes.decode_controller_epoch(epoch_node.data) + 1
+        steps: list[Step] = [
+            Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True),
+            put(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(epoch, level), epoch_node),
+        ]
         if features_node is not None:
             steps.append(Check(nodes.FEATURES, features_node.version))
         try:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 
 from replication.coordination.node_json import decode_json
-from replication.coordination.tree import BadVersionError, CoordinationError, Node, NodeExistsError, Tree
+from replication.coordination.tree import BadVersionError, CoordinationError, Node, NodeExistsError, Tree, put
 from replication.errors import ErrorCode, KafkaError
 
 NODE = "/latest_producer_id_block"
@@ -47,10 +47,7 @@ class ProducerIds:
                 block = _after(node)
                 text = _encoded(self._broker, block, node)
                 try:
-                    if node is None:
-                        await tree.create(NODE, text)
-                    else:
-                        await tree.set(NODE, text, node.version)
+                    await tree.multi([put(NODE, text, node)])
                 except (BadVersionError, NodeExistsError):
                     continue  # another broker was faster
                 return block

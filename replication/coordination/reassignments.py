@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from replication.coordination import nodes
 from replication.coordination.cluster import FencedError, Term
 from replication.coordination.lives import still_alive
-from replication.coordination.tree import Create, Delete, Node, RefusedError, SetData, Step, Tree
+from replication.coordination.tree import Delete, Node, RefusedError, SetData, Step, Tree, put
 from replication.model.cluster import Assignment, Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
 
 Plans = dict[TopicPartition, Reassignment]
@@ -108,11 +108,10 @@ def _ask(plans: Plans, tp: TopicPartition, target: Assignment | None, replicas: 
 
 
 def _steps(node: Node | None, plans: Plans) -> list[Step]:
-    if node is None:
-        return [Create(nodes.REASSIGNMENT, nodes.encode_reassignment(plans))] if plans else []
-    if not plans:
-        return [Delete(nodes.REASSIGNMENT, node.version)]
-    return [SetData(nodes.REASSIGNMENT, nodes.encode_reassignment(plans, node.data), node.version)]
+    if plans:
+        former = None if node is None else node.data
+        return [put(nodes.REASSIGNMENT, nodes.encode_reassignment(plans, former), node)]
+    return [] if node is None else [Delete(nodes.REASSIGNMENT, node.version)]
 
 
 def _plans(node: Node | None) -> Plans:

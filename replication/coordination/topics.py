@@ -19,7 +19,6 @@ from replication.coordination.tree import (
     Check,
     Create,
     Delete,
-    Node,
     NodeExistsError,
     NoNodeError,
     RefusedError,
@@ -27,6 +26,7 @@ from replication.coordination.tree import (
     Step,
     Tree,
     Watch,
+    put,
 )
 from replication.model.cluster import Assignment, Election
 
@@ -56,7 +56,8 @@ async def create_topic(
             steps.append(Create(at, data))
         if count_path is not None:
             note = await tree.get(count_path)
-            steps.append(_noting(count_path, note, nodes.PartitionCount(topic_id, len(partitions))))
+            count = nodes.PartitionCount(topic_id, len(partitions))
+            steps.append(put(count_path, nodes.encode_partition_count(count), note))
         try:
             await tree.multi(steps)
         except RefusedError as error:
@@ -109,18 +110,11 @@ async def read_partition_count(tree: Tree, internal: str) -> nodes.PartitionCoun
         known = nodes.decode_partition_count(path, note.data) if note is not None else None
         if known is not None and known.topic_id == topic_id.data.decode():
             return known
-        count = len(nodes.decode_topic(internal, topic.data))
+        count = nodes.PartitionCount(topic_id.data.decode(), len(nodes.decode_topic(internal, topic.data)))
         try:
-            await tree.multi([alive, _noting(path, note, nodes.PartitionCount(topic_id.data.decode(), count))])
+            await tree.multi([alive, put(path, nodes.encode_partition_count(count), note)])
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue  # another broker was faster
-
-
-def _noting(path: str, note: Node | None, found: nodes.PartitionCount) -> Step:
-    data = nodes.encode_partition_count(found)
-    if note is None:
-        return Create(path, data)
-    return SetData(path, data, note.version)
 
 
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -146,9 +140,8 @@ async def change_config(tree: Tree, path: str, change: Callable[[Mapping[str, st
                 raise UnknownTopicError(topic, await tree.children(nodes.TOPICS), "the cluster")
         found = await tree.get(path)
         data = nodes.encode_config(change(nodes.settings_at(path, found)), None if found is None else found.data)
-        steps.append(Create(path, data) if found is None else SetData(path, data, found.version))
         try:
-            await tree.multi([*steps, notice])
+            await tree.multi([*steps, put(path, data, found), notice])
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue  # another broker was faster
         return

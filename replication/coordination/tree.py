@@ -74,6 +74,11 @@ class Delete:
 Step: TypeAlias = Check | Create | SetData | Delete
 
 
+def put(path: str, data: bytes, found: Node | None) -> Step:
+    """Return the step that writes the node, if it is still as it was found; None: it was not there."""
+    return Create(path, data) if found is None else SetData(path, data, found.version)
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """The outcome of a step: the path (with its sequence number, if any) and the version of the node."""

@@ -21,7 +21,7 @@ import logstore
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import OffsetSlice, write_piece
 from datasource.delta.table import TableConflictError, TopicTable
-from datasource.delta.tiered_topics import reading_tiered
+from datasource.delta.tiered_topics import TieredTopics
 from datasource.delta.tiering import ORPHAN_AGE_HOURS, ReportRow, clean, commit, goal, plan
 from datasource.delta.topic_tables import TieringTask, declared
 from datasource.jobs import delta_spark, retention, tiering
@@ -459,7 +459,7 @@ def test_a_reader_between_whose_batches_records_are_tiered_and_deleted_misses_no
     topics.create("t", segment_bytes="400000")
     for _ in range(6):
         topics.append("t", ["x" * 1000] * 1000)
-    target = reading_tiered(topics.location, topics.table.get("table", ""), fail_on_data_loss=True)
+    target = TieredTopics(topics.location, topics.table.get("table", ""), fail_on_data_loss=True)
     batches = target.read(PartitionRange("t", 0, 0, 6000), ["value"])
     count = next(batches).num_rows
     assert count < 3000

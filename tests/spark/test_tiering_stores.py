@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import logstore
 from datasource.delta import table as delta_table
 from datasource.delta.owner import NOTES
-from datasource.delta.tiered_topics import reading_tiered
+from datasource.delta.tiered_topics import TieredTopics
 from datasource.errors import DataLossError
 from datasource.jobs import retention, schedule, tiering
 from datasource.topics.locations import Location
@@ -92,7 +92,7 @@ def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to
         why = tier(spark, copy, **options)["t", 0]
         assert why.startswith(f"failed: {tmp_path}/lake/t is a table of the store {store}, not of {copy}")
     with pytest.raises(StoreError, match="is a table of the store"):
-        reading_tiered(Location(str(late)), fail_on_data_loss=True).offsets("t")
+        TieredTopics(Location(str(late)), fail_on_data_loss=True).offsets("t")
     assert places(tmp_path / "lake" / "t") == [(0, offset) for offset in range(20)]
 
     retention.run(spark, path=str(store))
@@ -133,7 +133,7 @@ def test_a_table_that_is_gone_is_told_and_not_recreated(spark, store):
         assert why.startswith(f"failed: {store}/tiered/t cannot be read as a Delta table")
         assert not (store / "tiered" / "t").exists()
     with pytest.raises(StoreError, match="cannot be read as a Delta table"):
-        reading_tiered(Location(str(store)), fail_on_data_loss=True).offsets("t")
+        TieredTopics(Location(str(store)), fail_on_data_loss=True).offsets("t")
 
 
 @only_long("runs of tiering")
@@ -143,7 +143,7 @@ def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store)
         opened.alter_topic("t", partitions=2)
         opened.append("t", pa.table({"value": named("b", 9), "partition": pa.array([1] * 9, pa.int32())}))
         opened.delete_records("t", {1: 4})
-    target = reading_tiered(Location(str(store)), fail_on_data_loss=True)
+    target = TieredTopics(Location(str(store)), fail_on_data_loss=True)
     assert target.offsets("t")[1] == logstore.OffsetRange(0, 9)
     with pytest.raises(DataLossError, match=r"t-1 \[0, 4\) is lost"):
         list(target.read(tiering_range(1, 0, 9), ["value"]))
