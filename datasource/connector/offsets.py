@@ -20,28 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from datasource.connector.places import (
-    EARLIEST,
-    Assign,
-    Everywhere,
-    Offsets,
-    OffsetSpec,
-    OfGroup,
-    Subscribe,
-    SubscribePattern,
-    Time,
-    Topics,
-)
+from datasource.connector import places
 from datasource.errors import report
 from datasource.topics.interface import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
-from logstore import OffsetRange
-from logstore.errors import (
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-    StoreError,
-    UnknownPartitionError,
-    UnknownTopicError,
-)
+from logstore import OffsetRange, errors
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +57,7 @@ class StreamOffset:
         Raises: StoreError: another source, or a newer pylog, wrote this checkpoint.
         """
         if value.get("v") != VERSION or not isinstance(value.get("offsets"), dict):
-            raise StoreError(
+            raise errors.StoreError(
                 f"the checkpoint holds offsets that this pylog does not know ({str(value)[:120]}); "
                 "use the version that wrote it, or a new checkpointLocation"
             )
@@ -124,7 +106,7 @@ class TopicExtent:
 Extents = Mapping[str, TopicExtent]
 
 
-def extents(target: ReadableTopics, topics: Topics, *, missing_ok: bool = False) -> dict[str, TopicExtent]:
+def extents(target: ReadableTopics, topics: places.Topics, *, missing_ok: bool = False) -> dict[str, TopicExtent]:
     """Return what the chosen partitions hold now, topics sorted; all of a transaction or nothing.
 
     Raises: UnknownTopicError, UnknownPartitionError: the user names one that does not exist (unless `missing_ok`).
@@ -132,27 +114,27 @@ def extents(target: ReadableTopics, topics: Topics, *, missing_ok: bool = False)
     return target.settled(lambda: _extents(target, topics, missing_ok))
 
 
-def _extents(target: ReadableTopics, topics: Topics, missing_ok: bool) -> dict[str, TopicExtent]:
-    if isinstance(topics, SubscribePattern):
+def _extents(target: ReadableTopics, topics: places.Topics, missing_ok: bool) -> dict[str, TopicExtent]:
+    if isinstance(topics, places.SubscribePattern):
         names = [info.name for info in target.topics() if re.fullmatch(topics.pattern, info.name)]
         missing_ok = True  # deleted since the line above
     else:
-        names = sorted(topics.topics if isinstance(topics, Subscribe) else topics.partitions)
+        names = sorted(topics.topics if isinstance(topics, places.Subscribe) else topics.partitions)
     found = {}
     for name in names:
         try:
             head = extent_of(target, name)
-        except UnknownTopicError:
+        except errors.UnknownTopicError:
             if not missing_ok:
                 raise
             continue
-        found[name] = _only(head, name, topics.partitions[name]) if isinstance(topics, Assign) else head
+        found[name] = _only(head, name, topics.partitions[name]) if isinstance(topics, places.Assign) else head
     return found
 
 
-def warn_if_nothing(topics: Topics, now: Extents) -> None:
+def warn_if_nothing(topics: places.Topics, now: Extents) -> None:
     """Log a warning if a pattern matches no topic (yet): that may be a slip, and is no error."""
-    if isinstance(topics, SubscribePattern) and not now:
+    if isinstance(topics, places.SubscribePattern) and not now:
         logger.warning(
             "option subscribePattern=%r matches no topic (it must match whole names): nothing to read so far",
             topics.pattern,
@@ -167,7 +149,7 @@ def extent_of(target: ReadableTopics, topic: str) -> TopicExtent:
 def _only(head: TopicExtent, topic: str, partitions: Iterable[int]) -> TopicExtent:
     for partition in partitions:
         if partition not in head.extents:
-            raise UnknownPartitionError(topic, partition, len(head.extents))
+            raise errors.UnknownPartitionError(topic, partition, len(head.extents))
     return TopicExtent(head.topic_id, {p: head.extents[p] for p in partitions})
 
 
@@ -188,7 +170,7 @@ def epochs_of(now: Extents) -> PartitionOffsets:
 
 
 def resolve(
-    target: ReadableTopics, place: OffsetSpec, now: Extents, *, side: str, no_match_is_latest: bool
+    target: ReadableTopics, place: places.OffsetSpec, now: Extents, *, side: str, no_match_is_latest: bool
 ) -> PartitionOffsets:
     """Return the offset of `place` in every partition; `side` is "starting" or "ending".
 
@@ -196,15 +178,15 @@ def resolve(
     time; OffsetOutOfRangeError: an offset is beyond the end.
     """
     match place:
-        case Everywhere(offset):
+        case places.Everywhere(offset):
             return {t: {p: _special(offset, e) for p, e in head.extents.items()} for t, head in now.items()}
-        case Offsets(offsets):
+        case places.Offsets(offsets):
             _check_complete(offsets, now, f"{side}Offsets")
             return {
                 t: {p: _explicit(offsets[t][p], e, f"{t}-{p}", side) for p, e in h.extents.items()}
                 for t, h in now.items()
             }
-        case Time(timestamp_ms):
+        case places.Time(timestamp_ms):
             times: PartitionOffsets = {t: dict.fromkeys(head.extents, timestamp_ms) for t, head in now.items()}
         case _:
             times = place.timestamps
@@ -217,12 +199,12 @@ def resolve(
 
 
 def of_group(
-    place: OfGroup, committed: Mapping[str, Mapping[int, Committed]], now: Extents
+    place: places.OfGroup, committed: Mapping[str, Mapping[int, Committed]], now: Extents
 ) -> tuple[PartitionOffsets, PartitionOffsets]:
     """Return (offsets, epochs) as committed, also where the log does not hold them; a warning names the others."""
     missing = [f"{t}-{p}" for t, h in now.items() for p in h.extents if p not in committed.get(t, {})]
     if missing:
-        where = "earliest" if place.otherwise == EARLIEST else "latest"
+        where = "earliest" if place.otherwise == places.EARLIEST else "latest"
         logger.warning("the group has no committed offset of %s: read from the %s one", ", ".join(missing), where)
     offsets, epochs = {}, {}
     for topic, head in now.items():
@@ -235,14 +217,14 @@ def of_group(
 
 
 def _special(offset: int, extent: OffsetRange) -> int:
-    return extent.start if offset == EARLIEST else extent.end
+    return extent.start if offset == places.EARLIEST else extent.end
 
 
 def _explicit(offset: int, extent: OffsetRange, where: str, side: str) -> int:
     if offset < 0:
         return _special(offset, extent)
     if offset > extent.end:
-        error = OffsetOutOfRangeError(offset, extent.start, extent.end, where)
+        error = errors.OffsetOutOfRangeError(offset, extent.start, extent.end, where)
         error.args = (f"option {side}Offsets: {error}; give {extent.end} or less",)
         raise error
     return offset
@@ -253,7 +235,7 @@ def _at_time(
 ) -> int:
     found = target.offset_for_time(topic, partition, timestamp_ms)
     if found is None and strict:
-        raise InvalidRequestError(
+        raise errors.InvalidRequestError(
             f"{topic}-{partition} has no record at or after timestamp {timestamp_ms}; choose an earlier one, "
             "or set option startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
         )
@@ -269,7 +251,7 @@ def _check_complete(given: Mapping[str, Mapping[int, Any]], now: Extents, option
         (named - chosen, "mentions, but the query does not read,"),
     ):
         if wrong:
-            raise InvalidRequestError(
+            raise errors.InvalidRequestError(
                 f"option {option} {what} {', '.join(sorted(wrong)[:10])}; it must name exactly the "
                 "partitions that are read"
             )
@@ -341,7 +323,7 @@ def rewound(position: StreamOffset, now: Extents, agreed: PartitionOffsets) -> t
     return replace(position, offsets=offsets), lines
 
 
-def lost_topics(position: StreamOffset, now: Extents, topics: Topics) -> list[str]:
+def lost_topics(position: StreamOffset, now: Extents, topics: places.Topics) -> list[str]:
     """Return a line for each topic of the position that is no longer read: not chosen any more, or deleted."""
     lines = []
     for topic, parts in position.offsets.items():
@@ -358,13 +340,13 @@ def lost_topics(position: StreamOffset, now: Extents, topics: Topics) -> list[st
     return lines
 
 
-def _is_chosen(topic: str, topics: Topics) -> bool:
+def _is_chosen(topic: str, topics: places.Topics) -> bool:
     match topics:
-        case SubscribePattern(pattern):
+        case places.SubscribePattern(pattern):
             return re.fullmatch(pattern, topic) is not None
-        case Subscribe(names):
+        case places.Subscribe(names):
             return topic in names
-        case Assign(partitions):
+        case places.Assign(partitions):
             return topic in partitions
 
 

@@ -43,16 +43,7 @@ property_option = click.option(
 )
 @either_place("replication.cli.records:produce")
 @output_option
-def produce(
-    name: str,
-    key_separator: str | None,
-    with_headers: bool,
-    given: tuple[str, ...],
-    partition: int | None,
-    compression_codec: str | None,
-    path: Path,
-    output: str,
-) -> None:
+def produce(name: str, path: Path, output: str, **options: Any) -> None:
     """Append the lines of stdin as records, make them durable, and print their offsets.
 
     \b
@@ -65,21 +56,29 @@ def produce(
     Properties have the names of the console producer: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
     """
-    with usage_errors():
-        parser = line_parser(key_separator, with_headers, given)
-    writer = console.LineWriter(name, parser, partition=partition, compression=compression_codec)
+    writer = line_writer(name, **options)
     with open_store(path) as store:
         write_lines(name, writer, store, output)
 
 
-def line_parser(key_separator: str | None, with_headers: bool, given: tuple[str, ...]) -> console.LineParser:
-    """Return the parser of lines for these options of `produce`. Raises: InvalidRequestError."""
-    chosen = console.properties(given, console.PRODUCE_PROPERTIES)
-    if key_separator is not None:
-        chosen |= {"parse.key": "true", "key.separator": key_separator}
-    if with_headers:
-        chosen["parse.headers"] = "true"
-    return console.LineParser(chosen)
+def line_writer(
+    topic: str,
+    *,
+    key_separator: str | None,
+    with_headers: bool,
+    given: tuple[str, ...],
+    partition: int | None,
+    compression_codec: str | None,
+) -> console.LineWriter:
+    """Return the writer of lines for these options of `produce`."""
+    with usage_errors():
+        chosen = console.properties(given, console.PRODUCE_PROPERTIES)
+        if key_separator is not None:
+            chosen |= {"parse.key": "true", "key.separator": key_separator}
+        if with_headers:
+            chosen["parse.headers"] = "true"
+        parser = console.LineParser(chosen)
+    return console.LineWriter(topic, parser, partition=partition, compression=compression_codec)
 
 
 def write_lines(name: str, writer: console.LineWriter, target: console.LineTarget, output: str) -> None:

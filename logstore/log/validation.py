@@ -8,14 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
+from logstore import errors
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
-from logstore.errors import (
-    DamagedBatchError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    PylogError,
-    RecordTooLargeError,
-)
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.index import TIME_ENTRY_BYTES
 from logstore.records.batch import (
@@ -90,13 +84,13 @@ def limits_of(config: LogConfig, now_ms: int | None) -> Limits:
     return Limits(length_max) if allowed is None else Limits(length_max, allowed.start, allowed.stop - 1)
 
 
-def prepare(append: Buffer | Marker, limits: Limits) -> Prepared | Marker | PylogError:
+def prepare(append: Buffer | Marker, limits: Limits) -> Prepared | Marker | errors.PylogError:
     """Return what may be appended, or the error with which it is refused: see `valid_batches`."""
     if isinstance(append, Marker):
         return append
     try:
         return _new(Prepared, (append, valid_batches(append, limits)))
-    except PylogError as error:
+    except errors.PylogError as error:
         return error
 
 
@@ -144,18 +138,18 @@ def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
             found.append(header)
             position = end
     except WrongChecksumError as error:
-        raise DamagedBatchError(f"nothing was appended: {error}") from error
+        raise errors.DamagedBatchError(f"nothing was appended: {error}") from error
     except InvalidBatchError as error:
-        raise InvalidRecordError(f"nothing was appended: {error}") from error
+        raise errors.InvalidRecordError(f"nothing was appended: {error}") from error
     if position < size_bytes:
-        raise DamagedBatchError(f"nothing was appended: half a batch at byte {position} of {size_bytes}")
+        raise errors.DamagedBatchError(f"nothing was appended: half a batch at byte {position} of {size_bytes}")
     return found
 
 
 def check_written(position: int, batch: BatchHeader, limits: Limits) -> None:
     """Raise unless a good batch may come from a writer."""
     if batch.length > limits.length_max:
-        raise RecordTooLargeError(batch.size_bytes, limits.length_max + LENGTH_END, "batch")
+        raise errors.RecordTooLargeError(batch.size_bytes, limits.length_max + LENGTH_END, "batch")
     if batch.count != batch.last_offset_delta + 1:
         raise InvalidBatchError(position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets")
     if reason := _wrong_producer(batch):
@@ -182,7 +176,7 @@ def check_times(batch: BatchHeader, limits: Limits) -> None:
     """
     is_too_old = batch.base_timestamp < limits.oldest_ms and batch.base_timestamp != NO_TIMESTAMP
     if is_too_old or batch.max_timestamp > limits.newest_ms:
-        raise InvalidTimestampError(
+        raise errors.InvalidTimestampError(
             f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
             "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
         )

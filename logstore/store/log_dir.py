@@ -26,14 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.checkpoint import (
-    FSYNC_FAILED,
-    TEMPORARY_SUFFIX,
-    fsync_or_mark,
-    make_directory,
-    marking_failure,
-    write_atomic,
-)
+from logstore import checkpoint
 from logstore.env import Env, Lock, network_file_system
 from logstore.errors import NotAStoreError, StorageError, StoreLockedError
 from logstore.store.disk_reserve import DiskReserve
@@ -55,7 +48,7 @@ LOCK_POLL_MS = 20
 _LONG_HOLDERS = ("broker", "recovery")
 
 # Other files that an empty directory may hold when it becomes a store.
-_HARMLESS = frozenset({LOCK, BROKER, FSYNC_FAILED, "lost+found", ".DS_Store"})
+_HARMLESS = frozenset({LOCK, BROKER, checkpoint.FSYNC_FAILED, "lost+found", ".DS_Store"})
 
 
 # Behind the name of a directory.
@@ -102,8 +95,8 @@ class LogDir:
         if files.stat(path) is None:
             if read_only or not create:
                 raise NotAStoreError(f"{path}: no such directory; create a topic there first")
-            with marking_failure(env, path):
-                make_directory(env, path)
+            with checkpoint.marking_failure(env, path):
+                checkpoint.make_directory(env, path)
         _check_directory(path, env)
         if kind := network_file_system(files, path):
             logger.warning(
@@ -121,7 +114,7 @@ class LogDir:
             log_dir.read_only = True
         try:
             log_dir._enter(alone_for)
-            with marking_failure(env, path):
+            with checkpoint.marking_failure(env, path):
                 log_dir._make()
         except BaseException:
             log_dir.close()
@@ -280,7 +273,7 @@ class LogDir:
         if self._may_be_clean:
             if self.is_clean:
                 self._env.files.unlink(self.path / CLEAN_MARKER)
-                fsync_or_mark(self._env, self.path, self.path)
+                checkpoint.fsync_or_mark(self._env, self.path, self.path)
             self._may_be_clean = False
 
     def clean_note(self) -> bytes:
@@ -293,8 +286,8 @@ class LogDir:
     def mark_clean(self, note: bytes = b"") -> None:
         """Note that everything is on disk, and what else the next process may want to know. Only while alone."""
         assert self.is_alone, "the clean marker is written by a process that is alone with the directory"
-        with marking_failure(self._env, self.path):
-            self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, note))
+        with checkpoint.marking_failure(self._env, self.path):
+            self.reserve.despite_full_disk(lambda: checkpoint.write_atomic(self._env, self.path / CLEAN_MARKER, note))
         self._may_be_clean = True
 
     def partition(self, topic: str, partition: int) -> Path:
@@ -307,7 +300,7 @@ class LogDir:
                 self._check_version()
             return
         names = self._env.files.list(self.path).names
-        foreign = sorted(n for n in names if n not in _HARMLESS and not n.endswith(TEMPORARY_SUFFIX))
+        foreign = sorted(n for n in names if n not in _HARMLESS and not n.endswith(checkpoint.TEMPORARY_SUFFIX))
         if foreign:
             raise NotAStoreError(
                 f"{self.path} is not a pylog store: it has no {META}, and other files ({', '.join(foreign[:3])}); "
@@ -335,20 +328,20 @@ class LogDir:
             return
         path = self.path / META
         if self._env.files.stat(path) is None:
-            make_directory(self._env, self.path)
+            checkpoint.make_directory(self._env, self.path)
             text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
-            write_atomic(self._env, path, text.encode())
+            checkpoint.write_atomic(self._env, path, text.encode())
         topics = self.path / "topics"
         if self._env.files.stat(topics) is None:
-            make_directory(self._env, topics)
+            checkpoint.make_directory(self._env, topics)
 
     def claim(self, owner: DirectoryOwner) -> None:
         """Make this broker the owner, for good."""
         path = self.path / META
         lines = "".join(f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED)
         lines += f"{BROKER_ID}={owner.broker_id}\n{CLUSTER_ID}={owner.cluster_id}\n"
-        with marking_failure(self._env, self.path):
-            write_atomic(self._env, path, lines.encode())
+        with checkpoint.marking_failure(self._env, self.path):
+            checkpoint.write_atomic(self._env, path, lines.encode())
         self.owner = owner
 
 

@@ -8,18 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from logstore import errors
 from logstore.checkpoint import check_mark
 from logstore.env import Env, reset_after_fork
-from logstore.errors import (
-    CorruptLogError,
-    InvalidRequestError,
-    PylogError,
-    ReadOnlyStoreError,
-    StaleLogError,
-    StoreError,
-    UnknownPartitionError,
-    UnknownTopicError,
-)
 from logstore.log.log import Log
 from logstore.log.segments.names import METADATA
 from logstore.maintenance import retention
@@ -62,13 +53,13 @@ class LogManager:
         Raises: ReadOnlyStoreError: it must be `writable`.
         """
         if self._is_closed:
-            raise InvalidRequestError(f"the store {self.log_dir.path} is closed; open it again")
+            raise errors.InvalidRequestError(f"the store {self.log_dir.path} is closed; open it again")
         if not self.log_dir.belongs_to_this_process:
             with self._mutex:
                 if not self.log_dir.belongs_to_this_process:
                     self.log_dir.reopen_after_fork()
         if writable and self.log_dir.read_only:
-            raise ReadOnlyStoreError(f"{self.log_dir.path} {self.log_dir.why_read_only()}")
+            raise errors.ReadOnlyStoreError(f"{self.log_dir.path} {self.log_dir.why_read_only()}")
 
     def check_writable(self) -> None:
         """Raise unless the store may be changed; from now on it has no clean end.
@@ -103,7 +94,7 @@ class LogManager:
         """The log of one partition, opened if need be. Raises: UnknownTopicError, UnknownPartitionError."""
         info, partition = self.topic(topic), as_int(partition, "partition")
         if not 0 <= partition < info.partitions:
-            raise UnknownPartitionError(topic, partition, info.partitions)
+            raise errors.UnknownPartitionError(topic, partition, info.partitions)
         with self._mutex:
             log = self._logs.get((topic, partition))
             if log is not None and log.topic_id != info.topic_id:
@@ -121,11 +112,11 @@ class LogManager:
         catalog = self.topics.catalog
         if self.env.files.stat(directory) is None:
             if catalog.topic(info.name).topic_id != info.topic_id:
-                raise StaleLogError(f"{directory.name} was recreated; look the topic up again")
+                raise errors.StaleLogError(f"{directory.name} was recreated; look the topic up again")
             remedy = "restore it from a backup, or delete the topic and create it again"
             if self.log_dir.is_kafkas:
                 remedy = "other brokers of that Kafka have it: read it in their directories"
-            raise StoreError(f"{directory}: the directory of {info.name}-{partition} is missing; {remedy}")
+            raise errors.StoreError(f"{directory}: the directory of {info.name}-{partition} is missing; {remedy}")
         try:
             log = Log.open(
                 directory,
@@ -138,11 +129,11 @@ class LogManager:
             if self.log_dir.is_kafkas:
                 log.files.take_as_kafkas()
             return log
-        except StaleLogError:
+        except errors.StaleLogError:
             if catalog.topic(info.name).topic_id != info.topic_id:
                 raise
             remedy = f"it should say `topic_id: {info.topic_id}`"
-            raise CorruptLogError(directory / METADATA, 0, "it names another topic", remedy) from None
+            raise errors.CorruptLogError(directory / METADATA, 0, "it names another topic", remedy) from None
 
     def note_append(self, topic: str, partition: int) -> None:
         """This process appends there: flush it before a clean end is noted."""
@@ -167,8 +158,8 @@ class LogManager:
         points = {}
         try:
             for topic, partition in partitions:
-                # Another thread may be at it: only a flush of one's own is known to be over.
-                with suppress(UnknownTopicError, UnknownPartitionError, StaleLogError):  # deleted since
+                # Another thread may be at it: only a flush of one's own is known to be over. It may be deleted since.
+                with suppress(errors.UnknownTopicError, errors.UnknownPartitionError, errors.StaleLogError):
                     log = self.log(topic, partition)
                     points[topic, partition] = log.topic_id, log.flush()
         finally:
@@ -182,7 +173,7 @@ class LogManager:
                 if log.config.expires:
                     act = partial(retention.expire, log, is_append=is_append)
                     self.log_dir.reserve.despite_full_disk(act)
-            except PylogError as error:
+            except errors.PylogError as error:
                 logger.warning("%s-%d: retention did not run: %s", topic, partition, error)
 
     @contextmanager
@@ -214,5 +205,5 @@ class LogManager:
             self.flush()
             check_mark(self.env, self.log_dir.path)
             self.log_dir.mark_clean()
-        except PylogError as error:
+        except errors.PylogError as error:
             logger.warning("path=%s not closed cleanly: %s", self.log_dir.path, error)

@@ -12,17 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from logstore import errors
 from logstore.config import INT64_MAX, TIMESTAMP_TYPES
-from logstore.errors import (
-    FailedStoreError,
-    InvalidRecordError,
-    InvalidRequestError,
-    PylogError,
-    StorageError,
-    StoreError,
-    UnreadableBatchError,
-    did_you_mean,
-)
 from logstore.store.description import TopicDescription
 from logstore.store.reading import OffsetRange, read_round
 from logstore.store.store import LogStore
@@ -73,7 +64,7 @@ class ConsoleRecord(NamedTuple):
 
 
 Formatter = Callable[[ConsoleRecord], bytes]
-Told = Callable[[UnreadableBatchError], object]  # gets the error of each batch that is gone round
+Told = Callable[[errors.UnreadableBatchError], object]  # gets the error of each batch that is gone round
 
 
 def properties(given: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -85,9 +76,9 @@ def properties(given: Iterable[str], known: Mapping[str, str]) -> dict[str, str]
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InvalidRequestError(f"property {text!r} is not of the form name=value")
+            raise errors.InvalidRequestError(f"property {text!r} is not of the form name=value")
         if name not in known:
-            raise InvalidRequestError(f"unknown property {name!r}{did_you_mean(name, known)}")
+            raise errors.InvalidRequestError(f"unknown property {name!r}{errors.did_you_mean(name, known)}")
         result[name] = unescape(value)
     return result
 
@@ -109,9 +100,9 @@ class LineParser:
         self._has_key, self._has_headers = _flag("parse.key", given), _flag("parse.headers", given)
         for name in ("key.separator", "headers.delimiter", "headers.separator", "headers.key.separator"):
             if not given[name]:
-                raise InvalidRequestError(f"property {name} is empty: give at least one character")
+                raise errors.InvalidRequestError(f"property {name} is empty: give at least one character")
 
-    def rows(self, lines: Iterable[bytes], before: int) -> tuple[list[Row], InvalidRecordError | None]:
+    def rows(self, lines: Iterable[bytes], before: int) -> tuple[list[Row], errors.InvalidRecordError | None]:
         """Return the rows of these lines, up to the first that is none, and what is wrong with that.
 
         `before`: how many lines came before.
@@ -120,7 +111,7 @@ class LineParser:
         for number, line in enumerate(lines, start=before + 1):
             try:
                 rows.append(self.row(line, number))
-            except InvalidRecordError as error:
+            except errors.InvalidRecordError as error:
                 return rows, error
         return rows, None
 
@@ -240,9 +231,9 @@ class LineWriter:
     def _append(self, store: LineTarget, rows: list[Row]) -> None:
         try:
             appended = store.append(self._topic, to_batch(rows, self._partition), compression=self._compression)
-        except PylogError as error:
+        except errors.PylogError as error:
             partly = getattr(error, "appended", {})
-            if partly or not isinstance(error, InvalidRecordError):
+            if partly or not isinstance(error, errors.InvalidRecordError):
                 self._count(partly)
                 raise self._cut_short(error, len(rows)) from None
             if len(rows) == 1:
@@ -259,16 +250,15 @@ class LineWriter:
             written = self.written.setdefault(p, Written(done.start, done.end))
             written.end, written.records = done.end, written.records + done.count
 
-    def _cut_short(self, error: PylogError, wanted: int) -> PylogError:
+    def _cut_short(self, error: errors.PylogError, wanted: int) -> errors.PylogError:
         """The same error with the lines that are there: an append goes partition by partition, not line by line."""
         partly = sum(written.records for written in self.written.values()) - self._lines
         if self._in_order:
             self._lines, partly = self._lines + partly, 0
         then = f", then {partly} of the next {wanted} (partition by partition)" if partly else ""
         which = f"the first {self._lines} lines were written{then}, no later one"
-        if not isinstance(error, _NOTHING_MORE) or isinstance(
-            error, FailedStoreError
-        ):  # perhaps the last ones are there
+        may_be_there = not isinstance(error, _NOTHING_MORE) or isinstance(error, errors.FailedStoreError)
+        if may_be_there:  # the last ones, perhaps
             which = f"the first {self._lines} lines were written{then}, of later ones it is not known"
         elif not self._lines and not partly:
             which = "no line was written"
@@ -276,18 +266,19 @@ class LineWriter:
         return error
 
 
-_NOTHING_MORE = (InvalidRequestError, StoreError, StorageError)  # what raises these has written nothing
+# What raises these has written nothing.
+_NOTHING_MORE = (errors.InvalidRequestError, errors.StoreError, errors.StorageError)
 
 
 def _flag(name: str, given: Mapping[str, str]) -> bool:
     text = given[name].lower()
     if text not in ("true", "false"):
-        raise InvalidRequestError(f"property {name}={given[name]!r}: true or false")
+        raise errors.InvalidRequestError(f"property {name}={given[name]!r}: true or false")
     return text == "true"
 
 
-def _refused(number: int, reason: str) -> InvalidRecordError:
-    return InvalidRecordError(f"line {number}: {reason}; the lines before it were written, no later one")
+def _refused(number: int, reason: str) -> errors.InvalidRecordError:
+    return errors.InvalidRecordError(f"line {number}: {reason}; the lines before it were written, no later one")
 
 
 def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterator[ConsoleRecord]:
@@ -330,7 +321,7 @@ def followed_records(
             for batch in tail:
                 yield from console_records(topic, batch, batch.column("partition")[0].as_py())
             return
-        except UnreadableBatchError as error:
+        except errors.UnreadableBatchError as error:
             told(error)
 
 
@@ -378,7 +369,8 @@ def template_formatter(template: str) -> Formatter:
         elif token in _TOKENS:
             makers.append(_TOKENS[token])
         else:
-            raise InvalidRequestError(f"unknown format '%{token}'; there are {', '.join('%' + t for t in _TOKENS)}")
+            known = ", ".join(f"%{name}" for name in _TOKENS)
+            raise errors.InvalidRequestError(f"unknown format '%{token}'; there are {known}")
     return lambda record: b"".join(make(record) for make in makers)
 
 

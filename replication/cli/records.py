@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.cli.records import formatter, line_parser, print_records, start_of, write_lines
+from logstore.cli.records import formatter, line_writer, print_records, start_of, write_lines
 from logstore.cli.terminal import usage_errors
-from logstore.tools.console import LineWriter
 from replication.cli.connecting import connected, end_of_signals
 
 if TYPE_CHECKING:
@@ -17,22 +16,10 @@ if TYPE_CHECKING:
 
 
 @connected
-def produce(
-    client: KafkaClient,
-    name: str,
-    key_separator: str | None,
-    with_headers: bool,
-    given: tuple[str, ...],
-    partition: int | None,
-    compression_codec: str | None,
-    output: str,
-) -> None:
+def produce(client: KafkaClient, name: str, output: str, **options: Any) -> None:
     from replication.tools.console import ClusterTarget
 
-    with usage_errors():
-        parser = line_parser(key_separator, with_headers, given)
-    writer = LineWriter(name, parser, partition=partition, compression=compression_codec)
-    write_lines(name, writer, ClusterTarget(client), output)
+    write_lines(name, line_writer(name, **options), ClusterTarget(client), output)
 
 
 @connected

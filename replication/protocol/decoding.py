@@ -10,27 +10,7 @@ import struct
 import uuid
 from functools import lru_cache
 
-from replication.protocol.messages import (
-    ISOLATIONS,
-    Aborted,
-    CurrentLeader,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    Isolation,
-    NodeEndpoint,
-    PartitionFetched,
-    PartitionProduced,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-    RecordError,
-    TopicFetched,
-    TopicProduced,
-)
+from replication.protocol import messages
 from replication.protocol.wire import (
     COMPACT,
     INT32,
@@ -67,7 +47,7 @@ def fetch_partition_layout(version: int) -> struct.Struct:
 _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in range(4, 17)}
 
 
-def produce_request(version: int, buffer: memoryview, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
+def produce_request(version: int, buffer: memoryview, at: int, items_max: int = ITEMS_MAX) -> messages.ProduceRequest:
     """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
@@ -87,12 +67,12 @@ def produce_request(version: int, buffer: memoryview, at: int, items_max: int = 
             records, at = form.nullable_bytes(buffer, at + 4)
             if flexible:
                 _, at = form.tags(buffer, at)
-            partitions.append(ProducePartition(index, records))
+            partitions.append(messages.ProducePartition(index, records))
         if flexible:
             _, at = form.tags(buffer, at)
-        topics.append(ProduceTopic(name, tuple(partitions)))
+        topics.append(messages.ProduceTopic(name, tuple(partitions)))
     form.tags(buffer, at)
-    return ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
+    return messages.ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
 
 
 _new = tuple.__new__  # half the time of a NamedTuple's own call; a test compares what both ways make
@@ -102,12 +82,12 @@ _ONE_COMPACT_TOPIC = struct.Struct(">BhiBB")  # the same; lengths are one more, 
 _ONE_COMPACT_PARTITION = struct.Struct(">Bi")  # partitions, index
 
 
-def produce_one(version: int, buffer: memoryview, at: int) -> ProduceRequest | None:
+def produce_one(version: int, buffer: memoryview, at: int) -> messages.ProduceRequest | None:
     """Decode a request for one partition, without a transaction; None: another request, see `produce_request`."""
     return _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
 
 
-def _one_batch(buffer: memoryview, at: int) -> ProduceRequest | None:
+def _one_batch(buffer: memoryview, at: int) -> messages.ProduceRequest | None:
     if len(buffer) < at + _ONE_TOPIC.size + _ONE_PARTITION.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(buffer, at)
@@ -122,7 +102,7 @@ def _one_batch(buffer: memoryview, at: int) -> ProduceRequest | None:
     return _one(acks, timeout_ms, text(buffer[at:end]), index, buffer[first:])
 
 
-def _one_batch_compact(buffer: memoryview, at: int) -> ProduceRequest | None:
+def _one_batch_compact(buffer: memoryview, at: int) -> messages.ProduceRequest | None:
     if len(buffer) < at + _ONE_COMPACT_TOPIC.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_COMPACT_TOPIC.unpack_from(buffer, at)
@@ -139,9 +119,9 @@ def _one_batch_compact(buffer: memoryview, at: int) -> ProduceRequest | None:
     return _one(acks, timeout_ms, text(buffer[at:end]), index, buffer[first:last])
 
 
-def _one(acks: int, timeout_ms: int, topic: str, partition: int, records: memoryview) -> ProduceRequest:
-    row = _new(ProducePartition, (partition, records))
-    return _new(ProduceRequest, (acks, timeout_ms, (_new(ProduceTopic, (topic, (row,))),), None))
+def _one(acks: int, timeout_ms: int, topic: str, partition: int, records: memoryview) -> messages.ProduceRequest:
+    row = _new(messages.ProducePartition, (partition, records))
+    return _new(messages.ProduceRequest, (acks, timeout_ms, (_new(messages.ProduceTopic, (topic, (row,))),), None))
 
 
 # A consumer's request for one partition, without a rack, tags and partitions that leave a session: what is before the
@@ -155,7 +135,7 @@ _ONE_FETCH, _ONE_FETCH_COMPACT = struct.Struct(">iiiqqiih"), struct.Struct(">Bii
 _ONE_FETCH_LENGTHS = (2, 0, 0, 1, 1, 0)  # partitions, tags of it and of the topic, forgotten topics, rack, tags
 
 
-def fetch_one(version: int, buffer: Buffer, at: int) -> FetchRequest | None:
+def fetch_one(version: int, buffer: Buffer, at: int) -> messages.FetchRequest | None:
     """Decode versions 11 to 16, for one partition, in two pieces; None: it is another request, see `fetch_request`."""
     layout = _ONE_FETCH_HEAD[version]
     if len(buffer) < at + layout.size:
@@ -187,11 +167,11 @@ def fetch_one(version: int, buffer: Buffer, at: int) -> FetchRequest | None:
         if count != 1 or forgotten or rack:
             return None
         last_epoch = -1
-    row = _new(FetchPartition, (index, offset, limit, epoch, last_epoch, log_start))
-    topics = (_new(FetchTopic, (name, topic_id, (row,))),)
+    row = _new(messages.FetchPartition, (index, offset, limit, epoch, last_epoch, log_start))
+    topics = (_new(messages.FetchTopic, (name, topic_id, (row,))),)
     isolated, epoch = _ISOLATIONS[isolation], session_epoch
     return _new(
-        FetchRequest,
+        messages.FetchRequest,
         (max_wait_ms, min_bytes, topics, max_bytes, isolated, replica_id, -1, session_id, epoch, "", ()),
     )
 
@@ -202,7 +182,7 @@ def _uuid(raw: bytes) -> uuid.UUID | None:
     return uuid.UUID(int=number) if number else None
 
 
-def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> FetchRequest:
+def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> messages.FetchRequest:
     """Decode versions 4 to 16. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     replica_id = replica_epoch = -1
@@ -216,7 +196,7 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
         session_id, session_epoch = _TWO_INTS.unpack_from(buffer, at)
         at += 8
     topics, count, at = _fetch_topics(version, form, buffer, at, items_max)
-    forgotten: tuple[ForgottenTopic, ...] = ()
+    forgotten: tuple[messages.ForgottenTopic, ...] = ()
     if version >= 7:
         forgotten, at = _forgotten(version, form, buffer, at, items_max - count)
     rack = ""
@@ -225,12 +205,12 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
     tags, at = form.tags(buffer, at)
     if version >= 15 and 1 in tags:
         replica_id, replica_epoch = _INT_LONG.unpack_from(tags[1], 0)
-    return FetchRequest(
+    return messages.FetchRequest(
         max_wait_ms,
         min_bytes,
         topics,
         max_bytes,
-        _ISOLATIONS[isolation] if isolation in ISOLATIONS else None,
+        _ISOLATIONS[isolation] if isolation in messages.ISOLATIONS else None,
         replica_id,
         replica_epoch,
         session_id,
@@ -241,12 +221,12 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
 
 
 _FETCH_HEAD = struct.Struct(">iiib")
-_ISOLATIONS = tuple(Isolation)
+_ISOLATIONS = tuple(messages.Isolation)
 
 
 def _fetch_topics(
     version: int, form: Form, buffer: Buffer, at: int, items_max: int
-) -> tuple[tuple[FetchTopic, ...], int, int]:
+) -> tuple[tuple[messages.FetchTopic, ...], int, int]:
     layout = _FETCH_PARTITION[version]
     flexible = form is COMPACT
     topics = []
@@ -265,22 +245,22 @@ def _fetch_topics(
                 _, at = form.tags(buffer, at)
         if flexible:
             _, at = form.tags(buffer, at)
-        topics.append(FetchTopic(name, topic_id, tuple(partitions)))
+        topics.append(messages.FetchTopic(name, topic_id, tuple(partitions)))
     return tuple(topics), total, at
 
 
-def _fetch_partition(version: int, fields: tuple[int, ...]) -> FetchPartition:
+def _fetch_partition(version: int, fields: tuple[int, ...]) -> messages.FetchPartition:
     if version >= FETCH_FLEXIBLE:
         index, epoch, offset, last_epoch, log_start, max_bytes = fields
-        return FetchPartition(index, offset, max_bytes, epoch, last_epoch, log_start)
+        return messages.FetchPartition(index, offset, max_bytes, epoch, last_epoch, log_start)
     if version >= 9:
         index, epoch, offset, log_start, max_bytes = fields
-        return FetchPartition(index, offset, max_bytes, epoch, -1, log_start)
+        return messages.FetchPartition(index, offset, max_bytes, epoch, -1, log_start)
     if version >= 5:
         index, offset, log_start, max_bytes = fields
-        return FetchPartition(index, offset, max_bytes, -1, -1, log_start)
+        return messages.FetchPartition(index, offset, max_bytes, -1, -1, log_start)
     index, offset, max_bytes = fields
-    return FetchPartition(index, offset, max_bytes)
+    return messages.FetchPartition(index, offset, max_bytes)
 
 
 def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | None, uuid.UUID | None, int]:
@@ -294,7 +274,7 @@ def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | 
 
 def _forgotten(
     version: int, form: Form, buffer: Buffer, at: int, items_max: int
-) -> tuple[tuple[ForgottenTopic, ...], int]:
+) -> tuple[tuple[messages.ForgottenTopic, ...], int]:
     topics = []
     total, at = form.count(buffer, at, 2)
     check_items(total, items_max)
@@ -305,11 +285,11 @@ def _forgotten(
         check_items(total, items_max)
         partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
         _, at = form.tags(buffer, at + 4 * partition_count)
-        topics.append(ForgottenTopic(name, topic_id, partitions))
+        topics.append(messages.ForgottenTopic(name, topic_id, partitions))
     return tuple(topics), at
 
 
-def fetch_response(version: int, buffer: Buffer, at: int) -> FetchResponse:
+def fetch_response(version: int, buffer: Buffer, at: int) -> messages.FetchResponse:
     """Decode versions 4 to 16: a leader's answer to a follower."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     (throttle_ms,) = INT32.unpack_from(buffer, at)
@@ -328,16 +308,16 @@ def fetch_response(version: int, buffer: Buffer, at: int) -> FetchResponse:
             fetched, at = _partition_fetched(version, form, buffer, at)
             partitions.append(fetched)
         _, at = form.tags(buffer, at)
-        topics.append(TopicFetched(name, topic_id, tuple(partitions)))
+        topics.append(messages.TopicFetched(name, topic_id, tuple(partitions)))
     tags, at = form.tags(buffer, at)
-    return FetchResponse(tuple(topics), throttle_ms, error_code, session_id, _node_endpoints(form, tags))
+    return messages.FetchResponse(tuple(topics), throttle_ms, error_code, session_id, _node_endpoints(form, tags))
 
 
 _CODE_SESSION = struct.Struct(">hi")
 _FETCHED_HEAD = struct.Struct(">ihqq")
 
 
-def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tuple[PartitionFetched, int]:
+def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tuple[messages.PartitionFetched, int]:
     index, error_code, high_watermark, last_stable = _FETCHED_HEAD.unpack_from(buffer, at)
     at += 22
     log_start = -1
@@ -351,7 +331,7 @@ def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tup
         at += 4
     records, at = form.nullable_bytes(buffer, at)
     tags, at = form.tags(buffer, at)
-    fetched = PartitionFetched(
+    fetched = messages.PartitionFetched(
         index,
         error_code,
         high_watermark,
@@ -362,22 +342,22 @@ def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tup
         preferred_read_replica=preferred,
     )
     if 1 in tags:
-        fetched = fetched._replace(current_leader=CurrentLeader(*_TWO_INTS.unpack_from(tags[1], 0)))
+        fetched = fetched._replace(current_leader=messages.CurrentLeader(*_TWO_INTS.unpack_from(tags[1], 0)))
     return fetched, at
 
 
-def _aborted(form: Form, buffer: Buffer, at: int) -> tuple[tuple[Aborted, ...] | None, int]:
+def _aborted(form: Form, buffer: Buffer, at: int) -> tuple[tuple[messages.Aborted, ...] | None, int]:
     count, at = form.nullable_count(buffer, at, 16)
     if count is None:
         return None, at
     found = []
     for _ in range(count):
-        found.append(Aborted(*_LONG_LONG.unpack_from(buffer, at)))
+        found.append(messages.Aborted(*_LONG_LONG.unpack_from(buffer, at)))
         _, at = form.tags(buffer, at + 16)
     return tuple(found), at
 
 
-def produce_response(version: int, buffer: Buffer, at: int) -> ProduceResponse:
+def produce_response(version: int, buffer: Buffer, at: int) -> messages.ProduceResponse:
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     topics = []
     count, at = form.count(buffer, at, 2)
@@ -389,16 +369,16 @@ def produce_response(version: int, buffer: Buffer, at: int) -> ProduceResponse:
             produced, at = _partition_produced(version, form, buffer, at)
             partitions.append(produced)
         _, at = form.tags(buffer, at)
-        topics.append(TopicProduced(name, tuple(partitions)))
+        topics.append(messages.TopicProduced(name, tuple(partitions)))
     (throttle_ms,) = INT32.unpack_from(buffer, at)
     tags, at = form.tags(buffer, at + 4)
-    return ProduceResponse(tuple(topics), throttle_ms, _node_endpoints(form, tags))
+    return messages.ProduceResponse(tuple(topics), throttle_ms, _node_endpoints(form, tags))
 
 
 _PRODUCED_HEAD = struct.Struct(">ihqq")
 
 
-def _partition_produced(version: int, form: Form, buffer: Buffer, at: int) -> tuple[PartitionProduced, int]:
+def _partition_produced(version: int, form: Form, buffer: Buffer, at: int) -> tuple[messages.PartitionProduced, int]:
     index, error_code, base_offset, append_ms = _PRODUCED_HEAD.unpack_from(buffer, at)
     at += 22
     log_start, errors, message = -1, [], None
@@ -411,14 +391,15 @@ def _partition_produced(version: int, form: Form, buffer: Buffer, at: int) -> tu
             (batch_index,) = INT32.unpack_from(buffer, at)
             text, at = form.nullable_string(buffer, at + 4)
             _, at = form.tags(buffer, at)
-            errors.append(RecordError(batch_index, text))
+            errors.append(messages.RecordError(batch_index, text))
         message, at = form.nullable_string(buffer, at)
     tags, at = form.tags(buffer, at)
-    leader = CurrentLeader(*_TWO_INTS.unpack_from(tags[0], 0)) if 0 in tags else None
-    return PartitionProduced(index, error_code, base_offset, append_ms, log_start, tuple(errors), message, leader), at
+    leader = messages.CurrentLeader(*_TWO_INTS.unpack_from(tags[0], 0)) if 0 in tags else None
+    rows = tuple(errors)
+    return messages.PartitionProduced(index, error_code, base_offset, append_ms, log_start, rows, message, leader), at
 
 
-def _node_endpoints(form: Form, tags: Tags) -> tuple[NodeEndpoint, ...]:
+def _node_endpoints(form: Form, tags: Tags) -> tuple[messages.NodeEndpoint, ...]:
     if 0 not in tags:
         return ()
     buffer, found = tags[0], []
@@ -429,5 +410,5 @@ def _node_endpoints(form: Form, tags: Tags) -> tuple[NodeEndpoint, ...]:
         (port,) = INT32.unpack_from(buffer, at)
         rack, at = form.nullable_string(buffer, at + 4)
         _, at = form.tags(buffer, at)
-        found.append(NodeEndpoint(node_id, host, port, rack))
+        found.append(messages.NodeEndpoint(node_id, host, port, rack))
     return tuple(found)

@@ -10,18 +10,8 @@ import uuid
 from collections.abc import Sequence
 from functools import lru_cache
 
+from replication.protocol import messages
 from replication.protocol.decoding import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, TOPIC_IDS, fetch_partition_layout
-from replication.protocol.messages import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    NodeEndpoint,
-    PartitionFetched,
-    PartitionProduced,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduced,
-)
 from replication.protocol.wire import COMPACT, INT16, INT32, LEGACY, Buffer, Form, put_uvarint
 
 # Records up to this size are copied into the head of the message: the copy costs less than another buffer.
@@ -37,7 +27,7 @@ _REPLICA_STATE = struct.Struct(">iqb")
 _NO_TAGS = b"\x00"
 
 
-def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
+def produce_response(version: int, response: messages.ProduceResponse) -> list[Buffer]:
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
     parts = [form.put_count(len(response.topics))]
@@ -77,13 +67,13 @@ def _one_topic(is_flexible: bool, name: str) -> bytes:
 
 
 def _produced_end(version: int) -> bytes:
-    response = ProduceResponse([TopicProduced("", [PartitionProduced(0, 0)])])
+    response = messages.ProduceResponse([messages.TopicProduced("", [messages.PartitionProduced(0, 0)])])
     fields = _PRODUCED if version < 5 else _PRODUCED_V5
     (body,) = produce_response(version, response)
     return bytes(body[len(_one_topic(version >= PRODUCE_FLEXIBLE, "")) + fields.size :])
 
 
-def _put_produced(version: int, form: Form, produced: PartitionProduced, parts: list[bytes]) -> None:
+def _put_produced(version: int, form: Form, produced: messages.PartitionProduced, parts: list[bytes]) -> None:
     index, error_code, base_offset, append_ms, log_start, errors, message, leader = produced
     if version < 5:
         parts.append(_PRODUCED.pack(index, error_code, base_offset, append_ms))
@@ -146,7 +136,7 @@ def _fetched_topic(version: int, name: str | None, topic_id: uuid.UUID | None) -
     return form.put_count(1) + _put_topic_key(version, form, name, topic_id) + form.put_count(1)
 
 
-def fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
+def fetch_response(version: int, response: messages.FetchResponse) -> list[Buffer]:
     """Encode the body of versions 4 to 16. Large records are buffers of their own, not copied."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
@@ -179,7 +169,7 @@ def fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
 _CODE_SESSION = struct.Struct(">hi")
 
 
-def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
+def _put_fetched(version: int, form: Form, fetched: messages.PartitionFetched) -> bytes:
     index, error_code, high_watermark, last_stable, log_start, aborted, records = fetched[:7]
     if version >= 5:
         head = _FETCHED_V5.pack(index, error_code, high_watermark, last_stable, log_start)
@@ -201,7 +191,7 @@ def _put_topic_key(version: int, form: Form, name: str | None, topic_id: uuid.UU
     return form.put_string(name)
 
 
-def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[NodeEndpoint]) -> bytes:
+def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[messages.NodeEndpoint]) -> bytes:
     """Encode the tags of a whole response: the addresses of leaders, in versions that have them."""
     if form is LEGACY:
         return b""
@@ -218,7 +208,7 @@ def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[NodeEndpoint
     return form.put_tags([(0, form.put_count(len(rows)) + b"".join(rows))])
 
 
-def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
+def fetch_request(version: int, request: messages.FetchRequest) -> list[Buffer]:
     """Encode the body of versions 4 to 16: a follower's request to its leader."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
@@ -255,7 +245,7 @@ def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
 _FETCH_HEAD = struct.Struct(">iiib")
 
 
-def _fetch_fields(version: int, partition: FetchPartition) -> tuple[int, ...]:
+def _fetch_fields(version: int, partition: messages.FetchPartition) -> tuple[int, ...]:
     index, offset, max_bytes, epoch, last_epoch, log_start = partition
     if version >= FETCH_FLEXIBLE:
         return index, epoch, offset, last_epoch, log_start, max_bytes
@@ -264,7 +254,7 @@ def _fetch_fields(version: int, partition: FetchPartition) -> tuple[int, ...]:
     return (index, offset, log_start, max_bytes) if version >= 5 else (index, offset, max_bytes)
 
 
-def produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
+def produce_request(version: int, request: messages.ProduceRequest) -> list[Buffer]:
     """Encode the body of versions 3 to 12; records are buffers of their own, not copied."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = form.put_tags(())

@@ -6,16 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from logstore.errors import InvalidRequestError, PylogError, UnknownPartitionError
+from replication.client import group_admin
 from replication.client.cluster import UnreachableError
 from replication.client.fetching import EARLIEST, LATEST
-from replication.client.group_admin import (
-    SHARE,
-    DescribedGroup,
-    delete_group,
-    delete_offsets,
-    describe_group,
-    list_groups,
-)
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
@@ -32,18 +25,18 @@ def listed(client: KafkaClient, states: Collection[str] = ()) -> list[Row]:
     wanted = {state.casefold() for state in states}
     return [
         {"group": each.id, "state": each.state, "protocol_type": each.protocol_type, "type": each.type}
-        for each in client.run(list_groups)
+        for each in client.run(group_admin.list_groups)
         if not wanted or each.state.casefold() in wanted
     ]
 
 
-def described(client: KafkaClient, group: DescribedGroup) -> list[Row]:
+def described(client: KafkaClient, group: group_admin.DescribedGroup) -> list[Row]:
     """The committed offset, the end and the lag of each partition that the group reads or has read.
 
     The lag counts offsets up to the high watermark. Raises: KafkaError: nobody keeps the group.
     """
     owners = {tp: member for member in group.members or () for tp in member.partitions}
-    committed = {} if group.type == SHARE else client.committed(group.id)
+    committed = {} if group.type == group_admin.SHARE else client.committed(group.id)
     ends = _present_ends(client, {*committed, *owners})
     rows = []
     for tp in sorted({*committed, *owners}):
@@ -73,7 +66,7 @@ def _present_ends(client: KafkaClient, tps: Iterable[TopicPartition]) -> dict[To
     return {tp: found.offset for tp, found in client.offsets(dict.fromkeys(led, LATEST)).items()} if led else {}
 
 
-def members(group: DescribedGroup) -> list[Row]:
+def members(group: group_admin.DescribedGroup) -> list[Row]:
     """The members of the group with their partitions."""
     return [
         {
@@ -90,10 +83,10 @@ def members(group: DescribedGroup) -> list[Row]:
 
 
 def of_each(
-    client: KafkaClient, names: Iterable[str], rows_of: Callable[[DescribedGroup], list[Row]]
-) -> tuple[list[DescribedGroup], list[Row], list[str]]:
+    client: KafkaClient, names: Iterable[str], rows_of: Callable[[group_admin.DescribedGroup], list[Row]]
+) -> tuple[list[group_admin.DescribedGroup], list[Row], list[str]]:
     """These groups, the rows of all, and why others cannot be told. Raises: UnreachableError."""
-    found: list[DescribedGroup] = []
+    found: list[group_admin.DescribedGroup] = []
     rows: list[Row] = []
     failed: list[str] = []
     for name in names:
@@ -108,14 +101,14 @@ def of_each(
     return found, rows, failed
 
 
-def _found(client: KafkaClient, name: str) -> DescribedGroup:
-    return client.run(lambda cluster: describe_group(cluster, name))
+def _found(client: KafkaClient, name: str) -> group_admin.DescribedGroup:
+    return client.run(lambda cluster: group_admin.describe_group(cluster, name))
 
 
 def delete(client: KafkaClient, groups: Iterable[str]) -> None:
     """Delete these groups in turn. Raises: KafkaError: there is no such group, or it has members."""
     for name in groups:
-        client.run(lambda cluster, name=name: delete_group(cluster, name))  # type: ignore[misc]
+        client.run(lambda cluster, name=name: group_admin.delete_group(cluster, name))  # type: ignore[misc]
 
 
 def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[TopicPartition]:
@@ -126,7 +119,7 @@ def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[Topic
     chosen = parse_topics(topics)
     tps = [tp for tp in sorted(client.committed(group)) if tp.topic in chosen and _is_chosen(chosen, tp)]
     _check_some(client, group, tps, "of these topics")
-    client.run(lambda cluster: delete_offsets(cluster, group, tps))
+    client.run(lambda cluster: group_admin.delete_offsets(cluster, group, tps))
     return tps
 
 

@@ -32,13 +32,7 @@ from typing import NamedTuple, Protocol, Self
 
 from crc32c import crc32c
 
-from logstore.errors import (
-    CoordinatorFencedError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    TransactionRepeatError,
-    TransactionStateError,
-)
+from logstore import errors
 from logstore.log.segments.index import AbortedTransaction
 from logstore.records.batch import BatchHeader, ProducerStamp, sequence_after
 from logstore.records.marker import ControlMarker
@@ -255,15 +249,15 @@ class ProducerStates:
         if state is None:
             return False
         if producer_epoch < state.epoch:
-            raise ProducerFencedError(producer_id, producer_epoch, state.epoch, "a marker")
+            raise errors.ProducerFencedError(producer_id, producer_epoch, state.epoch, "a marker")
         if not state.is_open:
             return False
         if coordinator_epoch < state.coordinator_epoch:
-            raise CoordinatorFencedError(
+            raise errors.CoordinatorFencedError(
                 producer_id, coordinator_epoch, state.coordinator_epoch, "a coordinator's marker"
             )
         if is_above and producer_epoch == state.epoch:
-            raise ProducerFencedError(producer_id, producer_epoch, state.epoch + 1, "a marker")
+            raise errors.ProducerFencedError(producer_id, producer_epoch, state.epoch + 1, "a marker")
         return True
 
     def _live(self, producer_id: int, expired_ms: int) -> ProducerState:
@@ -295,7 +289,7 @@ class ProducerStates:
         state = self._live(batch.producer_id, expired_ms)
         kept = state.kept(batch)
         if kept and batch.is_transactional and not (state.is_open and kept.first_offset >= state.open_from):
-            raise TransactionRepeatError(batch.producer_id, batch.producer_epoch, batch.base_sequence)
+            raise errors.TransactionRepeatError(batch.producer_id, batch.producer_epoch, batch.base_sequence)
         return kept
 
     def to_snapshot(self) -> bytes:
@@ -327,15 +321,15 @@ def _check(state: ProducerState, batch: BatchHeader) -> None:
     """Return if this batch may be the next of its producer."""
     producer_id, epoch = batch.producer_id, batch.producer_epoch
     if epoch < state.epoch:
-        raise ProducerFencedError(producer_id, epoch, state.epoch, "a batch")
+        raise errors.ProducerFencedError(producer_id, epoch, state.epoch, "a batch")
     if state.is_open and epoch > state.epoch:
-        raise TransactionStateError(
+        raise errors.TransactionStateError(
             f"producer {producer_id} has an open transaction of epoch {state.epoch} from offset {state.open_from} on: "
             f"end it with a marker before epoch {epoch} writes here",
             producer_id=producer_id,
         )
     if state.is_open and not batch.is_transactional:
-        raise TransactionStateError(
+        raise errors.TransactionStateError(
             f"producer {producer_id} has an open transaction from offset {state.open_from} on: until it has ended, "
             "its batches must be transactional",
             producer_id=producer_id,
@@ -347,8 +341,8 @@ def _check(state: ProducerState, batch: BatchHeader) -> None:
         return
     is_behind = (expected - batch.base_sequence) % SEQUENCES <= SEQUENCES // 2
     if batch.is_transactional and not state.is_open and epoch == state.epoch and is_behind:
-        raise TransactionRepeatError(producer_id, epoch, batch.base_sequence)
-    raise OutOfOrderSequenceError(producer_id, epoch, batch.base_sequence, expected)
+        raise errors.TransactionRepeatError(producer_id, epoch, batch.base_sequence)
+    raise errors.OutOfOrderSequenceError(producer_id, epoch, batch.base_sequence, expected)
 
 
 def _entries(state: ProducerState) -> Iterator[bytes]:

@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from logstore.errors import (
-    ProducerFencedError,
-    PylogError,
-    StaleLogError,
-    StoreError,
-    UnknownPartitionError,
-    UnknownTopicError,
-)
+from logstore import errors
 from logstore.log.log import Log
 from logstore.log.validation import result_of
 from logstore.records.marker import Marker
@@ -125,7 +118,7 @@ class Completion:
         """Finish now, if that is possible; else the next process does."""
         try:
             self.finish(name)
-        except PylogError as error:
+        except errors.PylogError as error:
             logger.warning("transaction %s is decided, and not finished yet: %s", name, error)
 
     def note_lines(self) -> None:
@@ -152,9 +145,9 @@ class Completion:
                 mark = partial(_append_markers, log, producers, commit=commit)
                 self._log_dir.reserve.despite_full_disk(mark)
                 ends[topic, topic_id, number] = log.log_end_offset
-            except (UnknownTopicError, UnknownPartitionError, StaleLogError):
+            except (errors.UnknownTopicError, errors.UnknownPartitionError, errors.StaleLogError):
                 continue
-            except PylogError as error:
+            except errors.PylogError as error:
                 complete = False
                 logger.warning("%s-%d: the end of a transaction is not marked yet: %s", topic, number, error)
         return ends if complete else None
@@ -166,7 +159,7 @@ class Completion:
             self._logs.flush_partitions(
                 (topic, p) for (topic, _, p), end in marked.items() if points.get((topic, p), 0) < end
             )
-        except PylogError as error:
+        except errors.PylogError as error:
             logger.warning("markers of a transaction are not flushed yet: %s", error)
 
     def _are_markers_on_disk(self, marked: Mapping[Partition, int]) -> bool:
@@ -180,16 +173,16 @@ class Completion:
         """Does the topic exist? A damaged description counts: it may be mended."""
         try:
             return self._logs.topic(topic).topic_id == topic_id
-        except UnknownTopicError:
+        except errors.UnknownTopicError:
             return False
-        except StoreError:
+        except errors.StoreError:
             return True
 
 
 def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) -> None:
     with log.lock():
         for producer_id, epoch in producers:
-            with suppress(ProducerFencedError):  # ended long ago: its id is in use again
+            with suppress(errors.ProducerFencedError):  # ended long ago: its id is in use again
                 append_marker(log, producer_id, epoch, commit=commit)
 
 

@@ -20,16 +20,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
 from logstore.store.description import TopicDescription
-from replication.controller.machine import deletion, events, reassignment, rebalance
+from replication.controller.machine import deletion, elections, events, reassignment, rebalance
 from replication.controller.machine.draft import WorkingState
-from replication.controller.machine.elections import (
-    accepted,
-    answer_shutdown,
-    can_change,
-    drive,
-    maybe_end_election,
-    settle,
-)
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import (
@@ -103,7 +95,7 @@ def _asked(draft: WorkingState, event: events.Request) -> None:
         case ReassignmentWritten():
             reassignment.written(draft, event)
             _begin_delayed_deletions(draft)
-            drive(draft, event.tp)
+            elections.drive(draft, event.tp)
         case events.ControlledShutdownRequested(broker, request):
             _shut_down(draft, broker, request)
         case events.DeleteRequested(names):
@@ -119,7 +111,7 @@ def _asked(draft: WorkingState, event: events.Request) -> None:
 
 def _drive_each(draft: WorkingState, tps: Iterable[TopicPartition]) -> None:
     for tp in tps:
-        drive(draft, tp)
+        elections.drive(draft, tp)
 
 
 def _fenced(state: Controller) -> Step:
@@ -167,7 +159,7 @@ def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
         _drive_and_tell(draft, draft.partitions_on({*dead, *started}), started)
         for tp, move in list(draft.moves.items()):
             if move.is_leaving:
-                drive(draft, tp)  # brokers that are no replicas any more must delete theirs
+                elections.drive(draft, tp)  # brokers that are no replicas any more must delete theirs
     _drive_each(draft, newer)
     _drive_and_tell_back(draft, changed)
 
@@ -196,7 +188,7 @@ def _note_offline(
 def _drive_and_tell_back(draft: WorkingState, changed: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
     """Decide these partitions; repeat the state to replicas that are back, which may have missed it."""
     for tp, back in changed.items():
-        drive(draft, tp)
+        elections.drive(draft, tp)
         if tp not in draft.pending:
             draft.tell_replicas(tp, back)
 
@@ -208,7 +200,7 @@ def _drive_and_tell(draft: WorkingState, tps: list[TopicPartition], receivers: C
     logs.
     """
     for tp in tps:
-        drive(draft, tp)
+        elections.drive(draft, tp)
         if tp not in draft.pending:
             draft.tell_replicas(tp, [broker for broker in draft.replicas_of(tp) if broker in receivers])
 
@@ -269,7 +261,7 @@ def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
             draft.removals[tp] = draft.removals.get(tp, frozenset()) | {broker}
     _drive_each(draft, tps)
     if not tps:
-        answer_shutdown(draft, broker)
+        elections.answer_shutdown(draft, broker)
 
 
 def _topics_changed(draft: WorkingState, topics: dict[str, TopicDescription]) -> None:
@@ -325,7 +317,7 @@ def _elect(draft: WorkingState, election: Election) -> None:
     else:
         draft.preferred.update(known)
     _drive_each(draft, known)
-    maybe_end_election(draft)
+    elections.maybe_end_election(draft)
 
 
 def _written(draft: WorkingState, result: WriteResult) -> None:
@@ -340,7 +332,7 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
     is_new = result.accepted and tp not in draft.leadership
     noted = draft.removals.get(tp, frozenset())
     if result.accepted:
-        accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
+        elections.accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
         draft.fenced |= {Replica(tp, broker) for broker in draft.offline_of(tp)}
     else:
         draft.leadership[tp] = result.stored
@@ -348,10 +340,10 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
             draft.removals[tp] = draft.removals.get(tp, frozenset()) | pending.removing
     if tp.topic in draft.deletions:
         deletion.drive(draft, tp)
-    elif pending.reason == "offline" and not can_change(draft, tp):
-        settle(draft, tp)
+    elif pending.reason == "offline" and not elections.can_change(draft, tp):
+        elections.settle(draft, tp)
     else:
-        drive(draft, tp)
+        elections.drive(draft, tp)
     _tell_written(draft, result, noted, is_new=is_new)
 
 
