@@ -51,7 +51,7 @@ def perf() -> None:
 
 @perf.command("produce")
 @_topic_option
-@click.option("--num-records", type=click.IntRange(min=1), required=True, help="Number of brokers.")
+@click.option("--num-records", type=click.IntRange(min=1), required=True, help="Number of records.")
 @click.option("--record-size", type=click.IntRange(min=1), default=100, show_default=True, help="Bytes of a value.")
 @_throughput_option
 @_acks_option
