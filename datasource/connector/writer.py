@@ -126,7 +126,6 @@ class _Appender:
         return target.transactions(settings)
 
     def _batch(self) -> Batch:
-        """The batch of this task."""
         raise AssertionError("BatchWriter and StreamWriter define it")
 
     def _commit(self, messages: Messages, *, origin: str = "") -> None:

@@ -53,7 +53,6 @@ class ClusterTopics:
 
     @property
     def identity(self) -> str:
-        """The id of the cluster."""
         return f"kafka:{self._client.cluster_id()}"
 
     def topics(self) -> list[TopicInfo]:
@@ -147,7 +146,6 @@ class ClusterTopics:
         return look()
 
     def transactions(self, settings: TransactionSettings) -> ClusterTransactions:
-        """See `WritableTopics`."""
         from datasource.topics.transactions.batches import ClusterTransactions
 
         return ClusterTransactions(self._client, settings)

@@ -123,8 +123,6 @@ class DirectoryTopics:
 
 
 class WritableDirectory:
-    """See `WritableTopics`."""
-
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self.append = store.append
@@ -135,8 +133,6 @@ class WritableDirectory:
 
 
 class _Transactions:
-    """See `BatchTransactions`."""
-
     def __init__(self, transactions: Transactions, settings: TransactionSettings) -> None:
         self._transactions, self._settings = transactions, settings
 

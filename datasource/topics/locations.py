@@ -57,7 +57,6 @@ class Location:
         return ClusterTopics(client, isolation, short_circuit=short_circuit)
 
     def group(self, name: str) -> GroupPositions:
-        """A consumer group of the cluster."""
         from datasource.topics.cluster import GroupPositions, client_of
 
         return GroupPositions(client_of(self.bootstrap, self.rack, self.security), name)

@@ -28,7 +28,6 @@ _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def store_option(*, required: bool) -> Callable[[Any], Any]:
-    """The option --path."""
     return click.option(
         "--path",
         required=required,

@@ -40,7 +40,6 @@ class LogReader:
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
 
     def read(self, offset: int, *, max_bytes: int, upper: int | None, space: Space = NO_SPACE) -> ReadResult:
-        """See `Log.read`."""
         view = self._files.view
         if upper is None or upper > view.end or offset < view.start:
             view = self._point.view()
@@ -52,7 +51,6 @@ class LogReader:
             return self._point.look_up(lambda view: self._read_in(view, request, upper), reread=True)
 
     def read_cached(self, offset: int, *, max_bytes: int, upper: int) -> ReadResult | None:
-        """See `Log.read_cached`."""
         view = self._files.view
         bases, tail = view.bases, view.tail
         if not bases or not bases[-1] <= offset < upper <= tail.next_offset or (view.aside and view.is_swapping):

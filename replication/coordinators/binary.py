@@ -40,7 +40,6 @@ def nullable(text: str | None) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return an unsigned varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -55,7 +55,6 @@ def alter(
     *,
     dry_run: bool = False,
 ) -> None:
-    """Forward to `client.settings.alter_settings`."""
     client.run(lambda cluster: alter_settings(cluster, (KINDS[kind], name), given, deleted, validate_only=dry_run))
 
 

@@ -44,7 +44,6 @@ class ClusterTarget:
             raise UnknownPartitionError(topic, partition, count)
 
     def append(self, topic: str, data: pa.RecordBatch, *, compression: str | None) -> dict[int, OffsetRange]:
-        """Forward to `KafkaClient.append`."""
         done = self._client.append(topic, data, compression=compression)
         return {partition: OffsetRange(extent.start, extent.end) for partition, extent in done.items()}
 

@@ -131,7 +131,6 @@ def create(
     config: Mapping[str, str],
     assignments: Sequence[Assignment] = (),
 ) -> None:
-    """Forward to `client.topics.create_topic`."""
     replicas = BROKERS_DEFAULT if replication_factor is None else replication_factor
     client.run(
         lambda cluster: create_topic(
@@ -160,5 +159,4 @@ def alter(
 
 
 def delete(client: KafkaClient, name: str) -> None:
-    """Forward to `client.topics.delete_topic`."""
     client.run(lambda cluster: delete_topic(cluster, name))

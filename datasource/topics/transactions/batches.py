@@ -46,8 +46,6 @@ class PreparedAttempt:
 
 
 class ClusterTransactions:
-    """See `BatchTransactions`."""
-
     def __init__(self, client: KafkaClient, settings: TransactionSettings) -> None:
         self._client, self._settings = client, settings
 
@@ -187,7 +185,6 @@ class ClusterPart:
             self._producer = self._client.run(lambda cluster: _producer(cluster, transaction))
 
     def prepare(self) -> PreparedAttempt:
-        """See `Part`."""
         if (producer := self._producer) is not None:
             self._client.run(lambda _: producer.flush())
         return PreparedAttempt(

@@ -231,7 +231,6 @@ def closed_in(files: PartitionDirectory, view: DirectoryView) -> tuple[Table, in
 
 
 def log_bytes(files: PartitionDirectory, view: DirectoryView) -> int:
-    """The bytes of all segments."""
     closed, count = closed_in(files, view)
     return closed.size_bytes(count) + view.tail.position
 

@@ -195,7 +195,6 @@ class GroupCoordinator:
         return f"{prefix}-{uuid.UUID(int=self._env.random.getrandbits(128), version=4)}"
 
     async def fill(self, term: Term[Slot]) -> bool:
-        """See `Keeper`."""
         loaded = Loaded()
         if not await self._topic.load(term.leadership, loaded):
             return False
@@ -215,7 +214,6 @@ class GroupCoordinator:
         return True
 
     def clear(self, term: Term[Slot]) -> None:
-        """See `Keeper`."""
         self._deleted_topics.end_search(term)
         for slot in tuple(term.slots.values()):
             self._post(term, slot, events.Unloaded())

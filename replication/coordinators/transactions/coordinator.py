@@ -119,7 +119,6 @@ class TransactionCoordinator:
         return await self.next_id() if producer_epoch >= EPOCH_GIVEN_MAX else NO_ID
 
     async def fill(self, term: Term[_Slot]) -> bool:
-        """See `Keeper`."""
         loaded = Loaded()
         if not await self._topic.load(term.leadership, loaded):
             return False
@@ -132,7 +131,6 @@ class TransactionCoordinator:
         return True
 
     def clear(self, term: Term[_Slot]) -> None:
-        """See `Keeper`."""
         for slot in tuple(term.slots.values()):
             slot.give_up()
             self._post(term, slot, events.Unloaded())
