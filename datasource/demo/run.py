@@ -260,11 +260,7 @@ def check_records(expected: pa.Table, stored: pa.Table) -> None:
     found = keyed.sort_by(stored_order)
     loose_wanted = expected.filter(pc.is_null(expected["key"])).sort_by(order)
     loose_found = stored.filter(pc.is_null(stored["key"])).sort_by(order)
-    for name, kind in (
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
-    ):
+    for name, kind in (("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("ms", "UTC"))):
         for a, b in ((wanted, found), (loose_wanted, loose_found)):
             if a[name].cast(kind) != b[name].cast(kind):
                 raise PylogError(f"the {name}s that are stored are not those that were written, in their order")

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 # (why there is none, names of Kafka's settings; one that ends with a dot stands for all that begin so)
 _ABSENT: tuple[tuple[str, str], ...] = (
     ("one event loop serves all connections of a broker", "num.network.threads"),
-    (
-        "the system fits the buffers of a follower's connections to each",
-        "replica.socket.receive.buffer.bytes",
-    ),
+    ("the system fits the buffers of a follower's connections to each", "replica.socket.receive.buffer.bytes"),
     ("1024 connections may wait to be accepted", "socket.listen.backlog.size"),
     (
         "a broker waits 15 s for ZooKeeper when it starts; then zookeeper.session.timeout.ms counts",
@@ -21,15 +18,9 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "zookeeper.sync.time.ms zookeeper.max.in.flight.requests",
     ),
     ("flush.ms of a topic is looked at with every append", "log.flush.scheduler.interval.ms"),
-    (
-        "where a log starts is noted at once, when records are deleted",
-        "log.flush.start.offset.checkpoint.interval.ms",
-    ),
+    ("where a log starts is noted at once, when records are deleted", "log.flush.start.offset.checkpoint.interval.ms"),
     ("one address is listened at: give it as listeners=PLAINTEXT://HOST:PORT", "host.name port"),
-    (
-        "give the address as advertised.listeners=PLAINTEXT://HOST:PORT",
-        "advertised.host.name advertised.port",
-    ),
+    ("give the address as advertised.listeners=PLAINTEXT://HOST:PORT", "advertised.host.name advertised.port"),
     (
         "there is one listener, PLAINTEXT, for clients and brokers alike, without TLS or login",
         "listener.security.protocol.map inter.broker.listener.name security.inter.broker.protocol "
@@ -97,10 +88,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "metric. metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "kafka.metrics. auto.include.jmx.reporter client.telemetry. telemetry.",
     ),
-    (
-        "groups speak the classic protocol",
-        "group.coordinator. group.consumer. group.share. group.streams. share.",
-    ),
+    ("groups speak the classic protocol", "group.coordinator. group.consumer. group.share. group.streams. share."),
     ("brokers keep logs on their own disks; `pylog jobs tiering` copies records to Delta tables", "remote. log.local."),
 )
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 import logstore
 from datasource.delta.owner import NOTES
-from datasource.delta.tiered_topics import reading_tiered
+from datasource.delta.tiered_topics import TieredTopics
 from datasource.errors import DataLossError
 from datasource.jobs import retention
 from datasource.topics.locations import Location
@@ -49,7 +49,7 @@ def told(store: Path) -> int:
 def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
     assert told(restored) == 40
     expected = r"was taken back to version 1 by RESTORE \(its version 3\).*RESTORE it to version 2, which has them; or"
-    target = reading_tiered(Location(str(restored)), fail_on_data_loss=True)
+    target = TieredTopics(Location(str(restored)), fail_on_data_loss=True)
     with pytest.raises(DataLossError, match=expected):
         target.offsets("t")
     with pytest.raises(DataLossError, match=expected):
@@ -79,7 +79,7 @@ def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
     DeltaTable(table(restored)).optimize.compact()
     assert tier(spark, restored)["t", 0] == "nothing to do: "
 
-    target = reading_tiered(Location(str(restored)), fail_on_data_loss=True)
+    target = TieredTopics(Location(str(restored)), fail_on_data_loss=True)
     assert target.offsets("t")[0].count == 60
     DeltaTable(table(restored)).restore(1)
     with pytest.raises(DataLossError, match="was taken back to version 1"):

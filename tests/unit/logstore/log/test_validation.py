@@ -3,10 +3,9 @@
 import pytest
 
 from logstore.config import LogConfig
-from logstore.errors import InvalidRecordError
+from logstore.errors import InvalidRecordError, InvalidTimestampError
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.validation import (
-    InvalidTimestampError,
     Limits,
     check_times,
     limits_of,

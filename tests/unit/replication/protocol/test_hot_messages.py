@@ -10,11 +10,17 @@ from hypothesis import strategies as st
 from replication.errors import ProtocolError
 from replication.protocol import apis, decoding, encoding
 from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
     FetchResponse,
+    FetchTopic,
     Isolation,
     PartitionFetched,
     PartitionProduced,
+    ProducePartition,
+    ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     TopicFetched,
     TopicProduced,
 )
@@ -69,8 +75,8 @@ def test_mutated_bytes_are_refused_or_read(name, data):
 
 
 def test_records_are_writable_views_of_the_frame():
-    request = encoding.produce_request(9, decoding.ProduceRequest(1, 0, (decoding.ProduceTopic("t", (
-        decoding.ProducePartition(0, b"batches"),)),)))  # fmt: skip
+    request = encoding.produce_request(9, ProduceRequest(1, 0, (ProduceTopic("t", (
+        ProducePartition(0, b"batches"),)),)))  # fmt: skip
     frame = bytearray(b"".join(request))
     records = decoding.produce_request(9, memoryview(frame), 0).topics[0].partitions[0].records
     records[:1] = b"B"
@@ -82,8 +88,8 @@ def test_records_are_writable_views_of_the_frame():
 def test_a_request_of_one_batch_is_read_as_any_other(version, name):
     """A request that is read in one piece is not, with a byte behind it."""
     for records in (b"", b"r", bytes(0x7E), bytes(0x7F), bytes(20_000)):
-        rows = (decoding.ProducePartition(7, records),)
-        request = decoding.ProduceRequest(-1, 30_000, (decoding.ProduceTopic(name, rows),))
+        rows = (ProducePartition(7, records),)
+        request = ProduceRequest(-1, 30_000, (ProduceTopic(name, rows),))
         raw = b"".join(encoding.produce_request(version, request))
         for bytes_behind in (b"", b"\x00"):
             found = decoding.produce_request(version, memoryview(bytearray(raw + bytes_behind)), 0)
@@ -108,10 +114,10 @@ def test_the_response_to_one_batch_is_written_as_any_other(version):
 @pytest.mark.parametrize("name", ["", "t", "é" * 20, "t" * 126, "t" * 127, "t" * 249])
 def test_a_fetch_of_one_partition_is_read_as_any_other(version, name):
     """A fetch that is read in two pieces is not, with a rack, with a byte behind it, or without its last ones."""
-    asked = decoding.FetchPartition(7, 1 << 40, 1 << 20, 3, -1, -1)
+    asked = FetchPartition(7, 1 << 40, 1 << 20, 3, -1, -1)
     for topic_id, rack in ((uuid.UUID(int=1 << 100), ""), (None, ""), (None, "r")):
-        topics = (decoding.FetchTopic(name, topic_id, (asked,)),)
-        request = decoding.FetchRequest(500, 1, topics, 5000, Isolation.READ_COMMITTED, -1, -1, 9, -1, rack)
+        topics = (FetchTopic(name, topic_id, (asked,)),)
+        request = FetchRequest(500, 1, topics, 5000, Isolation.READ_COMMITTED, -1, -1, 9, -1, rack)
         raw = b"".join(encoding.fetch_request(version, request))
         expected = messages.as_version_says_fetch_request(version, request)
         for bytes_behind in (b"", b"\x00"):
