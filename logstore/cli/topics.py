@@ -101,7 +101,7 @@ def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bo
     """
     new_topic(name, partitions, config)  # refused before the directory is made
     with open_store(path, create=True) as store:
-        if if_not_exists and name in (info.name for info in store.topics()):
+        if if_not_exists and name in _names(store):
             talk(f"topic {name} exists already")
         else:
             store.create_topic(name, partitions=partitions, config=config, if_not_exists=if_not_exists)
@@ -164,8 +164,8 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
     Exit code 1 if a partition cannot be read; the others are shown.
     """
     with open_store(path, mode="r") as store:
-        is_absent = name is not None and if_exists and _is_absent(store, name)
-        chosen = [] if is_absent else _selected(store, name, topics_with_overrides)
+        is_nothing = name is not None and if_exists and is_absent(name, _names(store))
+        chosen = [] if is_nothing else _selected(store, name, topics_with_overrides)
         found = [describe_topic(store, info) for info in chosen]
     if output == "json":
         show_json(found)
@@ -213,7 +213,7 @@ def alter(
     if partitions is None and not config and not delete_config:
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
     with open_store(path) as store:
-        if if_exists and _is_absent(store, name):
+        if if_exists and is_absent(name, _names(store)):
             show([], _SUMMARY, output)
             return
         before = store.topic(name)
@@ -237,7 +237,7 @@ def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
     $ pylog topics delete orders --bootstrap-server 127.0.0.1:9092
     """
     with open_store(path) as store:
-        if if_exists and _is_absent(store, name):
+        if if_exists and is_absent(name, _names(store)):
             show([], _SUMMARY, output)
             return
         info = store.topic(name)
@@ -266,8 +266,13 @@ def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[T
     return [info for info in found if info.overrides or info.damage or not with_overrides]
 
 
-def _is_absent(store: LogStore, name: str) -> bool:
-    if name in (info.name for info in store.topics()):
+def _names(store: LogStore) -> list[str]:
+    return [info.name for info in store.topics()]
+
+
+def is_absent(name: str, known: Iterable[str]) -> bool:
+    """Say so if the topic is not one of these."""
+    if name in known:
         return False
     talk(f"there is no topic {name}")
     return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.cli.terminal import show, show_json, talk, usage_errors
-from logstore.cli.topics import KEYS_MOVE, show_described
+from logstore.cli.topics import KEYS_MOVE, is_absent, show_described
 from replication.cli.connecting import connected
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def describe(
 ) -> None:
     from replication.tools import topics
 
-    if name is not None and if_exists and _is_absent(client, name):
+    if name is not None and if_exists and is_absent(name, topics.names(client)):
         found = []
     else:
         asked = [key.removesuffix("_partitions") for key, is_asked in filters.items() if is_asked]
@@ -91,7 +91,7 @@ def alter(
         raise click.UsageError("--replica-assignment is for new partitions: give --partitions, too")
     with usage_errors():
         assigned = topics.assignments_of(replica_assignment) if replica_assignment else None
-    if if_exists and _is_absent(client, name):
+    if if_exists and is_absent(name, topics.names(client)):
         show([], _SUMMARY, output)
         return
     topics.alter(client, name, partitions=partitions, assignments=assigned, **settings)
@@ -105,7 +105,7 @@ def alter(
 def delete(client: KafkaClient, name: str, if_exists: bool, output: str) -> None:
     from replication.tools import topics
 
-    if if_exists and _is_absent(client, name):
+    if if_exists and is_absent(name, topics.names(client)):
         show([], _SUMMARY, output)
         return
     rows = topics.summaries(client, [name])
@@ -113,12 +113,3 @@ def delete(client: KafkaClient, name: str, if_exists: bool, output: str) -> None
     talk(f"deleted topic {name}")
     if output == "json":
         show(rows, _SUMMARY, output)
-
-
-def _is_absent(client: KafkaClient, name: str) -> bool:
-    from replication.tools import topics
-
-    if name in topics.names(client):
-        return False
-    talk(f"there is no topic {name}")
-    return True
