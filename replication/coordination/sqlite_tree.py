@@ -202,9 +202,9 @@ class SqliteTree(Tree):
             self._open()
         except (sqlite3.Error, OSError, CoordinationError) as error:
             message = f"cannot open the coordination store {self._path}: {self._explain(error)}"
-            self._post(_fail, self._started, CoordinationError(message))
+            self._turns.post(_fail, self._started, CoordinationError(message))
             return
-        self._post(_resolve, self._started, None)
+        self._turns.post(_resolve, self._started, None)
         while (job := self._next_job()) is not None:
             self._maybe_beat()
             if isinstance(job, _Job):
@@ -249,9 +249,9 @@ class SqliteTree(Tree):
     def _perform(self, job: _Job) -> None:
         match self._state:
             case SessionEvent.EXPIRED:
-                self._post(_fail, job.future, SessionExpiredError())
+                self._turns.post(_fail, job.future, SessionExpiredError())
             case SessionEvent.SUSPENDED:
-                self._post(_fail, job.future, ConnectionLossError("suspended"))
+                self._turns.post(_fail, job.future, ConnectionLossError("suspended"))
             case SessionEvent.CONNECTED:
                 self._in_session(lambda: self._transact_job(job), job.future)
 
@@ -270,7 +270,7 @@ class SqliteTree(Tree):
             self._suspend(self._explain(reason))
             error = ConnectionLossError(str(reason))
         if future is not None:
-            self._post(_fail, future, error)
+            self._turns.post(_fail, future, error)
 
     def _explain(self, error: Exception) -> str:
         holder = self._file.holder() if is_busy(error) and hasattr(self, "_file") else ""
@@ -278,7 +278,7 @@ class SqliteTree(Tree):
 
     def _fire(self) -> None:
         for watch, path in self._watches.changes(self._table):
-            self._post(watch, path)
+            self._turns.post(watch, path)
 
     def _transact_job(self, job: _Job) -> None:
         def work(table: NodeTable) -> Any:
@@ -302,9 +302,9 @@ class SqliteTree(Tree):
         """Answer a call once all that it wrote or saw is on disk."""
 
         def refuse(reason: str) -> None:
-            self._post(_fail, future, ConnectionLossError(reason))
+            self._turns.post(_fail, future, ConnectionLossError(reason))
 
-        self._syncer.answer(Answer(self._watches.seen_number, lambda: self._post(act, future, found), refuse))
+        self._syncer.answer(Answer(self._watches.seen_number, lambda: self._turns.post(act, future, found), refuse))
 
     def _sync(self) -> None:
         """Fsync all that was written before.
@@ -370,7 +370,7 @@ class SqliteTree(Tree):
 
     def _become(self, state: SessionEvent) -> None:
         self._state = state
-        self._post(self._on_session, state)
+        self._turns.post(self._on_session, state)
 
     def _end(self) -> None:
         if self._state is not SessionEvent.EXPIRED:
@@ -382,12 +382,7 @@ class SqliteTree(Tree):
         self._db.close()
         while not self._jobs.empty():
             if isinstance(job := self._jobs.get(), _Job):
-                self._post(_fail, job.future, SessionExpiredError())
-
-    def _post(self, act: Callable[..., None], *args: Any) -> None:
-        """Call it in the event loop, after all that was posted before."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(act, *args)
+                self._turns.post(_fail, job.future, SessionExpiredError())
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

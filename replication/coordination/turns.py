@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 
 class Turns:
@@ -20,9 +21,13 @@ class Turns:
         if not self._has_turned:
             return self.excuse()
         self._has_turned = False
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._note)
+        self.post(self._note)
         return True
+
+    def post(self, act: Callable[..., None], *args: Any) -> None:
+        """Call it in the event loop, after all that was posted before."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(act, *args)
 
     def _note(self) -> None:
         self._has_turned = True

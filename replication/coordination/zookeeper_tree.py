@@ -215,7 +215,7 @@ class ZooKeeperTree(Tree):
                     raise SessionExpiredError
                 if self._state is SessionEvent.SUSPENDED:
                     raise ConnectionLossError("suspended")
-                begin(self._client).rawlink(lambda result: self._post(_settle, future, result))
+                begin(self._client).rawlink(lambda result: self._turns.post(_settle, future, result))
             try:
                 return await future
             except kazoo_errors.SessionExpiredError:
@@ -233,7 +233,7 @@ class ZooKeeperTree(Tree):
 
         def fired(event: WatchedEvent) -> None:
             if event.type in _CHANGES:
-                self._post(watch, path)
+                self._turns.post(watch, path)
 
         return fired
 
@@ -251,7 +251,7 @@ class ZooKeeperTree(Tree):
             else:
                 self._state = SessionEvent.SUSPENDED
             if former not in (None, self._state):
-                self._post(self._announce, self._state)
+                self._turns.post(self._announce, self._state)
 
     def _announce(self, state: SessionEvent) -> None:
         if state is SessionEvent.EXPIRED:
@@ -297,11 +297,6 @@ class ZooKeeperTree(Tree):
                 ping(*arguments)
 
         connection._send_ping = ping_if_turning
-
-    def _post(self, act: Callable[..., None], *args: Any) -> None:
-        """Call it in the event loop, after all that was posted before."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(act, *args)
 
 
 def _client(hosts: str, timeout_ms: int, client_id: tuple[int, bytes] | None = None) -> KazooClient:
