@@ -266,7 +266,7 @@ class LineWriter:
         return error
 
 
-# What raises these has written nothing.
+# Nothing was written when one of these is raised.
 _NOTHING_MORE = (errors.InvalidRequestError, errors.StoreError, errors.StorageError)
 
 
