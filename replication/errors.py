@@ -205,7 +205,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 
 
 # The error of an append to an internal topic -> the one that makes its clients try again, here or elsewhere.
-TOLD_OF_APPENDS = {
+ERRORS_OF_APPENDS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,

@@ -211,8 +211,8 @@ def of_group(
         known = {p: each for p, each in committed.get(topic, {}).items() if p in head.extents}
         rest = {p: _special(place.otherwise, e) for p, e in head.extents.items()}
         offsets[topic] = rest | {p: each.offset for p, each in known.items()}
-        told = {p: each.leader_epoch for p, each in known.items() if each.leader_epoch != NO_EPOCH}
-        epochs[topic] = head.epochs | told
+        committed_epochs = {p: each.leader_epoch for p, each in known.items() if each.leader_epoch != NO_EPOCH}
+        epochs[topic] = head.epochs | committed_epochs
     return offsets, {topic: parts for topic, parts in epochs.items() if parts}
 
 

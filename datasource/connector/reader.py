@@ -159,10 +159,10 @@ class _Tasks:
     def _readable(self, target: ReadableTopics, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`. Raises: DataLossError: a batch cannot be decoded, unless failOnDataLoss is false."""
 
-        def told(error: UnreadableBatchError) -> None:
+        def skipped(error: UnreadableBatchError) -> None:
             report([f"{r.topic}-{r.partition}: {error}"], fail=self.options.fail_on_data_loss)
 
-        return read_round(lambda start: target.read(replace(r, start=start), columns), r.start, r.end, told)
+        return read_round(lambda start: target.read(replace(r, start=start), columns), r.start, r.end, skipped)
 
 
 class BatchReader(_Tasks, DataSourceReader):
@@ -301,7 +301,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan(target, checked(wanted, now, since, fail=self.options.fail_on_data_loss))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit what is done to the query's group, if it has one. A failure is told, and the query goes on."""
+        """Commit what is done to the query's group, if it has one. A failure is a warning, and the query goes on."""
         now_ms, group = SYSTEM.clock.monotonic_ms(), self._group()
         if group is None or end in (self._first, self._committed) or now_ms < self._commit_after_ms:
             return

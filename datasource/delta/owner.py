@@ -100,7 +100,7 @@ def bad_table(table: Path) -> Path:
     return table.with_name(f"{table.name}__dlq")
 
 
-def noted(owner: Owner) -> TierConfig | None:
+def read_note(owner: Owner) -> TierConfig | None:
     """Return what is noted of the topic's table; None if it was never tiered."""
     try:
         note = json.loads(SYSTEM.files.read_all(owner.note))

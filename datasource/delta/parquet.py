@@ -169,10 +169,10 @@ def converted(piece: OffsetSlice, clamped: Clamped) -> Iterator[tuple[pa.RecordB
     def read(start: int) -> Iterator[pa.RecordBatch]:
         return target.read(replace(wanted, start=start), stored)
 
-    def told(error: UnreadableBatchError) -> None:
+    def skipped(error: UnreadableBatchError) -> None:
         logger.warning("%s-%d: not in the table: %s", piece.topic, piece.partition, error)
 
-    for records in read_round(read, wanted.start, wanted.end, told):
+    for records in read_round(read, wanted.start, wanted.end, skipped):
         rows = _as_stored(records, piece.topic, piece.partition, clamped)
         if piece.fields:
             yield split(rows, piece.fields, bad_start=piece.bad_start)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from datasource.delta.owner import TierConfig, noted, owner_of
+from datasource.delta.owner import TierConfig, owner_of, read_note
 from datasource.delta.table import RestoredError, TableFile, TopicTable
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
@@ -144,7 +144,7 @@ class TieredTopics:
     def _table(self, topic: str) -> TopicTable | None:
         """Return the newest snapshot of the topic's table; None: it was never tiered, which a directory notes."""
         owner = owner_of(self._location, self._log.topic(topic), table_of(topic, self._named))
-        note = noted(owner)
+        note = read_note(owner)
         if note is None and owner.is_store:
             return None
         note = note or TierConfig(owner.base)

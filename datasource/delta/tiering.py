@@ -1,4 +1,4 @@
-"""Tiering one topic, but for the writing of rows: what its tables lack, commits, and what its log is told of them.
+"""Tiering one topic, but for the writing of rows: what its tables lack, commits, and the tiered offset of its log.
 
 The log's tiered offset is a copy of what the table says, and retention goes by it (`remote.storage.enable`). It moves
 after the rows are on disk, and back if the table holds less: a table that was restored from an older copy does.
@@ -128,7 +128,7 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
     def piece(partition: int) -> OffsetSlice | None:
         boundary = main.boundary(partition) if main else None
         extent = target.extent(task.topic, partition)
-        if task.noted and partition in task.noted.tiered:
+        if task.note and partition in task.note.tiered:
             check_not_cut(target, task, partition, extent)
         start = _start(extent, boundary, report[partition])
         if report[partition].leader_epoch == NO_EPOCH:  # no record below the goal has a later one
@@ -167,8 +167,8 @@ def epoch_of(extent: OffsetRange) -> int:
 
 def check_not_cut(target: ReadableTopics, task: TieringTask, partition: int, extent: OffsetRange) -> None:
     """Raise StoreError if an unclean leader election has cut records from the log that the table holds."""
-    assert task.noted is not None, task
-    tiered, epoch = task.noted.tiered[partition]
+    assert task.note is not None, task
+    tiered, epoch = task.note.tiered[partition]
     if NO_EPOCH in (epoch, epoch_of(extent)) or epoch_of(extent) == epoch:
         return
     kept = target.epoch_ends(task.topic, {partition: epoch})[partition]
@@ -193,16 +193,16 @@ def _start(extent: OffsetRange, boundary: int | None, row: ReportRow) -> int:
 
 def prepare(task: TieringTask) -> TieringTask:
     """Create the tables if they are missing, and note them in the store; return the task with the note."""
-    if task.noted is None:
+    if task.note is None:
         for path, schema in task.tables:
             delta_table.create(path, task.owner, schema)
     elif task.fields:
         for path, _ in task.tables:
             delta_table.name_features(path)  # tables of earlier versions may lack them
-    note = replace(task.noted or TierConfig(task.table), schema=task.ddl)
-    if task.noted != note:
+    note = replace(task.note or TierConfig(task.table), schema=task.ddl)
+    if task.note != note:
         write_note(task.owner, note)
-    return replace(task, noted=note)
+    return replace(task, note=note)
 
 
 def flushed(task: TieringTask, goal: Mapping[int, int], report: Report) -> dict[int, int]:
@@ -245,20 +245,20 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
 
     Raises: RestoredError: the table lost rows by RESTORE. No tiered offset moves then.
     """
-    assert task.noted is not None, task
+    assert task.note is not None, task
     table = task.open_table()
     partitions = [p for p, row in report.items() if row.status != FAILED]
-    told = {p: task.noted.tiered.get(p, (0, NO_EPOCH))[0] for p in partitions}
+    tiered = {p: task.note.tiered.get(p, (0, NO_EPOCH))[0] for p in partitions}
     if task.owner.is_store:
         with logstore.open(task.location.path, mode="r", create=False) as store:
-            told = each(report, partitions, lambda p: _told(store.log(task.topic, p), table.boundary(p) or 0))
-    new = [(p, start, end) for p, start in told.items() if (end := table.boundary(p) or 0) > start]
-    noted = _make_durable(task, task.noted, table, new)
+            tiered = each(report, partitions, lambda p: _trusted(store.log(task.topic, p), table.boundary(p) or 0))
+    new = [(p, start, end) for p, start in tiered.items() if (end := table.boundary(p) or 0) > start]
+    note = _make_durable(task, task.note, table, new)
     if not task.owner.is_store:
-        noted = replace(noted, tiered={**noted.tiered, **{p: (end, report[p].leader_epoch) for p, _, end in new}})
-    if noted != task.noted:
-        write_note(task.owner, noted)
-    task = replace(task, noted=noted)
+        note = replace(note, tiered={**note.tiered, **{p: (end, report[p].leader_epoch) for p, _, end in new}})
+    if note != task.note:
+        write_note(task.owner, note)
+    task = replace(task, note=note)
     if new and task.owner.is_store:
         with logstore.open(task.location.path, create=False) as store:
 
@@ -271,31 +271,31 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
     return task
 
 
-def _told(log: Log, boundary: int) -> int:
+def _trusted(log: Log, boundary: int) -> int:
     """Return the log's tiered offset, after withdrawing one that is beyond the table's boundary."""
-    told = log.tiered_offset
-    if told > boundary:
+    tiered = log.tiered_offset
+    if tiered > boundary:
         offset_checkpoints.withdraw(SYSTEM, str(log.directory), offset_checkpoints.TIERED)
         return 0
-    return told
+    return tiered
 
 
 def _make_durable(
-    task: TieringTask, noted: TierConfig, table: TopicTable, new: Sequence[tuple[int, int, int]]
+    task: TieringTask, note: TierConfig, table: TopicTable, new: Sequence[tuple[int, int, int]]
 ) -> TierConfig:
     """Fsync what is new in the tables: their logs, and the files that may hold (partition, start, end) of `new`.
 
     A killed run may have committed that and not fsynced it. Returns the note, with the versions checked here.
     """
     versions = []
-    for found, since in ((table, noted.version), (task.open_bad_table(), noted.bad_version)):
+    for found, since in ((table, note.version), (task.open_bad_table(), note.bad_version)):
         if found is not None:
             found.check_history(since=since)
             files = [f for f in found.files() if any(f.may_hold(*offsets) for offsets in new)] if new else []
             if files or found.version > since:
                 found.make_durable(since=since, files=files)
         versions.append(found.version if found else since)
-    return replace(noted, version=versions[0], bad_version=versions[1])
+    return replace(note, version=versions[0], bad_version=versions[1])
 
 
 def distrust(location: Location, topic: str) -> None:
@@ -309,6 +309,6 @@ def distrust(location: Location, topic: str) -> None:
     with logstore.open(location.path, mode="r", create=False) as store:
         for partition in range(store.topic(topic).partitions):
             try:
-                _told(store.log(topic, partition), -1)
+                _trusted(store.log(topic, partition), -1)
             except PylogError as error:
                 logger.warning("tp=%s-%d tiered offset not withdrawn: %s", topic, partition, error)

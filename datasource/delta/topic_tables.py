@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from datasource.delta import table as delta_table
-from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, noted
+from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, read_note
 from datasource.delta.parquet import BAD, RAW, typed_schema
 from datasource.delta.table import TopicTable
 from datasource.topics.locations import Location
@@ -25,7 +25,7 @@ class TieringTask:
     location: Location
     owner: Owner
     table: Path
-    noted: TierConfig | None = None
+    note: TierConfig | None = None
     ddl: str = ""
     fields: tuple[pa.Field, ...] = ()
 
@@ -75,7 +75,7 @@ def find(location: Location, owner: Owner, asked: Path | None, schema: str | Non
 
     Raises: as `check`; InvalidRequestError: another one is noted.
     """
-    note = noted(owner)
+    note = read_note(owner)
     if note and asked and note.table.resolve() != asked.resolve():
         raise InvalidRequestError(
             f"topic {owner.topic!r} is tiered to {note.table} already: leave the table away, or name this one"
@@ -85,7 +85,7 @@ def find(location: Location, owner: Owner, asked: Path | None, schema: str | Non
         location=location,
         owner=owner,
         table=note.table if note else asked or owner.base / TABLES / owner.topic,
-        noted=note,
+        note=note,
         ddl=ddl,
         fields=declared(ddl) if ddl else (),
     )
@@ -100,7 +100,7 @@ def check(task: TieringTask) -> None:
     """
     check_histories(task.owner)
     for path, schema in task.tables:
-        if task.noted or delta_table.exists(path):
+        if task.note or delta_table.exists(path):
             there = TopicTable(path, task.owner).schema()
             if not there.equals(schema):
                 wrong = [f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type]
@@ -113,6 +113,6 @@ def check(task: TieringTask) -> None:
 
 def check_histories(owner: Owner) -> None:
     """Raise RestoredError if a table of the topic lost rows by RESTORE, StoreError if it cannot be read."""
-    note = noted(owner)
+    note = read_note(owner)
     for path, version in note.tables if note else ():
         TopicTable(path, owner).check_history(since=version)

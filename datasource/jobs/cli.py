@@ -230,7 +230,7 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
                 else:
                     click.echo(f"{job}:")
                     _show(rows, output)
-                wrong += _told(rows)
+                wrong += _print_notes(rows)
             return wrong
 
         if every is not None:
@@ -260,14 +260,14 @@ def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, *
 
         rows = _interruptibly(spark, work)
     _show(rows, output)
-    _end(_told(rows))
+    _end(_print_notes(rows))
 
 
 def _show(rows: Sequence[dict[str, Any]], output: str) -> None:
     show(rows, [name for name in (rows[0] if rows else ()) if name not in _NOT_IN_TABLES], output)
 
 
-def _told(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _print_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Print notes and damage to stderr; return the partitions where something is wrong."""
     for row in rows:
         where = f"{row['topic']}-{row['partition']}"

@@ -63,9 +63,9 @@ class PlacedCommands(Commands):
         names = self.list_commands(ctx)
         limit = formatter.width - 6 - max(map(len, names))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self._told(ctx, name, limit)) for name in names])
+            formatter.write_dl([(name, self._line(ctx, name, limit)) for name in names])
 
-    def _told(self, ctx: click.Context, name: str, limit: int) -> str:
+    def _line(self, ctx: click.Context, name: str, limit: int) -> str:
         if name in self.placed:
             return self.placed[name][1]
         command = self.get_command(ctx, name)

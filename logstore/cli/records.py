@@ -214,12 +214,12 @@ def print_records(
     """
     out, count, missed = sys.stdout.buffer, 0, 0
 
-    def told(error: UnreadableBatchError) -> None:
+    def skipped(error: UnreadableBatchError) -> None:
         nonlocal missed
         talk(f"skipped: {error}")
         missed += error.next_offset - error.base_offset
 
-    records = read(told=told)
+    records = read(skipped=skipped)
     try:
         for count, record in enumerate(itertools.islice(records, max_messages), start=1):  # noqa: B007
             out.write(format_record(record))

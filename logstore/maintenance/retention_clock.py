@@ -64,21 +64,21 @@ def now_ms(env: Env, root: str | Path, *, read_only: bool = False) -> int:
     path = Path(root) / FILE_NAME
     known = _read(env, path)
     seen = ClockReading(env.clock.now_ms(), env.clock.monotonic_ms(), boot_id(env.files) or "unknown")
-    believed_ms, noted = believe(known, seen)
-    if noted.doubted_ms >= 0:
+    believed_ms, clock = believe(known, seen)
+    if clock.doubted_ms >= 0:
         logger.warning(
             "path=%s the clock jumped to %d; deletions go by %d for up to a day",
             root,
             seen.wall_ms,
             believed_ms,
         )
-    if noted != known and not read_only:
+    if clock != known and not read_only:
         try:
             with marking_failure(env, root):
-                entry = (noted.wall_ms, noted.monotonic_ms, noted.boot, noted.doubted_ms)
+                entry = (clock.wall_ms, clock.monotonic_ms, clock.boot, clock.doubted_ms)
                 write_checkpoint(env, path, [entry])
         except DiskFullError as error:
-            logger.warning("the time is not noted: %s", error)
+            logger.warning("the time is not stored: %s", error)
     return believed_ms
 
 

@@ -68,8 +68,8 @@ def directory() -> Path | None:
 
 
 def _places() -> Iterator[Path | None]:
-    if told := os.environ.get("NUMBA_CACHE_DIR"):
-        yield Path(told)
+    if directory := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(directory)
     yield SOURCES / "__pycache__"
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "pylog"  # noqa: PTH111 - never raises
     yield private_directory()

@@ -76,18 +76,18 @@ def read_round(
     read: Callable[[int], Iterator[pa.RecordBatch]],
     start: int,
     end: int,
-    told: Callable[[UnreadableBatchError], object],
+    skipped: Callable[[UnreadableBatchError], object],
 ) -> Iterator[pa.RecordBatch]:
     """Yield what `read` yields from an offset on, and go round the batches below `end` that nobody can decode.
 
-    `told` gets the error of each, and raises to stop there.
+    `skipped` gets the error of each, and raises to stop there.
     """
     while start < end:
         try:
             yield from read(start)
             return
         except UnreadableBatchError as error:
-            told(error)
+            skipped(error)
             start = error.next_offset
 
 

@@ -64,7 +64,7 @@ class ConsoleRecord(NamedTuple):
 
 
 Formatter = Callable[[ConsoleRecord], bytes]
-Told = Callable[[errors.UnreadableBatchError], object]  # gets the error of each batch that is gone round
+Skipped = Callable[[errors.UnreadableBatchError], object]  # gets the error of each batch that is gone round
 
 
 def properties(given: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -294,7 +294,7 @@ def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterat
 
 
 def stored_records(
-    store: LogStore, topic: str, partition: int | None, start: int | str, *, told: Told
+    store: LogStore, topic: str, partition: int | None, start: int | str, *, skipped: Skipped
 ) -> Iterator[ConsoleRecord]:
     """Yield the present records, partition by partition, from an offset, "earliest" or "latest"."""
     partitions = range(store.topic(topic).partitions) if partition is None else [partition]
@@ -305,12 +305,18 @@ def stored_records(
         def read(at: int, p: int = p) -> Iterator[pa.RecordBatch]:
             yield from store.read(topic, partition=p, start=at)
 
-        for batch in read_round(read, int(first), INT64_MAX, told):  # a start behind the end of the log is an error
+        for batch in read_round(read, int(first), INT64_MAX, skipped):  # a start behind the end of the log is an error
             yield from console_records(topic, batch, p)
 
 
 def followed_records(
-    store: LogStore, topic: str, partition: int | None, start: int | str | None, timeout_ms: int | None, *, told: Told
+    store: LogStore,
+    topic: str,
+    partition: int | None,
+    start: int | str | None,
+    timeout_ms: int | None,
+    *,
+    skipped: Skipped,
 ) -> Iterator[ConsoleRecord]:
     """Yield the records from `start` (None: from now on) as they come, until none came for `timeout_ms`."""
     where: Any = {partition: start} if isinstance(start, int) else start or "latest"
@@ -322,7 +328,7 @@ def followed_records(
                 yield from console_records(topic, batch, batch.column("partition")[0].as_py())
             return
         except errors.UnreadableBatchError as error:
-            told(error)
+            skipped(error)
 
 
 def text_formatter(given: Mapping[str, str]) -> Formatter:

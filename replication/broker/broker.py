@@ -112,9 +112,9 @@ class Broker:
         )
         self._endpoint = MetricsEndpoint(self.metrics.page)
         self.server: Server | None = None
-        self._is_told = asyncio.Event()  # a controller has named this broker among the live ones
+        self._is_live = asyncio.Event()  # a controller has named this broker among the live ones
         self._adopted: Sequence[tuple[str, int]] = ()
-        self._is_told_of_adopted = asyncio.Event()
+        self._has_adopted = asyncio.Event()
         self._correlation = itertools.count(1)
         self._has_logs = False
         self.replicas.metadata.listen(self._note_metadata)
@@ -143,7 +143,7 @@ class Broker:
             endpoints(self._handlers(cluster_id, wrong_epochs), self._turns(), self.replicas.metadata),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
-            features=self._levels.told,
+            features=self._levels.features,
         )
         self.metrics.admission = self.server.admission
         port = await self._listen("listeners", self.server, self.config.listener.port)
@@ -152,10 +152,10 @@ class Broker:
             port = await self._listen("metrics.port", self._endpoint, self.config.metrics_port)
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
         await self.lifecycle.register(tree, self.endpoint)
-        await self._is_told.wait()
+        await self._is_live.wait()
         with contextlib.suppress(TimeoutError):  # one of them may just be deleted
             async with asyncio.timeout(ADOPTION_S):
-                await self._is_told_of_adopted.wait()
+                await self._has_adopted.wait()
         logger.info("[Kafka Server %d], started at %s", self.config.broker_id, self.endpoint)
         return self.endpoint
 
@@ -172,7 +172,7 @@ class Broker:
         """Hand leadership over, answer requests in flight, flush, and leave."""
         self.lifecycle.begin_to_stop()
         self._loop.end()
-        if self.config.controlled_shutdown_enable and self._is_told.is_set():
+        if self.config.controlled_shutdown_enable and self._is_live.is_set():
             await self.lifecycle.hand_over()
         await self.controller.end()
         await self.lifecycle.end_watches()
@@ -188,7 +188,7 @@ class Broker:
         if self._has_logs:
             await self.replicas.close()
         self.state_changes.flush()
-        if self._is_told.is_set():  # otherwise it never started
+        if self._is_live.is_set():  # otherwise it never started
             logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
 
     def _turns(self) -> Mapping[ApiKey, TurnHandler]:
@@ -217,11 +217,11 @@ class Broker:
         self._clients.keep(addresses)
         self.coordinators.keep(addresses)
         if self.config.broker_id in live:
-            self._is_told.set()
-        if not self._is_told_of_adopted.is_set():
+            self._is_live.set()
+        if not self._has_adopted.is_set():
             leader = self.replicas.metadata.leader
             if all(leader(*tp) is not None for tp in self._adopted):
-                self._is_told_of_adopted.set()
+                self._has_adopted.set()
 
     def _settings_changed(self) -> None:
         if self.server is not None:

@@ -27,7 +27,7 @@ class FeatureLevel(TreeWatch):
             logger.info("feature=%s level=%d epoch=%d", PYLOG_VERSION, *found)
             self.finalized = found
 
-    def told(self) -> Features:
-        """Return what clients are told."""
+    def features(self) -> Features:
+        """Return the features that clients see."""
         level, epoch = self.finalized
         return Features((TRANSACTION_VERSION, Feature(PYLOG_VERSION, *self.supported, level)), epoch)

@@ -44,7 +44,7 @@ class FirstNews:
         metadata.listen(self._look)
 
     def _look(self) -> None:
-        if self._metadata.is_told:
+        if self._metadata.is_initialized:
             self._came.set()
 
     def awaited(self, handlers: Mapping[ApiKey, Handler]) -> Mapping[ApiKey, Handler]:
@@ -53,7 +53,7 @@ class FirstNews:
 
     def _waiting(self, handler: Handler) -> Handler:
         def handle(work: Work, body: object) -> Awaitable[Any] | Any:
-            return handler(work, body) if self._metadata.is_told else self._later(handler, work, body)
+            return handler(work, body) if self._metadata.is_initialized else self._later(handler, work, body)
 
         return handle
 

@@ -75,8 +75,8 @@ class InternalTopic:
 
     def may_lead_soon(self, partition: int) -> bool:
         replicas = self._replicas
-        is_told = replicas.requests.changing.locked()
-        return is_told or replicas.metadata.leader(self._topic, partition) == replicas.config.broker_id
+        is_changing = replicas.requests.changing.locked()
+        return is_changing or replicas.metadata.leader(self._topic, partition) == replicas.config.broker_id
 
     def append(
         self,
@@ -98,11 +98,11 @@ class InternalTopic:
         return begin(self._append(tp, records, timeout_ms))
 
     def append_batch(
-        self, leadership: _Leadership, batch: bytearray, timeout_ms: int, told: Callable[[Written], None]
+        self, leadership: _Leadership, batch: bytearray, timeout_ms: int, on_written: Callable[[Written], None]
     ) -> Written | None:
         if len(batch) > leadership.role.replica.config.batch_bytes_max:
             return Written(ErrorCode.MESSAGE_TOO_LARGE)
-        waiter = partial(PendingAppend, lambda result: told(_written(result)), timeout_ms)
+        waiter = partial(PendingAppend, lambda result: on_written(_written(result)), timeout_ms)
         (result,) = leadership.role.append((Append(batch, ALL_IN_SYNC, waiter, is_own=True),))
         return None if result is None else _written(result)
 

@@ -93,7 +93,7 @@ class Markers:
             leader = metadata.leader(*tp)
             if leader is not None and leader in metadata.brokers():
                 found.setdefault(leader, set()).add(tp)
-            elif metadata.is_told and metadata.topic(tp.topic) is None and now_ms - job.began_ms > GONE_MS:
+            elif metadata.is_initialized and metadata.topic(tp.topic) is None and now_ms - job.began_ms > GONE_MS:
                 gone.add(tp)
             else:
                 later.add(tp)

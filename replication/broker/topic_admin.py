@@ -28,7 +28,7 @@ from replication.model.placement import place
 
 PARTITIONS_MAX = 100_000  # of one topic
 REQUEST_MAX = 10_000  # new partitions per request, as in later versions of Kafka
-TOLD_S = 1.0  # until this broker hears of what is written
+METADATA_S = 1.0  # until an UpdateMetadata reaches this broker
 POLL_S = 1.0  # in case a change of the metadata is missed
 DELETION_POLL_S = LEADERS_POLL_S = 0.1
 
@@ -263,7 +263,7 @@ class TopicAdmin:
         def are_elected() -> bool:
             return all(self.is_elected(tp, is_unclean=election.is_unclean) is not False for tp in election.partitions)
 
-        await self._until(are_elected, min(timeout_s, TOLD_S))
+        await self._until(are_elected, min(timeout_s, METADATA_S))
 
     async def ready(self, name: str, partitions: int, *, timeout_s: float) -> TopicMetadata | None:
         """Return the topic once this number of partitions have confirmed leaders; None after the timeout."""

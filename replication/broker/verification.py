@@ -130,7 +130,7 @@ class Verification:
             if leader.is_over or not error.is_retriable or now_s >= question.until_s:
                 break
             await asyncio.sleep(min(RETRY_S_MAX, max(RETRY_S, (now_s - began_s) * RETRY_PART)))
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if leader.is_over else _told(error, adds=asked.adds)
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if leader.is_over else _producer_error(error, adds=asked.adds)
         leader.writers.answered(asked.producer_id, asked.producer_epoch, error)
 
     async def _ask_safely(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
@@ -176,7 +176,7 @@ class Verification:
         return ErrorCode(int(found.topic_results[0].results_by_partition[0].partition_error_code))
 
 
-def _told(error: ErrorCode, *, adds: bool) -> ErrorCode:
+def _producer_error(error: ErrorCode, *, adds: bool) -> ErrorCode:
     """Return what producers know what to do with, for an answer of the coordinator."""
     if error.is_retriable:
         return ErrorCode.NOT_ENOUGH_REPLICAS

@@ -15,7 +15,7 @@ from logstore.cli.terminal import Commands, Failure, output_option, pairs, show,
 from logstore.config import INT32_MAX
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
-from replication.cli.connecting import end_of_signals, properties_in, told_what_is_lacking
+from replication.cli.connecting import end_of_signals, naming_missing_packages, properties_in
 from replication.config.broker import BrokerConfig
 
 COPY_DIR = "coordination.copy.dir"
@@ -70,7 +70,7 @@ def start_broker(file: Path | None, coordination: str | None, copy_to: str | Non
     $ pylog broker start --config conf/server.properties
     $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 --coordination sqlite:/data/cluster.db
     """
-    with told_what_is_lacking():
+    with naming_missing_packages():
         from replication.broker.process import run
     given = properties_in(file)
     if coordination is not None:
@@ -138,7 +138,7 @@ def start_cluster(
     $ pylog cluster start --brokers 1 --set auto.create.topics.enable=false
     $ pylog cluster start --brokers 3 --node-id-start 0
     """
-    with told_what_is_lacking():
+    with naming_missing_packages():
         from replication.cli.supervisor import Supervisor
         from replication.local_cluster import LocalCluster
     if copy_to is not None:

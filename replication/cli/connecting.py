@@ -29,7 +29,7 @@ def connected(function: Function) -> Function:
     def call(bootstrap: str | None, command_config: Path | None, **options: Any) -> Any:
         if not bootstrap:
             raise click.UsageError("give brokers of the cluster: --bootstrap-server HOST:PORT")
-        with told_what_is_lacking():
+        with naming_missing_packages():
             from replication.tools.connecting import client_of
         try:
             client = client_of(bootstrap, properties_in(command_config), client_id="pylog")
@@ -52,7 +52,7 @@ def on_cluster(function: Function) -> Function:
 
 
 @contextmanager
-def told_what_is_lacking() -> Iterator[None]:
+def naming_missing_packages() -> Iterator[None]:
     """Turn a library that is not installed into a line that says how to install it."""
     try:
         yield

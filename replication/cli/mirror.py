@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from logstore.cli.terminal import counted, output_option, pairs, progress_bar, show, talk
-from replication.cli.connecting import end_of_signals, properties_in, told_what_is_lacking
+from replication.cli.connecting import end_of_signals, naming_missing_packages, properties_in
 
 
 def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
@@ -72,7 +72,7 @@ def mirror(
     """
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --topics-regex")
-    with told_what_is_lacking():
+    with naming_missing_packages():
         from replication.tools import mirror as mirroring
     stop = end_of_signals()
     with progress_bar("copying") as progress:

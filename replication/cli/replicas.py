@@ -175,7 +175,7 @@ def _execute(client: KafkaClient, plan: TextIO, output: str, throttle: int | Non
     if throttle is not None:
         brokers = throttle_plan(client, wanted, throttle).brokers
         talk(f"throttled to {throttle} bytes per second on brokers {', '.join(map(str, brokers))}; --verify ends that")
-    _told(request(client, wanted), "begun", output)
+    _print(request(client, wanted), "begun", output)
 
 
 def _cancel(client: KafkaClient, plan: TextIO, output: str) -> None:
@@ -184,10 +184,10 @@ def _cancel(client: KafkaClient, plan: TextIO, output: str) -> None:
 
     with usage_errors():
         wanted = partitions_of(plan.read())
-    _told(request(client, dict.fromkeys(wanted)), "cancelled", output)
+    _print(request(client, dict.fromkeys(wanted)), "cancelled", output)
 
 
-def _told(rows: list[dict[str, Any]], what: str, output: str) -> None:
+def _print(rows: list[dict[str, Any]], what: str, output: str) -> None:
     refused = [row for row in rows if row["error"]]
     talk(f"{what}: {counted(len(rows) - len(refused), 'partition')}")
     if refused:

@@ -64,14 +64,14 @@ def verify_replicas(
     failed = 0
     while True:
         rows = verification.run()
-        failed = _told(rows, output, only_wrong=interval_ms is not None)
+        failed = _print(rows, output, only_wrong=interval_ms is not None)
         if interval_ms is None or is_over.wait(interval_ms / 1000):
             break
     if failed:
         raise Failure(f"replicas of {counted(failed, 'partition')} differ, or could not be compared")
 
 
-def _told(rows: Sequence[dict[str, Any]], output: str, *, only_wrong: bool) -> int:
+def _print(rows: Sequence[dict[str, Any]], output: str, *, only_wrong: bool) -> int:
     """Print them; how many partitions are wrong."""
     wrong = [row for row in rows if row["findings"]]
     chosen = [row for row in rows if row["findings"] or row["lag"]] if only_wrong and output == "table" else rows

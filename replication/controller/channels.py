@@ -230,11 +230,11 @@ def _message(request: Send, controller: BrokerId, find: Callable[[BrokerId], Bro
         case SendUpdateMetadata():
             # Dead brokers are not among them: a partition is not told again when one is back, and who is alive is told
             # with every request.
-            told = (
+            described = (
                 (row, ib.UpdateMetadataPartition(**_state(row), offline_replicas=row.offline))
                 for row in request.partitions
             )
-            topics = _topics(ib.UpdateMetadataTopic, told)
+            topics = _topics(ib.UpdateMetadataTopic, described)
             return ApiKey.UPDATE_METADATA, ib.UpdateMetadataRequest(
                 **head, topic_states=topics, live_brokers=tuple(map(_broker, request.brokers))
             )

@@ -29,7 +29,7 @@ from replication.model.cluster import (
     Reassignment,
     TopicPartition,
 )
-from replication.model.features import PYLOG_VERSION, UNTOLD, Finalized, Levels
+from replication.model.features import NO_LEVELS, PYLOG_VERSION, Finalized, Levels
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -175,7 +175,7 @@ def encode_broker(broker: BrokerInfo, now_ms: int, former: bytes | None = None) 
     if broker.lost_writes:
         value["lost_writes"] = True
     value["broker_epoch"] = str(broker.epoch)  # the tools of Kafka 0.9 read no number above 31 bits
-    if broker.levels != UNTOLD:
+    if broker.levels != NO_LEVELS:
         first, last = broker.levels
         value["features"] = {PYLOG_VERSION: {"min_version": first, "max_version": last}}  # as Kafka 2.7 writes them
     return encode_json(value, former, _OF_BROKER)
@@ -201,7 +201,7 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
 def _levels(at: NodeReader) -> Levels:
     features = at.value.get("features")
     if features is None or (isinstance(features, dict) and PYLOG_VERSION not in features):
-        return UNTOLD
+        return NO_LEVELS
     row = NodeReader(at.path, NodeReader(at.path, features).value[PYLOG_VERSION])
     return Levels(row.number("min_version"), row.number("max_version"))
 

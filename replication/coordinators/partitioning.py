@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 
-def not_heard() -> KafkaError:
-    """The refusal of a coordinator whom no controller has told of any topic yet: clients ask again."""
-    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has not heard of the cluster yet")
+def no_metadata() -> KafkaError:
+    """The refusal of a coordinator that has had no UpdateMetadata yet: clients ask again."""
+    return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no metadata of the cluster yet")
 
 
 class PartitionMapping:
@@ -44,11 +44,11 @@ class PartitionMapping:
         """Return the partition that keeps a name.
 
         Raises: KafkaError: NOT_COORDINATOR: there is no such topic yet; COORDINATOR_LOAD_IN_PROGRESS;
-        COORDINATOR_NOT_AVAILABLE: no controller has told this broker of any topic yet.
+        COORDINATOR_NOT_AVAILABLE: this broker has had no UpdateMetadata yet.
         """
         topic = self.metadata.topic(self.topic)
-        if not self.metadata.is_told:
-            raise not_heard()
+        if not self.metadata.is_initialized:
+            raise no_metadata()
         if topic is None or not topic.partitions:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"there is no topic {self.topic} yet")
         if self._found is None or self._found.topic_id != topic.id:

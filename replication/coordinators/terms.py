@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.env import Env
-from replication.coordinators.partitioning import PartitionMapping, not_heard
+from replication.coordinators.partitioning import PartitionMapping, no_metadata
 from replication.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class InternalTopic(Protocol):
         """
 
     def append_batch(
-        self, leadership: Any, batch: bytearray, timeout_ms: int, told: Callable[[Written], None]
+        self, leadership: Any, batch: bytearray, timeout_ms: int, on_written: Callable[[Written], None]
     ) -> Written | None:
         """`append` such a batch, outside of transactions, in this leadership; None: `told` gets the outcome, later."""
 
@@ -215,8 +215,8 @@ class Terms(Generic[Slot]):
 
         Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE: not heard of the cluster yet.
         """
-        if not self._metadata.is_told:
-            raise not_heard()
+        if not self._metadata.is_initialized:
+            raise no_metadata()
         self.look()
         if any(term.loading is not None for term in self._terms.values()):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

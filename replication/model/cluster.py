@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.store.description import TopicDescription
-from replication.model.features import UNTOLD, Levels
+from replication.model.features import NO_LEVELS, Levels
 
 _Row = TypeVar("_Row")
 
@@ -90,7 +90,7 @@ class BrokerInfo:
     port: int = 0
     rack: str | None = None
     lost_writes: bool = False
-    levels: Levels = UNTOLD
+    levels: Levels = NO_LEVELS
 
 
 @dataclass(frozen=True, slots=True)

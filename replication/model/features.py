@@ -32,7 +32,7 @@ class Levels(NamedTuple):
         return f"{self.first} to {self.last}"
 
 
-UNTOLD = Levels(0, 0)  # of a registration that tells none
+NO_LEVELS = Levels(0, 0)  # of a registration without levels
 SUPPORTED = Levels(0, 1)  # by this release
 
 
@@ -73,7 +73,7 @@ def refusal_to_update(
     feature; `brokers` the levels of `pylog.version` that each registered broker supports.
     """
     name, level = update.feature, update.level
-    levels, now = own.get(name, UNTOLD), finalized.get(name, 0)
+    levels, now = own.get(name, NO_LEVELS), finalized.get(name, 0)
     lacking = {b: known for b, known in sorted(brokers.items()) if name == PYLOG_VERSION and level not in known}
     reason = None
     if update.is_upgrade is None:

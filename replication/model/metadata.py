@@ -50,7 +50,7 @@ class Metadata:
     def __init__(self) -> None:
         self.controller_id: BrokerId | None = None
         # A controller has described the whole cluster: until then no topic is missing, only not known.
-        self.is_told = False
+        self.is_initialized = False
         self._brokers: Mapping[BrokerId, BrokerAddress] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[str, str] = {}  # topic id -> name
@@ -110,8 +110,8 @@ class Metadata:
 
     def note_whole(self) -> None:
         """Note that all of a request is taken in."""
-        if not self.is_told:
-            self.is_told = True
+        if not self.is_initialized:
+            self.is_initialized = True
             self._notify()
 
     def _notify(self) -> None:

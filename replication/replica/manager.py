@@ -170,7 +170,7 @@ class ReplicaManager:
             return found
         if tp in self._set.broken:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self._set.broken[tp]))
-        if self.metadata.leader(topic, partition) is not None or not self.metadata.is_told:
+        if self.metadata.leader(topic, partition) is not None or not self.metadata.is_initialized:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not on this broker")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
 

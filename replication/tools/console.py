@@ -14,7 +14,7 @@ from logstore import TopicInfo
 from logstore.env import SYSTEM
 from logstore.errors import OffsetOutOfRangeError, PylogError, UnknownPartitionError, UnreadableBatchError
 from logstore.store.reading import OffsetRange, read_round
-from logstore.tools.console import ConsoleRecord, Told, console_records
+from logstore.tools.console import ConsoleRecord, Skipped, console_records
 from replication.client.blocking import Consumer
 from replication.client.kafka_client import Isolation, KafkaClient
 from replication.model.cluster import TopicPartition
@@ -56,7 +56,7 @@ def records(  # noqa: PLR0913  as the options of `pylog consume`
     *,
     isolation: Isolation,
     timeout_ms: int | None,
-    told: Told,
+    skipped: Skipped,
 ) -> Iterator[ConsoleRecord]:
     """Yield records, partition by partition, from an offset, "earliest" or "latest", until none came for `timeout_ms`.
 
@@ -79,7 +79,7 @@ def records(  # noqa: PLR0913  as the options of `pylog consume`
             def read(at: int, p: int = p, end: int = extent.end) -> Iterator[pa.RecordBatch]:
                 return client.read(topic, p, at, end, isolation=isolation)
 
-            for batch in read_round(read, positions[p], extent.end, told):
+            for batch in read_round(read, positions[p], extent.end, skipped):
                 yield from console_records(topic, batch, p)
                 heard_ms = SYSTEM.clock.now_ms()
             positions[p] = max(positions[p], extent.end)
@@ -129,7 +129,7 @@ def members_records(  # noqa: PLR0913  likewise
     from_beginning: bool,
     isolation: Isolation,
     timeout_ms: int | None,
-    told: Told,
+    skipped: Skipped,
     printed: MutableMapping[int, int],
     is_over: Callable[[], bool],
 ) -> Iterator[ConsoleRecord]:
@@ -154,7 +154,7 @@ def members_records(  # noqa: PLR0913  likewise
             try:
                 batch = consumer.poll(100 if timeout_ms is None else max(1, min(100, timeout_ms)))
             except UnreadableBatchError as error:
-                told(error)
+                skipped(error)
                 continue
             if batch is not None:
                 rows = console_records(topic, batch, batch.column("partition")[0].as_py())

@@ -210,10 +210,10 @@ class _Copy:
         def read(start: int) -> Iterator[pa.RecordBatch]:
             return self._source.read(*tp, start, end, columns=columns, fetch_bytes=size)
 
-        def told(error: UnreadableBatchError) -> None:
+        def skipped(error: UnreadableBatchError) -> None:
             logger.warning("not copied: %s", error)
 
-        for rows in read_round(read, self._positions[tp], end, told):
+        for rows in read_round(read, self._positions[tp], end, skipped):
             self._held[tp].append(rows.select(COPIED_COLUMNS))
             self._held_bytes += rows.nbytes
             self._positions[tp] = rows.column("offset")[-1].as_py() + 1

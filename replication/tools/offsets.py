@@ -1,4 +1,4 @@
-"""Offsets of a cluster's partitions: told, and moved up by deleting records."""
+"""Offsets of a cluster's partitions: found, and moved up by deleting records."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def offsets(
             elif topic is not None:
                 raise UnknownPartitionError(name, number, len(known.partitions))
     asked = {tp: time for tp, is_led in led.items() if is_led}
-    told = client.offsets(asked) if asked else {}
-    return [{**tp._asdict(), "offset": told[tp].offset if tp in told and told[tp].offset >= 0 else None} for tp in led]
+    offsets = client.offsets(asked) if asked else {}
+    ends = {tp: found.offset for tp, found in offsets.items() if found.offset >= 0}
+    return [{**tp._asdict(), "offset": ends.get(tp)} for tp in led]
 
 
 def delete(client: KafkaClient, wanted: Mapping[str, Mapping[int, int]]) -> list[Row]:

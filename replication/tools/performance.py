@@ -30,7 +30,7 @@ class Reports(NamedTuple):
     """Intermediate rows, passed to `told` every `every_s` seconds."""
 
     every_s: float
-    told: Callable[[Row], None]
+    show: Callable[[Row], None]
 
 
 def produce(
@@ -66,7 +66,7 @@ def produce(
             counts.append(rows)
 
     start, sent = perf_counter(), 0
-    told, told_s = 0, start
+    shown, shown_s = 0, start
     with client.producer(**settings) as producer:
         while sent < records and not failed:
             if throughput != UNLIMITED and (ahead_s := sent / throughput - (perf_counter() - start)) > 0:
@@ -75,9 +75,9 @@ def produce(
             future = producer.send(topic, table.slice(0, rows))
             future.add_done_callback(partial(acknowledged, begin, rows))
             sent += rows
-            if reports is not None and (since_s := perf_counter() - told_s) >= reports.every_s:
-                told, before, told_s = len(counts), told, told_s + since_s
-                reports.told(_interim(latencies_ms[before:told], counts[before:told], record_bytes, since_s))
+            if reports is not None and (since_s := perf_counter() - shown_s) >= reports.every_s:
+                shown, before, shown_s = len(counts), shown, shown_s + since_s
+                reports.show(_interim(latencies_ms[before:shown], counts[before:shown], record_bytes, since_s))
     if failed:
         raise failed[0]
     rate = _rate(sent, sent * record_bytes, perf_counter() - start)

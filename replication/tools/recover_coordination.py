@@ -136,8 +136,8 @@ def look(
         brokers = {owner.broker_id: directory for directory, owner in owners.items()}
         clusters = {owner.cluster_id for owner in owners.values()}
         if not directories or len(clusters) != 1 or len(brokers) != len(directories):
-            told = ", ".join(f"{d}: broker {o.broker_id} of cluster {o.cluster_id}" for d, o in owners.items())
-            raise NotAStoreError(f"the directories of several brokers of one cluster are wanted: {told or 'none'}")
+            held_by = ", ".join(f"{d}: broker {o.broker_id} of cluster {o.cluster_id}" for d, o in owners.items())
+            raise NotAStoreError(f"the directories of several brokers of one cluster are wanted: {held_by or 'none'}")
         for directory in directories:
             held.callback(_locked(directory, env).release)
         if user := users_of(path, env):
@@ -197,13 +197,13 @@ def _replicas_in(directory: Path, env: Env) -> Iterator[tuple[TopicPartition, Fo
     notes = DamageNotes(env, directory, lambda act: act())
     with contextlib.suppress(CheckpointError):  # then its broker checks all logs
         notes.load()
-    noted = notes.all()
+    stored = notes.all()
     for name in sorted(env.files.list(directory).names):
         tp = replica_named(name)
         topic_id = topic_id_of(directory / name, env) if tp is not None else None
         if tp is None or topic_id is None:
             continue
-        note = noted.get(tp)
+        note = stored.get(tp)
         if note is not None and note.topic_id == topic_id:
             yield tp, FoundReplica(topic_id, damage=note.reason)
             continue

@@ -109,9 +109,9 @@ def _identify(draft: Plan, name: str, found: Found, known: ClusterState, chosen:
                               if row[b].topic_id == topic_id})
             for topic_id in ids
         }  # fmt: skip
-        told = "; ".join(f"{topic_id} on brokers {holders[topic_id]}" for topic_id in ids)
+        held = "; ".join(f"{topic_id} on brokers {holders[topic_id]}" for topic_id in ids)
         draft.problems.append(
-            f"topic {name} was deleted and made again, and directories have more than one of them: {told}"
+            f"topic {name} was deleted and made again, and directories have more than one of them: {held}"
             + (f"; the copy has {topic.topic_id}" if topic is not None else "")
             + f". Say which with --topic-id {name}=ID; the others are hidden when their brokers start"
         )
@@ -211,9 +211,9 @@ def _losses(leader: BrokerId, sound: Mapping[BrokerId, FoundReplica], absent: Se
                 f"broker {broker} has offsets {kept} to {each.end} of an older leader, which are cut"
                 + (f"; {committed} of them were committed" if committed else "")
             )
-    noted = max(each.high_watermark for each in sound.values())
-    if noted > sound[leader].end:
-        notes.append(f"offsets {sound[leader].end} to {noted} were committed, and are in none of these logs")
+    committed = max(each.high_watermark for each in sound.values())
+    if committed > sound[leader].end:
+        notes.append(f"offsets {sound[leader].end} to {committed} were committed, and are in none of these logs")
     if absent:
         notes.append(f"what only brokers {list(absent)} have is lost: they were in sync, and are not here")
     return notes

@@ -16,7 +16,7 @@ from logstore.errors import InvalidRequestError
 TIME = "%Y-%m-%d %H:%M:%S,%f"
 _TIME_CHARS = 25  # with its brackets
 _LINE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] (\w+) ")
-_TOLD = re.compile(r"\[([^\],]+),(\d+)\]|for partition ([\w.-]+)-(\d+)")
+_PARTITION = re.compile(r"\[([^\],]+),(\d+)\]|for partition ([\w.-]+)-(\d+)")
 # A line of a request from the controller to brokers: it is decided then.
 _SENT = re.compile(r"Controller \d+ epoch (\d+) sending .*\(Leader:(-?\d+),ISR:([\d,]*),LeaderEpoch:(\d+),")
 
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     @property
     def partition(self) -> tuple[str, int] | None:
         """The first partition that the line names."""
-        found = _TOLD.search(self.text, _TIME_CHARS)
+        found = _PARTITION.search(self.text, _TIME_CHARS)
         if found is None:
             return None
         return (found[1], int(found[2])) if found[1] is not None else (found[3], int(found[4]))

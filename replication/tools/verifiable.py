@@ -44,7 +44,7 @@ def produced(
     done: SimpleQueue[tuple[str, Future[Any]]] = SimpleQueue()
     begin_ms, sent, acked = SYSTEM.clock.monotonic_ms(), 0, 0
 
-    def told() -> Iterator[Event]:
+    def acknowledged() -> Iterator[Event]:
         nonlocal acked
         while not done.empty():
             value, future = done.get()
@@ -63,9 +63,9 @@ def produced(
             future = _send(producer, topic, value)
             future.add_done_callback(partial(_put, done, value))
             sent += 1
-            yield from told()
+            yield from acknowledged()
         producer.flush()
-        yield from told()
+        yield from acknowledged()
     yield _event("shutdown_complete")
     seconds = max(1, SYSTEM.clock.monotonic_ms() - begin_ms) / 1000
     rates = {"target_throughput": throughput, "avg_throughput": acked / seconds}

@@ -345,8 +345,8 @@ class ProducerTracker:
     def aborted_of(self, view: DirectoryView, base: int) -> list[AbortedTransaction]:
         """The transactions that the markers in a segment aborted."""
         end = next(chain((other for other in view.bases if other > base), (view.end,)))
-        told = takewhile(lambda step: step[1].base_offset < end, self.history(view, base))
-        return [ended for segment, _, ended in told if ended is not None and segment.base_offset == base]
+        steps = takewhile(lambda step: step[1].base_offset < end, self.history(view, base))
+        return [ended for segment, _, ended in steps if ended is not None and segment.base_offset == base]
 
     def history(
         self, view: DirectoryView, base: int

@@ -69,13 +69,13 @@ class _Seen:
 class Journal:
     """The journal of one store; see the module. Safe for threads, and for processes of one host."""
 
-    def __init__(self, root: Path, env: Env, noted: Callable[[], int] = lambda: 0) -> None:
-        """`noted` returns how many lines are known to be on disk; `durable_lines` is what this process knows."""
+    def __init__(self, root: Path, env: Env, recorded: Callable[[], int] = lambda: 0) -> None:
+        """`recorded` returns how many lines are known to be on disk; `durable_lines` is what this process knows."""
         self.directory = root / DIRECTORY
         self.path = self.directory / JOURNAL
         self._root = root
         self._env = env
-        self._noted = noted
+        self._recorded = recorded
         self._seen = _Seen()
         self.durable_lines = 0
         self.after_fork()
@@ -107,10 +107,10 @@ class Journal:
         """The state now; None: the journal was replaced, so read it from its start."""
         if known.is_absent and self._env.files.stat(self.path) is None:
             return known
-        noted = self._noted() if known.inode < 0 else 0  # before the look: both only grow
+        recorded = self._recorded() if known.inode < 0 else 0  # before the look: both only grow
         stat = self._env.files.stat(self.path)
         if stat is None:
-            self._check_length(0, 0, noted)
+            self._check_length(0, 0, recorded)
             return _Seen(is_absent=True) if known.inode < 0 else None
         if stat == known.stat:
             return known
@@ -132,12 +132,12 @@ class Journal:
             return None
         if lines.is_damaged:
             raise CorruptLogError(self.path, end, "not what was written there", REMEDY)
-        self._check_length(end, lines.number, noted)
+        self._check_length(end, lines.number, recorded)
         return _Seen(stat if end == stat.size else None, stat.inode, base, end, lines.number, state)
 
-    def _check_length(self, end: int, number: int, noted: int) -> None:
-        if number < noted:
-            reason = f"{noted - number:,} of its lines are missing from here on"
+    def _check_length(self, end: int, number: int, recorded: int) -> None:
+        if number < recorded:
+            reason = f"{recorded - number:,} of its lines are missing from here on"
             raise CorruptLogError(self.path, end, reason, REMEDY_SHORT)
 
     @contextmanager
@@ -216,8 +216,8 @@ class Journal:
         self.durable_lines = max(lines, self.durable_lines)
 
     def sync_all(self) -> None:
-        """Fsync the journal, if this process knows of more lines than are noted."""
-        if self._seen.number > max(self._noted(), self.durable_lines):
+        """Fsync the journal, if this process knows of more lines than are recorded."""
+        if self._seen.number > max(self._recorded(), self.durable_lines):
             self.sync()
 
     def renew(self) -> bool:
@@ -226,12 +226,12 @@ class Journal:
         A damaged line is left out, and logged: the others hold without it, and what they leave open is aborted. Markers
         may be lost, too: all are to be written again.
         """
-        noted = self._noted()
+        recorded = self._recorded()
         try:
             self._env.files.forget(self.path)
             text = self._env.files.read_all(self.path)
         except FileNotFoundError:
-            if not noted:
+            if not recorded:
                 return True
             text = b""
         is_whole, state, number, position = True, State(), 0, 0
@@ -243,12 +243,12 @@ class Journal:
             else:
                 number, state = found[0] + 1, applied(state, found[1])
             position += len(line)
-        if number < noted:
-            logger.error("path=%s lines=%d at its end are missing", self.path, noted - number)
+        if number < recorded:
+            logger.error("path=%s lines=%d at its end are missing", self.path, recorded - number)
             is_whole = False
         with self._mutex:
             self._make_directory()
-            self._replace(_Seen(number=max(number, noted), state=unmarked(state)))
+            self._replace(_Seen(number=max(number, recorded), state=unmarked(state)))
         return is_whole
 
 

@@ -12,7 +12,7 @@ from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.offsets import events
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed
-from replication.coordinators.partitioning import not_heard
+from replication.coordinators.partitioning import no_metadata
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.network.steps import begin, in_steps, step
@@ -157,8 +157,8 @@ class CommitHandlers:
 
         Very many are changed in steps of CHANGED_AT_ONCE: then some may be stored, and others refused.
         """
-        if not self._metadata.is_told:
-            return dict.fromkeys(wanted, not_heard().code)
+        if not self._metadata.is_initialized:
+            return dict.fromkeys(wanted, no_metadata().code)
         codes: dict[TopicPartition, ErrorCode] = {}
         rest = iter(wanted)
         is_first = True

@@ -10,7 +10,7 @@ from logstore.errors import PylogError
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.partitioning import not_heard
+from replication.coordinators.partitioning import no_metadata
 from replication.coordinators.terms import Terms
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.errors import ErrorCode, KafkaError, message_of
@@ -76,8 +76,8 @@ class CoordinatorHandlers:
         if kind not in self._terms:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no coordinator has keys of type {kind}")
         topic, terms = self._terms[kind]
-        if not self._metadata.is_told:
-            raise not_heard()
+        if not self._metadata.is_initialized:
+            raise no_metadata()
         if self._metadata.topic(topic) is None:
             await self._make_topic(self._new_topic(topic))
         await terms.learned(LEARN_WAIT_S)

@@ -238,12 +238,12 @@ async def _named(topics: Iterable[Named]) -> Counter[str]:
 
 
 def _unique(topics: Iterable[Named], names: Mapping[str, int]) -> Iterable[Named]:
-    told: set[str] = set()
+    answered: set[str] = set()
     for topic in topics:
         if names[topic.name] == 1:
             yield topic
-        elif topic.name not in told:
-            told.add(topic.name)
+        elif topic.name not in answered:
+            answered.add(topic.name)
             yield topic
 
 

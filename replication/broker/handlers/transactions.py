@@ -13,7 +13,7 @@ from logstore.records.marker import Marker
 from replication.broker.handlers.coordinators import GROUP, CoordinatorHandlers
 from replication.broker.markers import write_here
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.partitioning import not_heard
+from replication.coordinators.partitioning import no_metadata
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.state import NO_EPOCH, NO_ID, Phase, Transaction
@@ -106,7 +106,7 @@ class TransactionHandlers:
             found = events.Initialized(ErrorCode.NONE, fresh_id, 0)
             if name is not None:
                 found = await self._initialize(name, fresh_id, body)
-        return _initialized(_told(context, found.error), found)
+        return _initialized(_client_error(context, found.error), found)
 
     async def _initialize(self, name: str, fresh_id: int, body: InitProducerIdRequest) -> events.Initialized:
         try:
@@ -153,14 +153,14 @@ class TransactionHandlers:
         *,
         is_question: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        if not self._replicas.metadata.is_told:
-            return dict.fromkeys(tps, not_heard().code)
+        if not self._replicas.metadata.is_initialized:
+            return dict.fromkeys(tps, no_metadata().code)
         unknown = {tp for tp in tps if self._replicas.metadata.leader(*tp) is None}
         if unknown and not is_question:
             refused = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return dict.fromkeys(tps, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
         added = await self._added(name, pair, tps, is_question=is_question)
-        return {tp: _told(context, added.error or added.refused.get(tp, ErrorCode.NONE)) for tp in tps}
+        return {tp: _client_error(context, added.error or added.refused.get(tp, ErrorCode.NONE)) for tp in tps}
 
     async def _added(
         self, name: str, pair: tuple[int, int], tps: frozenset[TopicPartition], *, is_question: bool
@@ -191,7 +191,7 @@ class TransactionHandlers:
             return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}  # it comes again
         pair = body.producer_id, body.producer_epoch
         added = await self._added(body.transactional_id, pair, frozenset({tp}), is_question=False)
-        return {"error_code": _told(context, added.error)}
+        return {"error_code": _client_error(context, added.error)}
 
     async def end(self, context: Work, body: EndTxnRequest) -> Response:
         """EndTxn: answered when the decision is stored; markers follow."""
@@ -213,7 +213,7 @@ class TransactionHandlers:
         except KafkaError as error:
             ended = events.Ended(error.code)
         return {
-            "error_code": _told(context, ended.error),
+            "error_code": _client_error(context, ended.error),
             "producer_id": ended.producer_id,
             "producer_epoch": ended.producer_epoch,
         }
@@ -344,7 +344,7 @@ def _described(found: Transaction, code: ErrorCode = ErrorCode.NONE, hidden: fro
     }
 
 
-def _told(context: Work, code: ErrorCode) -> ErrorCode:
+def _client_error(context: Work, code: ErrorCode) -> ErrorCode:
     known_from = FENCED_KNOWN_FROM.get(context.key, 0)
     is_old = code is ErrorCode.PRODUCER_FENCED and context.version < known_from
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else code

@@ -193,8 +193,8 @@ class WorkingState:
         for broker in self.replicas_of(tp) if receivers is None else receivers:
             is_on = self.replica_states.get(Replica(tp, broker)) in (ReplicaState.NEW, ReplicaState.ONLINE)
             if broker in self.brokers and is_on and tp in self.leadership:
-                told = self._leadership_for.setdefault(broker, {})
-                told[tp] = told.get(tp, False) or is_new
+                partitions = self._leadership_for.setdefault(broker, {})
+                partitions[tp] = partitions.get(tp, False) or is_new
 
     def tell_metadata(self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None) -> None:
         """Tell live brokers (default: all) the state of these partitions, or that their topic is deleted."""
@@ -219,8 +219,8 @@ class WorkingState:
         return LeaderAndIsrPartitionState(tp, self.topics[tp.topic].topic_id, state, replicas, is_new, offline)
 
     def _requests(self) -> Iterable[events.Effect]:
-        for broker, told in sorted(self._leadership_for.items()):
-            rows = tuple(self._described(tp, self.leadership[tp], is_new=new) for tp, new in told.items())
+        for broker, partitions in sorted(self._leadership_for.items()):
+            rows = tuple(self._described(tp, self.leadership[tp], is_new=new) for tp, new in partitions.items())
             yield events.SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, rows)
         for (broker, delete), stops in sorted(self._stops_for.items()):
             yield events.SendStopReplica(broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete)

@@ -20,7 +20,7 @@ from replication.coordinators.groups.batches import BYTES_MAX, Commit, CommitBat
 from replication.coordinators.groups.classic import events
 from replication.coordinators.groups.classic.permission import may_commit, may_stay
 from replication.coordinators.groups.classic.state import Group, deadline_ms
-from replication.coordinators.groups.classic.step import code_told, resume, step
+from replication.coordinators.groups.classic.step import error_of_append, resume, step
 from replication.coordinators.groups.deleted_topics import DeletedTopics
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Now
 from replication.coordinators.groups.offsets.events import (
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 FORGET_AGAIN_S = 1.0  # after a deletion of offsets that was not stored
 _BLANK = Group(id="")
-Told: TypeAlias = Callable[[int, ErrorCode], None]
+OnCommitted: TypeAlias = Callable[[int, ErrorCode], None]
 
 
 class GroupCoordinator:
@@ -111,11 +111,11 @@ class GroupCoordinator:
         if slot.add_heartbeat(member_id, self._env.clock.monotonic_ms()):
             self._arm(term, slot)
 
-    def commit_each(self, commits: Sequence[Commit], told: Told) -> list[bool | None]:
+    def commit_each(self, commits: Sequence[Commit], on_committed: OnCommitted) -> list[bool | None]:
         """Store what is committed; say for each whether it is. False: nothing was done, `ask` for the answer.
 
-        None: it is on its way, and `told` gets its place among these, and the outcome, later. Commits for groups of one
-        partition are one batch.
+        None: it is on its way, and `on_committed` gets its place among these, and the outcome, later. Commits for
+        groups of one partition are one batch.
         """
         stored: list[bool | None] = [False] * len(commits)
         batches: list[CommitBatch] = []
@@ -137,13 +137,15 @@ class GroupCoordinator:
             batch.add(place, commit, self._limits.offset_metadata_max_bytes)
         for batch in batches:
             if batch.commits:
-                self._store(batch, stored, told)
+                self._store(batch, stored, on_committed)
         return stored
 
-    def _store(self, batch: CommitBatch, stored: list[bool | None], told: Told) -> None:
+    def _store(self, batch: CommitBatch, stored: list[bool | None], on_committed: OnCommitted) -> None:
         term, records = batch.term, build_keyed(batch.rows, self._env.clock.now_ms())
         timeout_ms = self._config.offsets_commit_timeout_ms
-        written = self._topic.append_batch(term.leadership, records, timeout_ms, partial(self._settled, batch, told))
+        written = self._topic.append_batch(
+            term.leadership, records, timeout_ms, partial(self._settled, batch, on_committed)
+        )
         if written is not None and written.error:
             return
         position = -1 if written is None else written.base_offset
@@ -162,9 +164,9 @@ class GroupCoordinator:
                 self._hear(term, slot, member_id)
             stored[place] = None if written is None else True
 
-    def _settled(self, batch: CommitBatch, told: Told, written: Written) -> None:
+    def _settled(self, batch: CommitBatch, on_committed: OnCommitted, written: Written) -> None:
         """Note what became of commits that were in flight."""
-        term, position, error = batch.term, written.base_offset, code_told(written.error, NewOffsets)
+        term, position, error = batch.term, written.base_offset, error_of_append(written.error, NewOffsets)
         if error:
             logger.warning("%d commits are not stored: %s", len(batch.commits), written.error.name)
         for (place, commit), (number, slot) in zip(batch.commits, batch.in_flight, strict=True):
@@ -176,7 +178,7 @@ class GroupCoordinator:
                 position += len(commit.offsets)
             elif slot.group.is_blank and term.slots.get(commit.group_id) is slot:
                 del term.slots[commit.group_id]
-            told(place, error)
+            on_committed(place, error)
 
     def transaction_ended(self, partition: int, producer_id: int, *, commits: bool) -> None:
         """Tell the groups of a partition of the offsets topic that it has the marker of this producer."""

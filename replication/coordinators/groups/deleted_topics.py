@@ -62,7 +62,7 @@ class DeletedTopics:
     async def _forget_missing(self, term: Term[Slot], topics: Collection[str], end: int) -> None:
         """Ask the tree which topics there are: this broker may not have heard of a new one."""
         while topics := [name for name in topics if self._metadata.topic(name) is None]:
-            if self._metadata.is_told and (tree := self._tree()) is not None:
+            if self._metadata.is_initialized and (tree := self._tree()) is not None:
                 try:
                     gone = await find_missing(tree, topics)
                 except CoordinationError as error:

@@ -371,7 +371,7 @@ async def test_offsets_of_a_topic_that_went_while_nobody_kept_the_group_go(tmp_p
     asked = []
 
     async def find_missing(tree, names):
-        asked.append((metadata.is_told, set(names)))
+        asked.append((metadata.is_initialized, set(names)))
         if len(asked) == 1:
             raise ConnectionLossError
         return await topics.find_missing(tree, names)
@@ -389,12 +389,12 @@ async def test_offsets_of_a_topic_that_went_while_nobody_kept_the_group_go(tmp_p
         await all_.commit(1, 6, tp=TopicPartition("other", 0))
         await all_.elect(-1)
         metadata = all_.site.brokers[1].replicas.metadata
-        metadata.is_told = False
+        metadata.is_initialized = False
         await all_.site.tree.delete(nodes.topic_path("orders"))
         await all_.elect(1)
         term = all_.groups[1].terms.term(0)
         await until(lambda: term.loading is None)
-        metadata.is_told = True
+        metadata.is_initialized = True
         group = await all_.loaded(1)
         assert {tp.topic for tp in group.offsets.committed} == {"orders", "other"}
         await until(lambda: T0 not in all_.groups[1].group("g").offsets.committed)

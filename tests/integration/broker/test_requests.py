@@ -49,11 +49,11 @@ async def test_the_cluster_is_known_with_the_first_request_that_is_not_full(tmp_
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
         metadata = one.replicas.metadata
-        metadata.is_told = False
+        metadata.is_initialized = False
         told = []
         for names in (("a", "b"), ("c", "d"), ()):
             await one.replicas.requests.obey(update(one, *names))
-            told.append(metadata.is_told)
+            told.append(metadata.is_initialized)
         assert told == [False, False, True]
 
 

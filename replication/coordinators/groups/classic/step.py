@@ -31,7 +31,7 @@ from replication.coordinators.groups.messages import Appended, Done, Now, Write
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed, Offsets
 from replication.coordinators.groups.settings import GroupSettings
-from replication.errors import TOLD_OF_APPENDS, ErrorCode
+from replication.errors import ERRORS_OF_APPENDS, ErrorCode
 from replication.model.cluster import TopicPartition
 
 Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]
@@ -132,11 +132,11 @@ def _assignment_stored(draft: WorkingState, write: events.NewAssignment, outcome
         return
     draft.enter(Phase.STABLE)
     for member in tuple(draft.members.values()):
-        told = replace(member, assignment=write.assignments.get(member.id, b""), syncing=None)
-        draft.put(told)
+        assigned = replace(member, assignment=write.assignments.get(member.id, b""), syncing=None)
+        draft.put(assigned)
         if member.syncing is not None:
             draft.hear(member.id)
-            draft.answer(member.syncing, _assignment(draft, told))
+            draft.answer(member.syncing, _assignment(draft, assigned))
 
 
 def _heartbeat(draft: WorkingState, event: events.Heartbeat) -> None:
@@ -198,7 +198,7 @@ def _unload(draft: WorkingState, event: events.Unloaded) -> None:
 
 
 def _appended(draft: WorkingState, outcome: Appended) -> None:
-    outcome = replace(outcome, error=code_told(outcome.error, type(outcome.write)))
+    outcome = replace(outcome, error=error_of_append(outcome.error, type(outcome.write)))
     match outcome.write:
         case events.NewAssignment() as write:
             _assignment_stored(draft, write, outcome)
@@ -210,14 +210,14 @@ def _appended(draft: WorkingState, outcome: Appended) -> None:
             commits.deleted(draft, write, outcome)
 
 
-def code_told(error: ErrorCode, write: type[Write]) -> ErrorCode:
+def error_of_append(error: ErrorCode, write: type[Write]) -> ErrorCode:
     """Return the error that makes members try again, here or elsewhere."""
     match error:
         case ErrorCode.REQUEST_TIMED_OUT if write is events.NewAssignment:
             return ErrorCode.REBALANCE_IN_PROGRESS
         case ErrorCode.MESSAGE_TOO_LARGE if write is offset_events.NewOffsets:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return TOLD_OF_APPENDS.get(error, error)
+    return ERRORS_OF_APPENDS.get(error, error)
 
 
 _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {

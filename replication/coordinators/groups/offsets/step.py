@@ -74,7 +74,7 @@ def _offsets_stored(draft: WorkingOffsets, write: events.NewOffsets, outcome: Ap
     wanted = draft.in_flight.get(write.request, ())
     draft.in_flight = {request: tps for request, tps in draft.in_flight.items() if request != write.request}
     ended = draft.in_transactions.get(write.request, (0, True))[1]
-    draft.in_transactions = {n: told for n, told in draft.in_transactions.items() if n != write.request}
+    draft.in_transactions = {n: tps for n, tps in draft.in_transactions.items() if n != write.request}
     if outcome.error is not ErrorCode.NONE:
         draft.answer(write.request, events.OffsetsDone(outcome.error))
         return

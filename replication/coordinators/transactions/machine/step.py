@@ -31,7 +31,7 @@ from replication.coordinators.transactions.machine.state import (
     Transaction,
     TransactionSettings,
 )
-from replication.errors import TOLD_OF_APPENDS, ErrorCode
+from replication.errors import ERRORS_OF_APPENDS, ErrorCode
 
 Step: TypeAlias = tuple[Transaction, tuple[events.Effect, ...]]
 
@@ -288,7 +288,7 @@ def _unload(draft: _Draft, event: events.Unloaded) -> None:
 
 def _stored(draft: _Draft, event: events.Stored) -> None:
     t, answer = draft.transaction, event.append.answer
-    error = TOLD_OF_APPENDS.get(event.error, event.error)
+    error = ERRORS_OF_APPENDS.get(event.error, event.error)
     if t.phase is Phase.DEAD and error is ErrorCode.NONE:
         error = ErrorCode.NOT_COORDINATOR  # another one may have begun from what it found
     if answer is not None:

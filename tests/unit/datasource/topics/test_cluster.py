@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from datasource.delta.owner import Owner, TierConfig, noted, owner_of, write_note
+from datasource.delta.owner import Owner, TierConfig, owner_of, read_note, write_note
 from datasource.delta.tiering import check_not_cut
 from datasource.delta.topic_tables import TieringTask
 from datasource.topics.cluster import ClusterTopics
@@ -131,8 +131,8 @@ def test_a_log_that_lost_what_the_table_holds_is_told_by_its_leader_epochs(tmp_p
     owner = Owner("kafka:c", "t", "id", tmp_path, "_pylog")
     note = TierConfig(tmp_path, tiered={0: (100, noted_epoch)})
     write_note(owner, note)
-    assert noted(owner) == note
-    task = TieringTask(location=Location(bootstrap="a:1"), owner=owner, table=tmp_path, noted=note)
+    assert read_note(owner) == note
+    task = TieringTask(location=Location(bootstrap="a:1"), owner=owner, table=tmp_path, note=note)
     if is_cut:
         with pytest.raises(StoreError, match=f"cut the log at offset {max(0, kept)}.* holds records up to 100"):
             check_not_cut(Leader({3: kept}), task, 0, LedRange(0, 200, epoch))

@@ -10,7 +10,7 @@ from replication.coordination.features import UnsupportedLevelError
 from replication.coordination.registration import register_broker
 from replication.coordination.tree import BadVersionError, Create, Delete, NodeExistsError, SetData, ensure_path
 from replication.model.cluster import BrokerInfo
-from replication.model.features import UNTOLD, Finalized, Levels
+from replication.model.features import NO_LEVELS, Finalized, Levels
 from tests.support.interleaving import SteppedTree, orders, run
 from tests.support.repeats import times
 
@@ -76,7 +76,7 @@ def crossings(registration):
 @pytest.mark.parametrize("broker", [2, 3], ids=["known", "new"])
 def test_a_raise_and_the_registration_of_a_broker_that_does_not_support_it_never_cross(broker):
     levels = set()
-    for tree, registered, raised in crossings(lambda tree: register(tree, broker, UNTOLD)):
+    for tree, registered, raised in crossings(lambda tree: register(tree, broker, NO_LEVELS)):
         found, finalized = run(features.read_registered(tree))
         assert all(finalized.level in info.levels for info in found.values())
         assert isinstance(raised, LackingError) == (finalized.level == 0)

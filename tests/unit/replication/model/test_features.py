@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from replication.model.features import (
+    NO_LEVELS,
     PYLOG_VERSION,
     SUPPORTED,
-    UNTOLD,
     Finalized,
     Levels,
     Update,
@@ -56,7 +56,7 @@ def test_an_update_that_all_support_is_done(update):
 
 
 def test_every_live_broker_that_does_not_support_the_level_is_named():
-    brokers = {5: UNTOLD, 1: Levels(0, 3), 3: Levels(0, 1)}
+    brokers = {5: NO_LEVELS, 1: Levels(0, 3), 3: Levels(0, 1)}
     assert refusal_to_update(Update(PYLOG_VERSION, 2), NOW, OWN, brokers) == (
         "Invalid update version 2 for feature pylog.version. Broker 3 only supports versions 0-1. "
         "Broker 5 does not support this feature."

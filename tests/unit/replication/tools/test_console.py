@@ -48,11 +48,11 @@ def client(tmp_path):
 
 @pytest.mark.parametrize("is_member", [False, True])
 def test_batches_that_cannot_be_decoded_are_told_once_each_and_gone_round(client, is_member):
-    told: list[UnreadableBatchError] = []
-    bounds = {"isolation": Isolation.READ_COMMITTED, "timeout_ms": 0, "told": told.append}
+    skipped: list[UnreadableBatchError] = []
+    bounds = {"isolation": Isolation.READ_COMMITTED, "timeout_ms": 0, "skipped": skipped.append}
     if is_member:
         found = members_records(client, "t", "g", from_beginning=True, printed={}, is_over=lambda: False, **bounds)
     else:
         found = records(client, "t", None, "earliest", **bounds)
     assert [(row.partition, row.value) for row in found] == [(0, b"a"), (0, b"b"), (1, b"c")]
-    assert [error.base_offset for error in told] == [1, 3]
+    assert [error.base_offset for error in skipped] == [1, 3]
