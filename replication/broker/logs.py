@@ -24,6 +24,7 @@ FILE_BYTES_MAX = 64 * 1024 * 1024
 STATE_CHANGES = "state-change.log"
 CONTROLLER_LOGGERS = (
     "replication.controller.driver",
+    "replication.controller.tree_writer",
     "replication.controller.channels",
     "replication.controller.watches",
 )

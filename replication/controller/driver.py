@@ -11,32 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from logstore.env import Clock
-from logstore.errors import InvalidRequestError
-from logstore.store.description import new_topic_id
 from replication.controller.channels import BrokerChannels, Call
 from replication.controller.machine import events
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
-from replication.controller.watches import Look, Watches, delete_if_there
-from replication.coordination import cluster, lives, nodes, reassignments
-from replication.coordination.node_json import MalformedNodeError
+from replication.controller.tree_writer import RETRY_S, TreeWriter, repeat
+from replication.controller.watches import Look, Watches
+from replication.coordination import cluster, lives, nodes
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
-from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult, ids_of
-from replication.model.state_changes import ControllerLines, StateChange, named
+from replication.model.cluster import BrokerId, BrokerInfo, TopicPartition
+from replication.model.state_changes import ControllerLines, StateChange
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
-RETRY_S = 0.2
-WRITTEN_AT_ONCE = 250  # states: some 20 ms of a turn of the loop, when they are written
 FAILED_PAUSE_S = 2.0  # after an unexpected failure, so that another broker becomes the controller
 
 
@@ -52,13 +46,13 @@ class StaleBrokerError(CoordinationError):
 
 
 class _Term:
-    def __init__(self, term: cluster.Term, channels: BrokerChannels, watches: Watches) -> None:
+    def __init__(self, term: cluster.Term, channels: BrokerChannels, watches: Watches, writer: TreeWriter) -> None:
         self.term = term
         self.watches = watches
         self.channels = channels
+        self.writer = writer
         self.tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self.loaded = asyncio.Event()
-        self.reassigning = asyncio.Lock()
         self.shutdowns: dict[int, asyncio.Future[tuple[TopicPartition, ...]]] = {}
 
     def end(self) -> None:
@@ -166,7 +160,8 @@ class ControllerLoop:
         logger.info("[Controller %d]: Controller %d incremented epoch to %d", me, me, epoch)
         lines = ControllerLines(me, epoch)
         channels = BrokerChannels(lines, self._call, self._find, self._log, self._brokers_answered, self._spawn)
-        self._term = _Term(term, channels, Watches(tree, lambda: self.state))
+        watches = Watches(tree, lambda: self.state)
+        self._term = _Term(term, channels, watches, TreeWriter(me, tree, term, watches, self.post))
         self.post(events.Elected(epoch))
 
     def _find(self, broker: BrokerId) -> BrokerInfo | None:
@@ -233,18 +228,8 @@ class ControllerLoop:
                     term.shutdowns.pop(request).set_result(remaining)
             case events.LoadContext():
                 self._spawn(self._load(tree, term))
-            case events.WriteStates():
-                self._spawn(self._write(tree, term, effect))
-            case events.MakeTopicId(topic):
-                self._spawn(self._make_topic_id(tree, term, topic))
-            case events.DeleteElection():
-                self._spawn(self._repeat(lambda: delete_if_there(tree, nodes.ELECTION)))
-            case events.WriteReassignment():
-                self._spawn(self._reassign(tree, term, effect))
-            case events.Unmark(topic):
-                self._spawn(self._unmark(tree, term, topic))
-            case events.DeleteTopicNodes(topic, topic_id):
-                self._spawn(self._delete_topic(tree, term, topic, topic_id))
+            case _:
+                self._spawn(term.writer.perform(effect))
 
     async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
         """Move the leaderships of a broker that wants to stop; return those that remain.
@@ -266,13 +251,6 @@ class ControllerLoop:
 
     # --------------------------------------------------------------- the tree
 
-    async def _repeat(self, act: Callable[[], Awaitable[Any]]) -> Any:
-        while True:
-            try:
-                return await act()
-            except ConnectionLossError:
-                await asyncio.sleep(RETRY_S)
-
     async def _load(self, tree: Tree, term: _Term) -> None:
         """Set the watches, then read everything; then continue with what the watches report."""
         looks = term.watches.looks()
@@ -280,9 +258,9 @@ class ControllerLoop:
         for look, is_set in zip(looks, armed, strict=True):
             self._spawn(self._watch(term, look, is_set))
         await asyncio.gather(*armed)
-        for name in await self._repeat(lambda: lives.clean_orphans(tree, term.term)):
+        for name in await repeat(lambda: lives.clean_orphans(tree, term.term)):
             logger.warning("[Controller %d]: deleted the id of topic %s, which does not exist", self.broker, name)
-        found = await self._repeat(lambda: cluster.read_cluster(tree))
+        found = await repeat(lambda: cluster.read_cluster(tree))
         logger.info(
             "[Controller %d]: Controller %d ready to serve as the new controller with epoch %d: brokers %s, %d topics",
             self.broker,
@@ -349,79 +327,7 @@ class ControllerLoop:
             self.post(events.Ticked(self._clock.monotonic_ms()))
             await asyncio.sleep(TICK_S)
 
-    async def _write(self, tree: Tree, term: _Term, effect: events.WriteStates) -> None:
-        """Write until the outcome of every state is known: new leaders first, and some at a time.
-
-        Brokers hear of those while others are written, and no turn of the loop has to do with very many.
-        """
-        writes = sorted(effect.writes, key=lambda write: write.selected is None)
-        for begin in range(0, len(writes), WRITTEN_AT_ONCE):
-            await self._write_some(tree, term, writes[begin : begin + WRITTEN_AT_ONCE])
-
-    async def _write_some(self, tree: Tree, term: _Term, some: Sequence[events.StateWrite]) -> None:
-        """Write them in one batch.
-
-        After a lost connection the same is written again: a write that had been accepted is then refused, and stored
-        as requested.
-        """
-        writes = [(write.tp, write.state) for write in some]
-        outcomes = await self._repeat(lambda: cluster.write_states(tree, term.term, writes))
-        wanted = dict(writes)
-        results = [replace(o, accepted=o.accepted or _is_written(wanted[o.tp], o.stored)) for o in outcomes]
-        self._log_choices(some, results)
-        self.post(events.StatesWritten(tuple(results)))
-
-    def _log_choices(self, writes: Iterable[events.StateWrite], results: Iterable[WriteResult]) -> None:
-        accepted = {result.tp for result in results if result.accepted}
-        for write in writes:
-            how = write.selected
-            if how is not None and write.tp in accepted:
-                state = {name: getattr(write.state, name) for name in ("leader", "leader_epoch", "isr")}
-                logger.info(
-                    "[%s]: Selected new leader and ISR %s for partition %s, of assigned replicas %s, live %s, ISR %s",
-                    how.selector,
-                    json.dumps(state, separators=(",", ":")),
-                    named(write.tp),
-                    ids_of(how.assigned),
-                    ids_of(how.live),
-                    ids_of(how.isr),
-                )
-
-    async def _make_topic_id(self, tree: Tree, term: _Term, topic: str) -> None:
-        await self._repeat(lambda: lives.make_topic_id(tree, term.term, topic, new_topic_id()))
-        self.post(await self._repeat(term.watches.read_topics))
-
-    async def _reassign(self, tree: Tree, term: _Term, effect: events.WriteReassignment) -> None:
-        """Write it, then post the content of the nodes: it may have changed since the outcome."""
-        while True:
-            try:
-                async with term.reassigning:  # all of them write the same node
-                    done = await self._repeat(lambda: reassignments.write(tree, term.term, effect.write))
-                    self.post(done)
-                    self.post(await self._repeat(term.watches.read_reassignments))
-                return
-            except (MalformedNodeError, InvalidRequestError) as error:
-                # Try again until the node is corrected, or has room again.
-                logger.error("[Controller %d]: %s", self.broker, error)
-                await asyncio.sleep(FAILED_PAUSE_S)
-
-    async def _unmark(self, tree: Tree, term: _Term, topic: str) -> None:
-        """Forget the mark of a topic that does not exist; look again if it has just been created."""
-        if not await self._repeat(lambda: lives.unmark(tree, term.term, topic)):
-            for event in await self._repeat(term.watches.deletions):
-                self.post(event)
-
-    async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str) -> None:
-        await self._repeat(lambda: lives.delete_topic_nodes(tree, term.term, topic, topic_id))
-        term.watches.note_deleted(topic_id)
-        logger.info("[Controller %d]: Deletion of topic %s successfully completed", self.broker, topic)
-        self.post(events.TopicNodesDeleted(topic, topic_id))
-
 
 def _campaign_ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.critical("this broker does not run for controller any more", exc_info=task.exception())
-
-
-def _is_written(wanted: LeaderAndIsr, stored: LeaderAndIsr | None) -> bool:
-    return stored == replace(wanted, version=wanted.version + 1)

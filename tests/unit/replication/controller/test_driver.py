@@ -8,8 +8,9 @@ import pytest
 from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.env import SYSTEM
-from replication.controller.driver import RETRY_S, ControllerLoop
+from replication.controller.driver import ControllerLoop
 from replication.controller.machine.state import ControllerSettings
+from replication.controller.tree_writer import RETRY_S
 from replication.coordination import cluster, nodes, open_tree, registration, topics
 from replication.coordination.tree import ConnectionLossError, Delete, ensure_path
 from replication.errors import ErrorCode
@@ -410,7 +411,7 @@ def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_
 
 def test_the_log_says_which_way_a_leader_was_chosen(tmp_path, caplog):
     """In controller.log, by the names and nearly in the words that Kafka 0.9 has for it."""
-    caplog.set_level("INFO", logger="replication.controller.driver")
+    caplog.set_level("INFO", logger="replication.controller.tree_writer")
 
     def chosen():
         said = (record.getMessage() for record in caplog.records)
