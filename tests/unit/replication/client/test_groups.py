@@ -247,7 +247,7 @@ def test_an_answer_of_any_version_is_understood(monkeypatch):
         return {**whole, "groups": [{"group_id": body_group(body), **whole}]}
 
     def body_group(body):
-        return body.groups[0].group_id if hasattr(body, "groups") else body.group_id
+        return body.groups[0].group_id if body.groups else body.group_id
 
     async def main():
         coordinator = Coordinator(0)
