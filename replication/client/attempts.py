@@ -20,8 +20,9 @@ LOST = (OSError, TimeoutError)  # of a connection: another one may do
 class Backoff:
     """Waits that double, up to a second, with some chance in them."""
 
-    def __init__(self, deadline: float, first_s: float = BACKOFF_MIN_S) -> None:
-        self.deadline = deadline
+    def __init__(self, timeout_s: float, first_s: float = BACKOFF_MIN_S) -> None:
+        self.deadline = asyncio.get_running_loop().time() + timeout_s
+        self._timeout_s = timeout_s
         self._next_s = first_s
 
     @property
@@ -34,6 +35,10 @@ class Backoff:
         left_s = self.deadline - asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, min(left_s, self._next_s * SYSTEM.random.uniform(0.8, 1.2))))
         self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
+
+    def failure(self, what: str, last: object, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT) -> KafkaError:
+        """The error of the call when its time is over; `last` is why its last attempt failed."""
+        return KafkaError(code, f"{what} did not succeed within {self._timeout_s:g} s; last: {reason_of(last)}")
 
 
 async def unless_silent(broker: Client, call: Awaitable[Any], is_replaced: Callable[[], Awaitable[bool]]) -> Any:

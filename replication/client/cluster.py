@@ -30,7 +30,7 @@ from replication.client.metadata import (
 from replication.client.nearest import ReadReplicas
 from replication.client.security import PLAINTEXT, Security
 from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, names_of
 from replication.network.client import Client, Clients
 from replication.protocol.apis import ApiKey
 
@@ -103,7 +103,7 @@ class Cluster:
 
     def backoff(self, at_most_s: float = float("inf")) -> Backoff:
         """The attempts of one call that begins now, for no longer than that."""
-        return Backoff(asyncio.get_running_loop().time() + min(self.timeout_s, at_most_s))
+        return Backoff(min(self.timeout_s, at_most_s))
 
     # ------------------------------------------------------------------ metadata
 
@@ -267,7 +267,8 @@ class Cluster:
 
         Raises: UnreachableError, KafkaError: there was no controller until the deadline.
         """
-        backoff, last = self.backoff(), "no controller is known"
+        backoff = self.backoff()
+        last: object = "no controller is known"
         while True:
             controller = (await self._ask_metadata([], backoff)).controller
             if controller != NO_LEADER:
@@ -275,14 +276,14 @@ class Cluster:
                     async with asyncio.timeout_at(backoff.deadline):
                         answer = await self.call(controller, key, request)
                 except (*LOST, KafkaError) as error:
-                    last = reason_of(error)
+                    last = error
                 else:
                     if code_of(answer) is not ErrorCode.NOT_CONTROLLER:
                         return answer
-                    last = ErrorCode.NOT_CONTROLLER.name
+                    last = ErrorCode.NOT_CONTROLLER
             await backoff.wait()
             if backoff.is_over:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}")
+                raise backoff.failure(key.name, last)
 
     async def call_informed(self, key: ApiKey, request: Any) -> Any:
         """The answer of the controller, which knows what was changed just now; if it does not answer, of any broker.
@@ -337,14 +338,10 @@ class Cluster:
             self.forget({tp.topic for tp in left})
             for tp, error in refused.items():
                 if isinstance(error, ErrorCode) and not error.is_retriable:
-                    raise error_of(error, f"{what} of {tp.topic}-{tp.partition}")
+                    raise error_of(error, f"{what} of {tp}")
             if backoff.is_over:
-                tp = next(iter(left))
-                raise KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"{what} of {tp.topic}-{tp.partition} and {len(left) - 1} more did not succeed within "
-                    f"{self.timeout_s:g} s; last: {reason_of(refused.get(tp, 'no leader'))}",
-                )
+                last = refused.get(next(iter(left)), "no leader")
+                raise backoff.failure(f"{what} of {names_of(list(left))}", last)
             await backoff.wait()
 
     async def _ask_leaders(

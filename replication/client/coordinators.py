@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from logstore.errors import PylogError
-from replication.client.attempts import BACKOFF_MIN_S, LOST, Backoff, reason_of, unless_silent
+from replication.client.attempts import BACKOFF_MIN_S, LOST, Backoff, unless_silent
 from replication.errors import ErrorCode, KafkaError, code_in
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
@@ -97,7 +97,7 @@ class Coordinators:
         Raises: KafkaError: no coordinator answered in time, or the user may not describe the key; UnreachableError,
         UnsupportedVersionError, ProtocolError.
         """
-        backoff = Backoff(asyncio.get_running_loop().time() + self._timeout_s, _FIRST_WAIT_S[key.type])
+        backoff = Backoff(self._timeout_s, _FIRST_WAIT_S[key.type])
         answer_by = None if "timeout_ms" in bounds else backoff.deadline
         refused: object
         while True:
@@ -121,10 +121,7 @@ class Coordinators:
                     self._forget(key, coordinator)
             await backoff.wait()
             if backoff.is_over:
-                raise KafkaError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                    f"{api.name} of {key} did not succeed within {self._timeout_s:g} s; last: {reason_of(refused)}",
-                )
+                raise backoff.failure(f"{api.name} of {key}", refused, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def shares(self, keys: Collection[Key], backoff: Backoff) -> list[list[Key]]:
         """These transactional ids, those of one broker together; each of which none is known now is alone.

@@ -164,10 +164,7 @@ async def fetch(
             refused = f"the leader's log is readable up to {_readable_end(answer, isolation)} so far"
         cluster.forget([tp.topic])
         if backoff.is_over:
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"fetch of {tp} at offset {offset} did not succeed within {cluster.timeout_s:g} s; last: {refused}",
-            )
+            raise backoff.failure(f"fetch of {tp} at offset {offset}", refused)
         await backoff.wait()
 
 

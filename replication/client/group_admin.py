@@ -12,7 +12,7 @@ from replication.client.assignors import decode_assignment
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
 from replication.client.groups import by_partition, by_topic
-from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of, raise_for_code
+from replication.errors import ErrorCode, UnsupportedVersionError, code_in, error_of, raise_for_code
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 
@@ -69,7 +69,7 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
             return sorted(_listed(row) for answer in answers for row in answer.groups)
         await backoff.wait()
         if backoff.is_over:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not all brokers told their groups; {refused[0]}")
+            raise backoff.failure("LIST_GROUPS", refused[0], ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def _listed(row: Any) -> ListedGroup:

@@ -235,10 +235,7 @@ async def list_transactions(cluster: Cluster, *, states: Iterable[str] = ()) -> 
         last = refused[0] if refused else last
         await backoff.wait()
         if backoff.is_over:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"LIST_TRANSACTIONS was not complete within {cluster.timeout_s:g} s; last: {last}",
-            )
+            raise backoff.failure(api.name, last, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 # -------------------------------------------------------------------- one answer
