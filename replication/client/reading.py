@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from logstore.config import INT64_MAX
-from logstore.errors import PylogError, UnreadableBatchError
+from logstore.errors import CorruptLogError, PylogError, UnreadableBatchError
 from replication.client.attempts import LOST, failure_of, may_pass
 from replication.client.cluster import Cluster
 from replication.client.fetching import (
@@ -147,6 +147,11 @@ class PartitionReader:
                     rows = next(ahead[0].rows, None)
                 except UnreadableBatchError as unreadable:  # told once: whoever reads on reads what follows
                     self.seek(tp, Position(unreadable.next_offset, ahead[0].end.leader_epoch))
+                    raise
+                except CorruptLogError:  # in this copy, or on its way: it is fetched again, from the leader
+                    self.seek(tp, self.positions[tp])
+                    self._cluster.read_replicas.failed([tp])
+                    self._later(tp)
                     raise
                 if rows is None:
                     self.positions[tp] = ahead.popleft().end

@@ -7,8 +7,10 @@ above the recovery point both are compared with the batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
+from logstore.errors import CorruptLogError
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
@@ -67,8 +69,9 @@ def wrong_files(files: PartitionDirectory, view: DirectoryView, *, has_producers
         if log.load(offset) is None:
             yield log.snapshot_path(offset), "is no snapshot: an older one is used, or the log"
     if has_producers or view.transactional:
-        for base, _ in _wrong_indexes(files, view, log, view.local_start):
-            yield files.segment(base).transactions.paths[0], "does not fit its log; run `pylog recover`"
+        with suppress(CorruptLogError):  # of a marker, which `verify` has named: then no index can be judged
+            for base, _ in _wrong_indexes(files, view, log, view.local_start):
+                yield files.segment(base).transactions.paths[0], "does not fit its log; run `pylog recover`"
 
 
 def _wrong_indexes(

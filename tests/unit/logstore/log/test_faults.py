@@ -216,6 +216,18 @@ def test_s4_a_flipped_bit_is_refused_by_an_append_and_found_by_verify(root, env,
     assert "CRC" in found.reason
 
 
+def test_s4_a_flipped_bit_of_a_marker_is_found_by_verify(root, env, disk):
+    """What the transactions are is not known then: nothing is said of their index."""
+    log = make(root, env)
+    appended(log, build([Record(0, 1000, None, b"x")], attributes=TRANSACTIONAL, producer=(5, 0, 0)))
+    ended(log, 5, 0, commit=False)
+    assert list(log.verify()) == []
+    place = log.read(1, max_bytes=1)
+    flip(disk, place.path, place.position + 66)
+    [found] = log.verify()
+    assert (found.path, found.position) == (place.path, place.position)
+
+
 def test_s4_a_segment_that_begins_below_its_name_is_found_by_verify(root, env, disk):
     """The offset of a batch has no CRC."""
     log = filled(root, env)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from logstore.errors import PylogError, UnreadableBatchError
+from logstore.errors import CorruptLogError, PylogError, UnreadableBatchError
 from logstore.records.batch import Record, build, stamp
 from replication.client import nearest
 from replication.client.cluster import Cluster
@@ -130,6 +130,50 @@ def reading(leader, begin, then=None, *, is_ahead=False):
     done = []
     run(main())
     return done
+
+
+class DamagedOnce(Leader):
+    """Each record is a batch; a bit of that of offset 5 is wrong in the first answer."""
+
+    is_sound = False
+
+    async def fetch(self, context, body):
+        found = await super().fetch(context, body)
+        row, data = found.topics[0].partitions[0], bytearray()
+        for n in range(body.topics[0].partitions[0].fetch_offset, self.end) if row.records else ():
+            data += build([Record(n, 1, None, b"%d" % n)], leader_epoch=self.epoch)
+            data[-1] ^= n == 5 and not self.is_sound
+        self.is_sound |= bool(data)
+        return FetchResponse([TopicFetched("t", body.topics[0].topic_id, [row._replace(records=data)])])
+
+
+def test_what_came_damaged_is_told_and_read_again():
+    told, found = [], []
+
+    async def main():
+        leader = DamagedOnce(7, 0, 10, 8)
+        async with serving(leader.handlers()) as (_, port):
+            leader.port = port
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
+            reader = PartitionReader(cluster, Isolation.READ_UNCOMMITTED, "earliest", asyncio.Event())
+            await reader.add({T0: Position(0)})
+
+            def is_read():
+                try:
+                    rows = reader.take()
+                except CorruptLogError as error:
+                    told.append((error.reason, reader.positions[T0].offset))
+                else:
+                    found.extend(map(int, rows["value"].to_pylist()) if rows is not None else ())
+                return bool(found) and found[-1] == 9
+
+            await until(is_read)
+            await reader.close()
+            cluster.close()
+
+    run(main())
+    assert found == list(range(10))
+    assert told == [("the CRC-32C is wrong", 5)]
 
 
 class PoisonedLeader(Leader):
