@@ -217,7 +217,7 @@ def test_s4_a_flipped_bit_is_refused_by_an_append_and_found_by_verify(root, env,
 
 
 def test_s4_a_flipped_bit_of_a_marker_is_found_by_verify(root, env, disk):
-    """What the transactions are is not known then: nothing is said of their index."""
+    """The transactions are unknown then: nothing is said of their index."""
     log = make(root, env)
     appended(log, build([Record(0, 1000, None, b"x")], attributes=TRANSACTIONAL, producer=(5, 0, 0)))
     ended(log, 5, 0, commit=False)
