@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from logstore.checkpoint import make_directory
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
-from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
+from logstore.store.log_dir import BROKER, CLEAN_MARKER
+from logstore.store.meta_properties import META
 from replication.client.cluster import brokers_known_at
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, open_tree

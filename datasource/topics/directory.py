@@ -31,7 +31,7 @@ from datasource.topics.interface import (
 from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
 from logstore.env import SYSTEM
 from logstore.log.isolation import Isolation
-from logstore.store.log_dir import META
+from logstore.store.meta_properties import META
 from logstore.store.reading import extent_of
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.state import TransactionOwner

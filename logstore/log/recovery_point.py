@@ -129,7 +129,7 @@ class RecoveryPoint:
         for offset in view.snapshots:
             if offset >= self.offset:
                 with suppress(FileNotFoundError):  # replaced by a newer one
-                    fsync_or_mark(self._env, self._producers.snapshot_path(offset), self._files.root)
+                    fsync_or_mark(self._env, self._producers.snapshots.path(offset), self._files.root)
         names = (view.bases[-1:], view.snapshots, view.transactional)
         if view.bases and names != self._durable_names:
             fsync_or_mark(self._env, self._files.path, self._files.root)

@@ -20,23 +20,20 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from logstore import checkpoint
 from logstore.env import Env, Lock, network_file_system
 from logstore.errors import NotAStoreError, StorageError, StoreLockedError
+from logstore.store import meta_properties
 from logstore.store.disk_reserve import DiskReserve
+from logstore.store.meta_properties import META, DirectoryOwner, is_kafkas, owner_of
 from logstore.store.recovery_points import RecoveryPoints
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
-META = "meta.properties"
-BROKER_ID, CLUSTER_ID = _OWNED = "broker.id", "cluster.id"
 LOCK = ".lock"
 BROKER = "broker"
 CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -56,11 +53,6 @@ KAFKAS = (
     "is the directory of a Kafka: pylog only reads it (logstore.open with read_only=True, Spark, `pylog dump-log`), "
     "best while that Kafka is stopped; to write, copy its topics with `pylog mirror`"
 )
-
-
-class DirectoryOwner(NamedTuple):
-    broker_id: int
-    cluster_id: str
 
 
 class LogDir:
@@ -114,8 +106,8 @@ class LogDir:
             log_dir.read_only = True
         try:
             log_dir._enter(alone_for)
-            with checkpoint.marking_failure(env, path):
-                log_dir._make()
+            if not log_dir.read_only:
+                meta_properties.make(env, path)
         except BaseException:
             log_dir.close()
             raise
@@ -297,7 +289,7 @@ class LogDir:
         """Refuse a directory of something else, before a lock file is put there."""
         if self._env.files.stat(self.path / META) is not None:
             if not self.is_kafkas:
-                self._check_version()
+                meta_properties.check_version(self._env, self.path)
             return
         names = self._env.files.list(self.path).names
         foreign = sorted(n for n in names if n not in _HARMLESS and not n.endswith(checkpoint.TEMPORARY_SUFFIX))
@@ -309,64 +301,12 @@ class LogDir:
         if self.read_only or not create:
             raise NotAStoreError(f"{self.path} is not a pylog store: it is empty; create a topic there first")
 
-    def _check_version(self) -> None:
-        path = self.path / META
-        version = _properties(self._env, path).get("pylog.format", "").strip()
-        if not version.isdecimal():
-            raise NotAStoreError(
-                f"{path} has no pylog.format: this is not a pylog store, or the file is damaged; "
-                f"if it is one, add the line pylog.format={FORMAT_VERSION}"
-            )
-        if int(version) > FORMAT_VERSION:
-            raise NotAStoreError(
-                f"{self.path} has format {version}; this version of pylog knows up to {FORMAT_VERSION}: upgrade pylog"
-            )
-
-    def _make(self) -> None:
-        """Make what a store has from its first moment on, where it is missing. Under the lock."""
-        if self.read_only:
-            return
-        path = self.path / META
-        if self._env.files.stat(path) is None:
-            checkpoint.make_directory(self._env, self.path)
-            text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
-            checkpoint.write_atomic(self._env, path, text.encode())
-        topics = self.path / "topics"
-        if self._env.files.stat(topics) is None:
-            checkpoint.make_directory(self._env, topics)
-
     def claim(self, owner: DirectoryOwner) -> None:
         """Make this broker the owner, for good."""
-        path = self.path / META
-        lines = "".join(f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED)
-        lines += f"{BROKER_ID}={owner.broker_id}\n{CLUSTER_ID}={owner.cluster_id}\n"
-        with checkpoint.marking_failure(self._env, self.path):
-            checkpoint.write_atomic(self._env, path, lines.encode())
+        meta_properties.write_owner(self._env, self.path, owner)
         self.owner = owner
 
 
 def _check_directory(path: Path, env: Env) -> None:
     if env.files.stat(f"{path}/.") is None:
         raise NotAStoreError(f"{path} is a file; a store is a directory")
-
-
-def owner_of(path: Path, env: Env) -> DirectoryOwner | None:
-    """The broker that owns the store at `path`, if any."""
-    properties = _properties(env, path / META)
-    broker_id = properties.get(BROKER_ID, "").strip()
-    return DirectoryOwner(int(broker_id), properties.get(CLUSTER_ID, "").strip()) if broker_id.isdecimal() else None
-
-
-def is_kafkas(path: Path, env: Env) -> bool:
-    """True if a Kafka made the directory: its meta.properties name a node, and nothing in it is pylog's."""
-    found = _properties(env, path / META)
-    is_named = "node.id" in found or "broker.id" in found  # before 0.10.1 there was no cluster.id
-    return is_named and "pylog.format" not in found and env.files.stat(path / "topics") is None
-
-
-def _properties(env: Env, path: Path) -> dict[str, str]:
-    try:
-        lines = env.files.read_all(path).decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:
-        return {}
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))

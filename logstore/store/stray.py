@@ -19,7 +19,8 @@ from logstore.errors import StoreError
 from logstore.log.segments.directory import topic_id_of
 from logstore.log.segments.names import CLEANER_LOCK, DELETED_PARTITION, INDEX_FILE, LOCK, LOG_FILE, METADATA, PARTITION
 from logstore.store.catalog import Catalog
-from logstore.store.log_dir import LogDir, is_kafkas, owner_of
+from logstore.store.log_dir import LogDir
+from logstore.store.meta_properties import is_kafkas, owner_of
 
 # Directories are made before the catalog lists their topic: a young one may belong to a topic that is on its way.
 YOUNG_MS = 60_000

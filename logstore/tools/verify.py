@@ -9,7 +9,7 @@ from typing import NamedTuple
 from logstore.errors import CorruptLogError, PylogError, UnreadableBatchError
 from logstore.log.log import Log
 from logstore.progress import Progress, no_progress
-from logstore.store.log_dir import is_kafkas
+from logstore.store.meta_properties import is_kafkas
 from logstore.store.reading import read_batches, read_round
 from logstore.store.store import LogStore
 from logstore.store.stray import lost_descriptions

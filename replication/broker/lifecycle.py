@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from logstore.checkpoint import write_atomic
 from logstore.env import Env
 from logstore.errors import NotAStoreError
-from logstore.store.log_dir import BROKER, owner_of
+from logstore.store.log_dir import BROKER
+from logstore.store.meta_properties import owner_of
 from replication.broker.config_changes import ConfigChanges
 from replication.broker.feature_level import FeatureLevel
 from replication.config.broker import BrokerConfig, Endpoint
@@ -173,7 +174,7 @@ class BrokerLifecycle:
             case SessionEvent.SUSPENDED:
                 self._replicas.suspend()
             case SessionEvent.CONNECTED:
-                self._replicas.resume()
+                self._replicas.suspend(is_suspended=False)
                 self._controller.look_again()
                 for watch in self._watches:
                     watch.look_again()

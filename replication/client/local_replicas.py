@@ -20,7 +20,7 @@ from logstore.log.isolation import Isolation as IsolationName
 from logstore.log.isolation import end_of
 from logstore.log.log import Log
 from logstore.log.segments.directory import topic_id_of
-from logstore.store.log_dir import DirectoryOwner, owner_of
+from logstore.store.meta_properties import DirectoryOwner, owner_of
 from logstore.store.reading import read_isolated
 from replication.client.attempts import LOST
 from replication.client.cluster import Cluster

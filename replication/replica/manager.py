@@ -11,7 +11,7 @@ from functools import partial
 
 from logstore.env import SYSTEM, Env
 from logstore.store.description import TopicDescription, new_topic_id
-from logstore.store.log_dir import DirectoryOwner
+from logstore.store.meta_properties import DirectoryOwner
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster
 from replication.coordination.tree import Tree
@@ -113,13 +113,10 @@ class ReplicaManager:
         self._set.offline.connect(tree)
         self.lives.connect(tree)
 
-    def suspend(self) -> None:
+    def suspend(self, *, is_suspended: bool = True) -> None:
+        """Note whether the coordination store cannot be reached: leaders propose no ISR then."""
         for leader in self._set.leaders():
-            leader.step(isr.Suspended())
-
-    def resume(self) -> None:
-        for leader in self._set.leaders():
-            leader.step(isr.Suspended(is_suspended=False))
+            leader.step(isr.Suspended(is_suspended))
 
     def disconnect(self) -> None:
         """The session is over: this broker leads and follows nothing until it is told anew."""

@@ -22,7 +22,8 @@ from logstore.log.leader_epochs import epoch_starts
 from logstore.log.log import Log
 from logstore.log.recovery import checked_batches
 from logstore.log.segments.directory import topic_id_of
-from logstore.store.log_dir import CLEAN_MARKER, LOCK, DirectoryOwner, owner_of
+from logstore.store.log_dir import CLEAN_MARKER, LOCK
+from logstore.store.meta_properties import DirectoryOwner, owner_of
 from logstore.store.recovery_points import FILE_NAME as RECOVERY_POINTS
 from replication.coordination import cluster, features, nodes, producer_ids
 from replication.coordination.sqlite_file import copies_of, facts_of, users_of

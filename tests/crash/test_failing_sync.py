@@ -19,7 +19,8 @@ import logstore
 from logstore import FailedStoreError
 from logstore.checkpoint import FSYNC_FAILED, check_mark
 from logstore.env import Env
-from logstore.store.log_dir import CLEAN_MARKER, DirectoryOwner, LogDir
+from logstore.store.log_dir import CLEAN_MARKER, LogDir
+from logstore.store.meta_properties import DirectoryOwner
 from tests.crash.test_store import ROOT, WORKLOADS, Check, User
 from tests.support.disk import Crash, Disk
 from tests.support.partition import appended, batch, contents, make, reopen

@@ -36,7 +36,7 @@ def mend(files: PartitionDirectory, recovery_point: int, *, has_producers: bool)
     if not (view.snapshots or view.transactional or has_producers):
         return Mended((), ())
     first = view.bases[lookup.number_of(view, recovery_point)] if view.bases else view.end
-    damaged = [offset for offset in view.snapshots if offset <= view.end and log.load(offset) is None]
+    damaged = [offset for offset in view.snapshots if offset <= view.end and log.snapshots.load(offset) is None]
     good = [offset for offset in view.snapshots if offset <= view.end and offset not in damaged]
     announced = None
     if damaged and min(damaged) < min(good, default=view.end + 1):
@@ -44,12 +44,12 @@ def mend(files: PartitionDirectory, recovery_point: int, *, has_producers: bool)
     elif not good:
         announced = first  # had there been any below the recovery point, so would be the snapshot before them
     if announced is not None:
-        log.write_empty_snapshot(announced)
-        rebuilt.append(log.snapshot_path(announced))
+        log.snapshots.write_empty(announced)
+        rebuilt.append(log.snapshots.path(announced))
     for offset in view.snapshots:
         if offset not in good and offset != announced:
-            files.env.files.unlink(log.snapshot_path(offset))
-            removed.append(log.snapshot_path(offset))
+            files.env.files.unlink(log.snapshots.path(offset))
+            removed.append(log.snapshots.path(offset))
     view = files.reread()
     for base, what in _wrong_indexes(files, view, log, first):
         files.segment(base).transactions.rewrite(what)
@@ -62,12 +62,12 @@ def wrong_files(files: PartitionDirectory, view: DirectoryView, *, has_producers
     log = ProducerTracker(files)
     if has_producers and not view.snapshots:
         yield (
-            log.snapshot_path(view.local_start),
+            log.snapshots.path(view.local_start),
             "there is no snapshot, but batches of producers; run `pylog recover`",
         )
     for offset in view.snapshots:
-        if log.load(offset) is None:
-            yield log.snapshot_path(offset), "is no snapshot: an older one is used, or the log"
+        if log.snapshots.load(offset) is None:
+            yield log.snapshots.path(offset), "is no snapshot: an older one is used, or the log"
     if has_producers or view.transactional:
         with suppress(CorruptLogError):  # of a marker, which `verify` has named: then no index can be judged
             for base, _ in _wrong_indexes(files, view, log, view.local_start):

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from typing import NamedTuple, TypeVar
 
-from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import CorruptLogError
-from logstore.log.producers.state import Admission, OpenTransaction, ProducerState, ProducerStates, SnapshotError
+from logstore.log.producers.snapshots import Snapshots
+from logstore.log.producers.state import Admission, OpenTransaction, ProducerState, ProducerStates
 from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
@@ -70,6 +70,7 @@ class ProducerTracker:
     def __init__(self, files: PartitionDirectory) -> None:
         self._files = files
         self._env: Env = files.env
+        self.snapshots = Snapshots(files.env, files.path)
         self._states: ProducerStates | None = None
         self._place = _Place(0, 0, None, None)
         self._batches_since_snapshot = 0
@@ -144,7 +145,7 @@ class ProducerTracker:
         view = self._files.view
         snapshots, transactional = view.snapshots, view.transactional
         if not snapshots and any(batch.producer_id >= 0 for batch in batches):
-            self.write_empty_snapshot(view.end)
+            self.snapshots.write_empty(view.end)
             snapshots = (view.end,)
         with self._mutex:
             self._at(view)  # so that they can go on with these batches
@@ -187,7 +188,7 @@ class ProducerTracker:
         view = self._files.view
         gone = [offset for offset in view.snapshots if offset > end]
         for offset in gone:
-            self._env.files.unlink(self.snapshot_path(offset))
+            self._env.files.unlink(self.snapshots.path(offset))
         if gone:
             kept = (offset for offset in view.snapshots if offset <= end)
             self._files.publish_names(snapshots=kept, transactional=view.transactional)
@@ -199,9 +200,6 @@ class ProducerTracker:
             if index.last_marker() >= view.end:
                 index.truncate(view.end)
 
-    def snapshot_path(self, offset: int) -> str:
-        return f"{self._files.path}/{offset:020d}.snapshot"
-
     def write_snapshot(self, view: DirectoryView, *, expired_ms: int = -1) -> None:
         """Under the log's lock: write a snapshot of the end of this view, and remove superfluous ones.
 
@@ -212,32 +210,16 @@ class ProducerTracker:
             states.forget_expired(expired_ms)
             data = states.to_snapshot()
             self._batches_since_snapshot = 0
-        write_atomic(self._env, self.snapshot_path(view.end), data, durable=False)
+        self.snapshots.write(view.end, data)
         offsets = [*view.snapshots]
         at = bisect_left(offsets, view.end)
         if offsets[at : at + 1] != [view.end]:
             offsets.insert(at, view.end)
         for offset in offsets[1:-2][-SNAPSHOTS_LOOKED_AT:]:  # those before were looked at when they became so old
             if offset != view.bases[lookup.number_of(view, offset)]:
-                self._env.files.unlink(self.snapshot_path(offset))
+                self._env.files.unlink(self.snapshots.path(offset))
                 offsets.remove(offset)
         self._files.publish_names(snapshots=offsets, transactional=view.transactional)
-
-    def write_empty_snapshot(self, offset: int) -> None:
-        """Write a snapshot without producers: no batch below this offset has one. Not synced: it has a checksum."""
-        data = ProducerStates(offset).to_snapshot()
-        write_atomic(self._env, self.snapshot_path(offset), data, durable=False)
-
-    def load(self, offset: int) -> ProducerStates | None:
-        """The states in the snapshot of this offset; None if it is gone or damaged."""
-        path = self.snapshot_path(offset)
-        try:
-            return ProducerStates.from_snapshot(self._env.files.read_all(path), offset)
-        except FileNotFoundError:
-            return None
-        except SnapshotError as error:
-            logger.warning("path=%s is not used: %s", path, error)
-            return None
 
     def _at(self, view: DirectoryView) -> ProducerStates:
         """The states at the end of `view` (or later, if this process has appended since)."""
@@ -268,7 +250,7 @@ class ProducerTracker:
         if not view.snapshots and not view.transactional:
             return ProducerStates(view.end)
         for offset in reversed(view.snapshots):
-            states = self.load(offset) if view.local_start <= offset <= view.end else None
+            states = self.snapshots.load(offset) if view.local_start <= offset <= view.end else None
             if states is not None:
                 return states
         return ProducerStates(view.local_start)
@@ -352,7 +334,9 @@ class ProducerTracker:
         self, view: DirectoryView, base: int
     ) -> Iterator[tuple[Segment, BatchHeader, AbortedTransaction | None]]:
         """Yield (segment, batch, what it aborts) from the newest snapshot at or below `base` on, or from the start."""
-        known = (self.load(offset) for offset in reversed(view.snapshots) if view.local_start <= offset <= base)
+        known = (
+            self.snapshots.load(offset) for offset in reversed(view.snapshots) if view.local_start <= offset <= base
+        )
         states = next((states for states in known if states is not None), ProducerStates(view.local_start))
         for segment, position, batch in self._walk(view, states.end):
             yield segment, batch, states.apply(batch, self._marker_at(segment, position, batch), 0)

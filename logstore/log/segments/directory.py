@@ -169,7 +169,7 @@ class PartitionDirectory:
             try:
                 lock = wait_lock(self.env.files, f"{self.path}/{LOCK}")
             except FileNotFoundError:
-                raise self._stale() from None
+                raise _stale(self.path) from None
             self._is_locked, self._holder, self._held = True, threading.get_ident(), None
             try:
                 yield True
@@ -340,7 +340,7 @@ class PartitionDirectory:
         try:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
-            raise self._stale() from None
+            raise _stale(self.path) from None
         self._check_id()
         self.env.files.forget(self.path)  # a name may stand for another file now
         bases, snapshots, transactional = (
@@ -353,7 +353,7 @@ class PartitionDirectory:
             else 0
         )
         if self.is_kafkas:
-            mark, snapshots, transactional = self._kafkas_start(), [], bases
+            mark, snapshots, transactional = _kafkas_start(self.env, self.path), [], bases
         return listing.names, DirectoryView(
             directory=listing.stat if listing.settled else None,
             bases=array("q", bases),
@@ -367,21 +367,22 @@ class PartitionDirectory:
             was_compacted=offset_checkpoints.CLEANED in listing.names,
         )
 
-    def _kafkas_start(self) -> int:
-        """The log start that Kafka noted, for all its partitions in one file."""
-        topic, _, partition = self.name.rpartition("-")
-        try:
-            entries = read_checkpoint(self.env, f"{self.root}/{KAFKAS_STARTS}")
-        except (FileNotFoundError, CheckpointError):
-            return 0
-        return next((int(each[2]) for each in entries if each[:2] == [topic, partition]), 0)
-
     def _check_id(self) -> None:
         if (topic_id_of(self.path, self.env) or "") != self._topic_id:  # a Kafka before 2.8 gave none
-            raise self._stale()
+            raise _stale(self.path)
 
-    def _stale(self) -> StaleLogError:
-        return StaleLogError(
-            f"{self.name} was deleted, or recreated, since it was opened; look the topic up again",
-            path=self.path,
-        )
+
+def _stale(path: str) -> StaleLogError:
+    name = path.rpartition("/")[2]
+    return StaleLogError(f"{name} was deleted, or recreated, since it was opened; look the topic up again", path=path)
+
+
+def _kafkas_start(env: Env, path: str) -> int:
+    """Return the log start that Kafka noted, for all its partitions in one file."""
+    root, _, name = path.rpartition("/")
+    topic, _, partition = name.rpartition("-")
+    try:
+        entries = read_checkpoint(env, f"{root}/{KAFKAS_STARTS}")
+    except (FileNotFoundError, CheckpointError):
+        return 0
+    return next((int(each[2]) for each in entries if each[:2] == [topic, partition]), 0)

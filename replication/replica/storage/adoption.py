@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from logstore.env import Env
 from logstore.errors import TopicExistsError
 from logstore.store.description import TopicDescription, new_topic_id
-from logstore.store.log_dir import DirectoryOwner, LogDir
+from logstore.store.log_dir import LogDir
+from logstore.store.meta_properties import DirectoryOwner
 from logstore.store.recovery import take_over
 from logstore.store.store import LogStore
 from replication.coordination import cluster, topics

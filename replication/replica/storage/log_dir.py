@@ -34,7 +34,8 @@ from logstore.log.segments.names import DELETED_PARTITION, PARTITION, deleted_pa
 from logstore.log.soundness import SetAside
 from logstore.store.catalog import Catalog
 from logstore.store.description import new_topic_id
-from logstore.store.log_dir import BROKER, LogDir, owner_of
+from logstore.store.log_dir import BROKER, LogDir
+from logstore.store.meta_properties import owner_of
 from logstore.store.topics import remove_partition
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition

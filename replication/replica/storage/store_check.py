@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from logstore.errors import NotAStoreError
-from logstore.store.log_dir import DirectoryOwner
+from logstore.store.meta_properties import DirectoryOwner
 from replication.coordination import cluster, nodes
 from replication.coordination.sqlite_file import WHAT_TO_DO
 from replication.coordination.tree import CoordinationError, Tree

@@ -36,7 +36,7 @@ async def test_a_leader_that_is_cut_off_from_the_tree_commits_nothing_that_one_i
         await two.stop()
         assert (await one.produce(b"b", timeout_ms=2500)).error_code == ErrorCode.REQUEST_TIMED_OUT
         assert (one.role.high_watermark, (await site.stored()).isr) == (1, (1, 2, 3))
-        one.replicas.resume()
+        one.replicas.suspend(is_suspended=False)
         await until(lambda: one.role.high_watermark == 2)
         assert set((await site.stored()).isr) == {1, 3}
 

@@ -339,7 +339,7 @@ async def test_who_could_not_join_when_it_asked_first_joins_by_asking_on(tmp_pat
         leader = one.replicas.leader(T0)
         one.replicas.suspend()
         await three.ask({T0: 0})
-        one.replicas.resume()
+        one.replicas.suspend(is_suspended=False)
         await stays(lambda: leader.state.isr == (1,), 0.1)
         await three.ask({})
         await until(lambda: leader.state.isr == (1, 3), within_s=5)

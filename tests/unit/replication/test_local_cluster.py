@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from logstore.cli import cli as pylog
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, NotAStoreError, StorageError, StoreLockedError
-from logstore.store.log_dir import DirectoryOwner, LogDir
+from logstore.store.log_dir import LogDir
+from logstore.store.meta_properties import DirectoryOwner
 from replication.cli.brokers import broker, cluster
 from replication.config.broker import BrokerConfig
 from replication.local_cluster import (

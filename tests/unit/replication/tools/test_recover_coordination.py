@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from logstore.cli import cli as pylog
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.store.log_dir import DirectoryOwner
+from logstore.store.meta_properties import DirectoryOwner
 from replication.coordination import nodes
 from replication.coordination.sqlite_file import facts_of
 from replication.model.cluster import TopicPartition
