@@ -16,8 +16,8 @@ from replication.protocol.wire import Buffer
 from replication.security.access import NOTHING, Authorizer, Context, Need, Operation, Resource, of_each
 
 Asked = TypeVar("Asked")
-# (Work, body) -> response, now or later
-Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]
+# Takes the work and its body, which is of its API's type; returns the response, now or later.
+Handler: TypeAlias = "Callable[[Work, Any], Awaitable[Any] | Any]"
 # Requests that may wait for others without an end: they never count as queued.
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 # Bytes of answers that may wait for slow readers; above that, answers hold little more than a batch.
