@@ -23,9 +23,7 @@ from datasource.topics.interface import (
     Part,
     PartitionRange,
     PreparedPart,
-    ReadableTopics,
     TransactionSettings,
-    WritableTopics,
     quietly,
 )
 from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
@@ -56,8 +54,9 @@ class DirectoryTopics:
     `ReadableTopics` says what the methods do.
     """
 
-    def __init__(self, store: LogStore, isolation: Isolation = "read_committed") -> None:
-        self._store = store
+    def __init__(self, path: str, isolation: Isolation = "read_committed") -> None:
+        """Raises: NotAStoreError: there is no store, or it cannot be seen from this machine."""
+        self._store = _open(path, "r")
         self._isolation: Isolation = isolation
 
     @property
@@ -123,8 +122,9 @@ class DirectoryTopics:
 
 
 class WritableDirectory:
-    def __init__(self, store: LogStore) -> None:
-        self._store = store
+    def __init__(self, path: str) -> None:
+        """Raises: NotAStoreError, StoreLockedError: a broker has it."""
+        self._store = store = _open(path, "auto")
         self.append = store.append
         self.flush = store.flush
 
@@ -168,22 +168,6 @@ class _Transactions:
 
 _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
 _mutex = threading.Lock()
-
-
-def reading(path: str, *, isolation: Isolation = "read_committed") -> ReadableTopics:
-    """Return the topics of a directory for reading.
-
-    Raises: NotAStoreError: there is none, or it cannot be seen from this machine.
-    """
-    return DirectoryTopics(_open(path, "r"), isolation)
-
-
-def writing(path: str) -> WritableTopics:
-    """Return the topics of a directory for writing.
-
-    Raises: NotAStoreError, StoreLockedError: a broker has it.
-    """
-    return WritableDirectory(_open(path, "auto"))
 
 
 def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:

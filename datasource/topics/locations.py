@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasource.topics.directory import reading, writing
+from datasource.topics.directory import DirectoryTopics, WritableDirectory
 from datasource.topics.interface import ReadableTopics, WritableTopics
 from logstore.errors import InvalidConfigError
 from logstore.log.isolation import Isolation
@@ -35,12 +35,12 @@ class Location:
     def read(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ReadableTopics:
         """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
         if self.path:
-            return reading(self.path, isolation=isolation)
+            return DirectoryTopics(self.path, isolation)
         return self.cluster(isolation, short_circuit=short_circuit)
 
     def write(self) -> WritableTopics:
         """The topics, to write. Raises: as `read`; StoreLockedError: a broker has the directory."""
-        return writing(self.path) if self.path else self.cluster()
+        return WritableDirectory(self.path) if self.path else self.cluster()
 
     def cluster(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ClusterTopics:
         """The topics of the cluster. Raises: InvalidConfigError: what a cluster needs is not installed."""

@@ -41,11 +41,11 @@ def rows_of(reader, tasks):
 
 
 def test_a_store_is_opened_once(path):
-    topics.reading(path)
+    topics.DirectoryTopics(path)
     first = dict(open_stores())
-    topics.reading(path)
+    topics.DirectoryTopics(path)
     assert open_stores() == first
-    topics.writing(path)
+    topics.WritableDirectory(path)
     assert len(open_stores()) == 2
 
 
@@ -53,21 +53,21 @@ def test_few_stores_stay_open(tmp_path):
     for i in range(topics.OPEN_STORES_MAX + 2):
         with logstore.open(tmp_path / str(i)) as store:
             store.create_topic("t")
-        topics.reading(str(tmp_path / str(i)))
+        topics.DirectoryTopics(str(tmp_path / str(i)))
     assert len(open_stores()) == topics.OPEN_STORES_MAX
 
 
 def test_a_directory_that_was_replaced_is_opened_anew(path):
-    assert topics.reading(path).offsets("t")[0].end == 1
+    assert topics.DirectoryTopics(path).offsets("t")[0].end == 1
     shutil.rmtree(path)
     with logstore.open(path) as store:
         store.create_topic("other")
     with pytest.raises(UnknownTopicError):
-        topics.reading(path).topic("t")
+        topics.DirectoryTopics(path).topic("t")
 
 
 def test_a_directory_without_a_log_is_not_made_one(tmp_path):
-    for opened in (topics.reading, topics.writing):
+    for opened in (topics.DirectoryTopics, topics.WritableDirectory):
         with pytest.raises(NotAStoreError, match="create a topic there first"):
             opened(str(tmp_path / "no"))
     assert not (tmp_path / "no").exists()
@@ -75,14 +75,14 @@ def test_a_directory_without_a_log_is_not_made_one(tmp_path):
 
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").write_text("x")
-    for open_it in (topics.reading, topics.writing):
+    for open_it in (topics.DirectoryTopics, topics.WritableDirectory):
         with pytest.raises(NotAStoreError, match="file is a file; option 'path' takes the directory"):
             open_it(str(tmp_path / "file"))
 
 
 def test_reading_never_writes(path):
     with pytest.raises(ReadOnlyStoreError):
-        topics.reading(path)._store.append("t", pa.table({"value": ["x"]}))
+        topics.DirectoryTopics(path)._store.append("t", pa.table({"value": ["x"]}))
 
 
 def test_a_reader_travels_with_its_tasks(path):
