@@ -28,6 +28,7 @@ from datasource.jobs.tasks import located
 from datasource.session import spark_session, stderr_to
 from logstore.cli import cli
 from logstore.cli.terminal import (
+    FILE,
     Failure,
     counted,
     end_at_sigterm,
@@ -91,7 +92,7 @@ def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--command-config",
         "file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="Settings of TLS and SASL for that cluster, a line each.",
     )

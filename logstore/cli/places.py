@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from logstore.cli.terminal import Commands, store_option
+from logstore.cli.terminal import FILE, Commands, store_option
 
 Function = Callable[..., Any]
 
@@ -29,7 +29,7 @@ bootstrap_option = click.option(
 )
 command_config_option = click.option(
     "--command-config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Settings of the client, a line each: default.api.timeout.ms, and those of TLS and SASL (docs/client.md).",
 )

@@ -23,6 +23,8 @@ from logstore.errors import InvalidRequestError, PylogError, did_you_mean
 from logstore.progress import Progress
 
 Mode = Literal["auto", "r"]
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

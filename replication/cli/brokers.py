@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from logstore.cli.places import PlacedCommands
-from logstore.cli.terminal import Commands, Failure, output_option, pairs, show, talk
+from logstore.cli.terminal import DIRECTORY, FILE, Commands, Failure, output_option, pairs, show, talk
 from logstore.config import INT32_MAX
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
@@ -46,13 +46,7 @@ def broker() -> None:
 
 
 @broker.command("start")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings, as in conf/server.properties.",
-)
+@click.option("--config", "file", type=FILE, metavar="FILE", help="Settings, as in conf/server.properties.")
 @click.option(
     "--coordination",
     metavar="STORE",
@@ -167,7 +161,7 @@ _cluster_directory: Callable[[Any], Any] = click.option(
     "--dir",
     "directory",
     required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     help="The --dir of the running `pylog cluster start`.",
 )
@@ -212,7 +206,7 @@ def restart_one(number: int, directory: Path) -> None:
 @click.option(
     "--dir",
     "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     help="The --dir of `pylog cluster start`, with the file and the brokers' directories.",
 )
@@ -221,16 +215,11 @@ def restart_one(number: int, directory: Path) -> None:
     "--log-dir",
     "log_dirs",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=DIRECTORY,
     metavar="DIR",
     help="The log.dirs of a broker; once for each broker of the cluster.",
 )
-@click.option(
-    "--copy",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="A copy of the file. [default: the newest copy beside it]",
-)
+@click.option("--copy", type=FILE, metavar="FILE", help="A copy of the file. [default: the newest copy beside it]")
 @click.option("--without-copy", is_flag=True, help="Use the brokers' directories alone.")
 @click.option(
     "--topic-id",

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from logstore.cli.terminal import counted, output_option, pairs, progress_bar, show, talk
+from logstore.cli.terminal import FILE, counted, output_option, pairs, progress_bar, show, talk
 from replication.cli.connecting import end_of_signals, naming_missing_packages, properties_in
 
 
 def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
     of_file = click.option(
         f"--{client}-config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help=f"Settings of the {client}, a line each; put passwords there.",
     )

@@ -82,18 +82,15 @@ def _check_same(tp: TopicPartition, copied: str, now: str) -> None:
 class MirrorTarget(Protocol):
     def prepare(self, topic: SourceTopic) -> bool:
         """Make sure that the topic has at least this many partitions; True if it was created."""
-        ...
 
     def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the next offset of the source per partition; the given one where nothing was copied.
 
         The topics were prepared. Raises: MirrorError: another topic of that name was copied.
         """
-        ...
 
     def append(self, units: Mapping[TopicPartition, Unit]) -> None:
         """Append these behind the former ones; on return they are durable, and never requested again."""
-        ...
 
     def close(self) -> None: ...
 

@@ -54,7 +54,6 @@ class Producing(Protocol):
 
     def guard(self) -> None:
         """Raise to refuse an append; called under the partition's lock, before anything is written."""
-        ...
 
 
 class SnapshotError(ValueError):
