@@ -131,7 +131,7 @@ def command_line() -> str:
 
 def help_pages(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """(words, help text) of a command and of everything below it."""
-    settings = {"help_option_names": ["-h", "--help"], "terminal_width": 100, "max_content_width": 100}
+    settings = {**cli.context_settings, "terminal_width": 100}
     command._help_option = None  # click keeps the one that was made first, perhaps under other settings
     context = click.Context(command, info_name=" ".join(words), **settings)
     yield words, command.get_help(context)

@@ -17,7 +17,6 @@ from logstore.errors import PylogError
 @click.option(
     "--path",
     default="pylog-demo",
-    show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="The store's directory; made if it is missing.",

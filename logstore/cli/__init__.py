@@ -122,7 +122,11 @@ def _load(entry: EntryPoint) -> click.Command:
     return command
 
 
-@click.group(cls=Root, placed=_OWN, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Root,
+    placed=_OWN,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+)
 @click.version_option(__version__, prog_name="pylog")
 def cli() -> None:
     """Work with topics: durable, partitioned logs in Kafka's file format, in a directory or a cluster of brokers.

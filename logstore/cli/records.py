@@ -153,7 +153,6 @@ def _signals_end_stdin() -> Iterator[None]:
     cls=ClusterOption,
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
-    show_default=True,
     help="read_committed skips records of open and aborted transactions.",
 )
 @either_place("replication.cli.records:consume")

@@ -46,7 +46,6 @@ output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
-    show_default=True,
     help="A table for people, JSON for programs.",
 )
 

@@ -80,7 +80,7 @@ def topics() -> None:
 
 @topics.command()
 @topic_argument()
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions.")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, help="Number of partitions.")
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),

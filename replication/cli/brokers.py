@@ -87,12 +87,11 @@ def cluster() -> None:
 
 
 @cluster.command("start")
-@click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of brokers.")
+@click.option("--brokers", type=click.IntRange(1, 100), default=3, help="Number of brokers.")
 @click.option(
     "--node-id-start",
     type=click.IntRange(0, INT32_MAX - 100),
     default=1,
-    show_default=True,
     metavar="N",
     help="The broker.id of the first broker; the others have the next ids.",
 )

@@ -56,7 +56,6 @@ def describe(
     "--entity-type",
     type=click.Choice(["topics", "brokers"]),
     default="topics",
-    show_default=True,
     help="A topic or brokers.",
 )
 @click.option("--entity-name", metavar="NAME", help="The topic, or the id of a broker.")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @click.option(
     "--time",
     default="latest",
-    show_default=True,
     metavar="latest|earliest|max-timestamp|MS",
     help="The end; the start; behind the record with the largest timestamp; or the first record at or after this time. "
     "-1, -2 and -3 mean the first three.",

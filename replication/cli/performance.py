@@ -23,10 +23,10 @@ Options = Callable[[Any], Any]
 
 _topic_option: Options = click.option("--topic", required=True, metavar="TOPIC", help="An existing topic.")
 _throughput_option: Options = click.option(
-    "--throughput", type=click.IntRange(min=-1), default=-1, show_default=True, help="Records a second; -1: no limit."
+    "--throughput", type=click.IntRange(min=-1), default=-1, help="Records a second; -1: no limit."
 )
 _acks_option: Options = click.option(
-    "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True, help="acks of the producer."
+    "--acks", type=click.Choice(list(_ACKS)), default="all", help="acks of the producer."
 )
 _codec_option: Options = click.option(
     "--compression-codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Codec of the batches."
@@ -35,7 +35,6 @@ _count_option: Options = click.option(
     "--max-messages",
     type=click.IntRange(min=-1),
     default=-1,
-    show_default=True,
     help="Number of records; -1: until SIGTERM or Ctrl-C.",
 )
 
@@ -52,7 +51,7 @@ def perf() -> None:
 @perf.command("produce")
 @_topic_option
 @click.option("--num-records", type=click.IntRange(min=1), required=True, help="Number of records.")
-@click.option("--record-size", type=click.IntRange(min=1), default=100, show_default=True, help="Bytes of a value.")
+@click.option("--record-size", type=click.IntRange(min=1), default=100, help="Bytes of a value.")
 @_throughput_option
 @_acks_option
 @_codec_option
@@ -60,13 +59,10 @@ def perf() -> None:
     "--reporting-interval",
     type=click.IntRange(min=1),
     default=5000,
-    show_default=True,
     metavar="MS",
     help="Time between two lines of progress on stderr.",
 )
-@click.option(
-    "--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="How long a record waits for others."
-)
+@click.option("--linger-ms", type=click.IntRange(min=0), default=5, help="How long a record waits for others.")
 @on_cluster
 def perf_produce(
     client: KafkaClient,
@@ -111,7 +107,6 @@ def _tell(found: dict[str, Any]) -> None:
     "--timeout",
     type=click.IntRange(min=1),
     default=10_000,
-    show_default=True,
     metavar="MS",
     help="End after this time without a record.",
 )
@@ -182,7 +177,6 @@ def verifiable_producer(
     "--reset-policy",
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
-    show_default=True,
     help="Position of a group without offsets.",
 )
 @click.option("--verbose", is_flag=True, help="Also print a line for each record.")

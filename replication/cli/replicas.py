@@ -32,7 +32,6 @@ _REFUSED = ("topic", "partition", "error")
     "--election-type",
     type=click.Choice(["preferred", "unclean"]),
     default="preferred",
-    show_default=True,
     help="Elect the first replica if it is in sync; or, without a leader, any that is alive.",
 )
 @click.option("--all-topic-partitions", "all_of_them", is_flag=True, help="All partitions.")

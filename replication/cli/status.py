@@ -18,15 +18,12 @@ _NAMED = 10  # partitions of a kind
 
 
 @click.command()
-@click.option(
-    "--groups", type=click.IntRange(min=0), default=5, show_default=True, help="Number of groups, by their lag."
-)
+@click.option("--groups", type=click.IntRange(min=0), default=5, help="Number of groups, by their lag.")
 @click.option("--watch", is_flag=True, help="Repeat, until SIGTERM or Ctrl-C.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2,
-    show_default=True,
     metavar="S",
     help="Time between two repeats of --watch.",
 )

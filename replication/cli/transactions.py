@@ -76,7 +76,6 @@ def describe(client: KafkaClient, names: tuple[str, ...], output: str) -> None:
     "minutes",
     type=click.IntRange(min=0),
     default=15,
-    show_default=True,
     metavar="MINUTES",
     help="Leave out transactions with appends in the last MINUTES.",
 )

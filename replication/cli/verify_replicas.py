@@ -22,7 +22,6 @@ _COLUMNS = ("topic", "partition", "replicas", "start", "end", "bytes", "lag", "d
     "--topics-include",
     "pattern",
     default=".*",
-    show_default=True,
     metavar="REGEX",
     help="A regular expression for whole topic names.",
 )
@@ -30,11 +29,10 @@ _COLUMNS = ("topic", "partition", "replicas", "start", "end", "bytes", "lag", "d
     "--fetch-size",
     type=click.IntRange(min=1),
     default=1024 * 1024,
-    show_default=True,
     metavar="BYTES",
     help="Bytes of a replica to read at a time; a larger batch is read as a whole.",
 )
-@click.option("--parallel", type=click.IntRange(1, 1000), default=8, show_default=True, help="Partitions at a time.")
+@click.option("--parallel", type=click.IntRange(1, 1000), default=8, help="Partitions at a time.")
 @click.option(
     "--report-interval",
     "interval_ms",
