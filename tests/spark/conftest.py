@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import logstore
 from datasource import spark_session
-from datasource.delta.owner import Owner, noted, of_store, owner_of
+from datasource.delta.owner import Owner, of_store, owner_of, read_note
 from datasource.delta.topic_tables import table_of
 from datasource.topics.locations import Location
 from replication.client.cluster import Cluster, metadata_request
@@ -209,7 +209,7 @@ class TopicsOfCluster:
         self.cluster.administer("delete_records", [TopicPartition(topic, 0, offset)])
 
     def tiered_offsets(self, topic: str) -> list[int]:
-        note = noted(self.owner(topic))
+        note = read_note(self.owner(topic))
         return [offset for _, (offset, _) in sorted(note.tiered.items())] if note else []
 
     def owner(self, topic: str) -> Owner:

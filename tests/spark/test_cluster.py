@@ -15,7 +15,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import logstore
 from datasource import lag, lag_of_group
-from datasource.delta.owner import noted, owner_of
+from datasource.delta.owner import owner_of, read_note
 from datasource.delta.tiering import ReportRow, goal, plan, prepare
 from datasource.delta.topic_tables import find, table_of
 from datasource.jobs import compaction, retention, tasks, tiering, verify
@@ -258,10 +258,10 @@ def test_what_brokers_deleted_is_read_from_the_table_though_a_run_died_behind_it
         {p: ReportRow(topic=topic, partition=p) for p in (0, 1)},
     )
     tiering.through_package(spark, task, plan(task, goal(task, lines), lines), no_progress)  # and here it dies
-    assert noted(owner).tiered == {}
+    assert read_note(owner).tiered == {}
     assert run() == {"nothing to do"}
     ends = {p: extent.end for p, extent in client.extents(topic).items()}
-    assert {p: end for p, (end, _) in noted(owner).tiered.items()} == ends
+    assert {p: end for p, (end, _) in read_note(owner).tiered.items()} == ends
     append(200)
     assert run() == {"tiered"}
 
