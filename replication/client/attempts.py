@@ -42,17 +42,23 @@ class Backoff:
 
 
 async def unless_silent(broker: Client, call: Awaitable[Any], is_replaced: Callable[[], Awaitable[bool]]) -> Any:
-    """The answer of a broker; when it is silent, and is replaced, the connection is closed, and the call is lost."""
-    asked = asyncio.ensure_future(call)
-    try:
+    """The answer of a broker; when it is silent, and is replaced, its connection is closed, and the call is lost."""
+
+    async def watch() -> None:
         while True:
-            done, _ = await asyncio.wait([asked], timeout=SILENT_S)
-            if done:
-                return asked.result()
             if broker.silent_s >= SILENT_S and await is_replaced():
                 broker.reset()
+            await asyncio.sleep(SILENT_S)
+
+    loop = asyncio.get_running_loop()
+    watching: list[asyncio.Task[None]] = []  # most calls are answered before there is one
+    begin = loop.call_later(SILENT_S, lambda: watching.append(loop.create_task(watch())))
+    try:
+        return await call
     finally:
-        asked.cancel()
+        begin.cancel()
+        for task in watching:
+            task.cancel()
 
 
 def failure_of(task: asyncio.Task[None], who: str) -> PylogError | None:
