@@ -33,7 +33,7 @@ def report(losses: Iterable[str], *, fail: bool) -> None:
     if fail:
         more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
         raise DataLossError(
-            f"{'; '.join(lines[:3])}{more}. To go on with what is left set option failOnDataLoss=false",
+            f"{'; '.join(lines[:3])}{more}. To read the rest, set the option failOnDataLoss=false",
             losses=lines,
         )
     for line in lines:

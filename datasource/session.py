@@ -165,7 +165,7 @@ def _check_worker_python(context: SparkContext) -> None:
     if problem:
         raise StorageError(
             f"Spark's workers are to run {python}, which {problem}; install pyspark-pylog for it, or set "
-            f"PYSPARK_PYTHON={sys.executable} before the session is made, as spark_session() does"
+            f"PYSPARK_PYTHON={sys.executable} before the session starts, as spark_session() does"
         )
 
 

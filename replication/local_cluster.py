@@ -406,8 +406,8 @@ def _check_replicas(given: Mapping[BrokerId, Mapping[str, str]]) -> None:
         if replicas > len(given):
             key = "default.replication.factor"
             raise InvalidConfigError(
-                f"{key}={replicas}: more replicas than the cluster has brokers ({len(given)}), so no topic would be "
-                "made on demand; take fewer, or more --brokers",
+                f"{key}={replicas}: more replicas than the cluster has brokers ({len(given)}), so no topic could be "
+                "created automatically; use fewer replicas, or more --brokers",
                 key=key,
             )
 

@@ -83,7 +83,7 @@ def topics_of(given: Mapping[str, str]) -> Topics:
     if len(chosen) != 1:
         found = f"{' and '.join(chosen)} are given" if chosen else "none is given"
         raise InvalidConfigError(
-            f"exactly one of 'subscribe', 'subscribePattern', 'assign' says what to read; {found}",
+            f"give exactly one of 'subscribe', 'subscribePattern', 'assign'; {found}",
             option="subscribe",
         )
     text = given[chosen[0].lower()].strip()

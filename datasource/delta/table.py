@@ -176,10 +176,10 @@ class TopicTable:
         to = "an earlier time" if found.restored < 0 else f"version {found.restored}"
         forward = "" if found.whole is None else f"RESTORE it to version {found.whole}, which has them; or "
         raise RestoredError(
-            f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): it lacks rows that were "
-            f"tiered. Nothing is tiered, and the log keeps what it has, until you {forward}remove "
+            f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): tiered rows "
+            f"are missing. Tiering stops, and the log keeps its records, until you {forward}remove "
             f"{self._owner.note} and give another directory with --table (table=): a new table "
-            "begins with what the log still has"
+            "begins at the log's start"
         )
 
     def make_durable(self, *, since: int, files: Iterable[TableFile] = ()) -> None:

@@ -175,7 +175,7 @@ def check_not_cut(target: ReadableTopics, task: TieringTask, partition: int, ext
     if kept < tiered:
         raise StoreError(
             f"an unclean leader election has cut the log at offset {max(0, kept)}, and {task.table} holds records up "
-            f"to {tiered}: give another directory with --table (table=): a new table begins with what the log has"
+            f"to {tiered}: give another directory with --table (table=): a new table begins at the log's start"
         )
 
 

@@ -106,8 +106,8 @@ def check(task: TieringTask) -> None:
                 wrong = [f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type]
                 wrong += [name for name in there.names if name not in schema.names]
                 raise StoreError(
-                    f"{path} has other columns than declared ({', '.join(wrong) or 'in another order'}): give the "
-                    "schema that it was made with, or change the table first"
+                    f"{path} has other columns than declared ({', '.join(wrong) or 'in another order'}): give its "
+                    "original schema, or change the table first"
                 )
 
 

@@ -167,7 +167,7 @@ class OsFiles:
     def fsync(self, path: StrPath) -> None:
         """Make the file (or directory) durable.
 
-        Raises: FailedStoreError: it failed, so what is on disk is unknown from now on.
+        Raises: FailedStoreError: it failed, so the content of the disk is unknown from now on.
         """
         self.descriptors.syncing.add(threading.get_ident())
         try:
@@ -184,7 +184,7 @@ class OsFiles:
             raise
         except OSError as error:
             raise FailedStoreError(
-                f"{path}: fsync failed ({error.strerror}), so what is on disk is unknown; "
+                f"{path}: fsync failed ({error.strerror}), so the content of the disk is unknown; "
                 "check the disk, then run `pylog recover`",
                 path=str(path),
                 reason=error.strerror,

@@ -338,7 +338,7 @@ class _Pass:
         while position < size:
             data = source.read(position, min(READ_BYTES, size - position))
             if not data:
-                raise self._wrong(segment, position, "the file ends before what was read of it")
+                raise self._wrong(segment, position, "the file ends before bytes that were read earlier")
             self._log.env.files.write(cleaned.path, position, data)
             position += len(data)
 

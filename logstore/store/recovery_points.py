@@ -87,7 +87,7 @@ class RecoveryPoints:
             try:
                 self._reserve.despite_full_disk(lambda: self._change(advanced))
             except DiskFullError as error:
-                logger.warning("recovery points are not noted: %s", error)
+                logger.warning("recovery points are not stored: %s", error)
 
     def lower(self, topic: str, partition: int, offset: int) -> None:
         """Move the point of this partition back to `offset`: its log is about to be cut there."""

@@ -151,7 +151,7 @@ class Topics:
             except FailedStoreError:
                 raise
             except StorageError as error:
-                logger.warning("what is left of topic %s stays for now: %s", info.name, error)
+                logger.warning("files of the deleted topic %s stay for now: %s", info.name, error)
 
     def _sweep_topic(self, info: TopicDescription, *, is_over: bool) -> None:
         hidden = [deleted_partition(self._log_dir.path, info.name, p, info.topic_id) for p in range(info.partitions)]

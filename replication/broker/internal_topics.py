@@ -153,7 +153,7 @@ class InternalTopic:
                 await asyncio.sleep(DAMAGE_RETRY_S)
             return False
         for kind, count in into.unknown.items():
-            logger.warning("tp=%s records=%d %s are kept and not used: a later release wrote them", tp, count, kind)
+            logger.warning("tp=%s records=%d %s stay and are skipped: a later release wrote them", tp, count, kind)
         return True
 
 

@@ -247,10 +247,10 @@ class BrokerLifecycle:
                 return
             logger.info("[Kafka Server %d], Remaining partitions to move: %s", config.broker_id, names_of(remaining))
         logger.warning(
-            "[Kafka Server %d], Proceeding though all the controlled shutdown attempts failed: nobody leads %s until "
+            "[Kafka Server %d], Proceeding though all controlled shutdown attempts failed: %s have no leader until "
             "this broker is back",
             config.broker_id,
-            "what it leads" if remaining is None else names_of(remaining),
+            "its partitions" if remaining is None else names_of(remaining),
         )
 
     async def _ask_any_controller(self) -> tuple[TopicPartition, ...]:

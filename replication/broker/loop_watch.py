@@ -79,5 +79,5 @@ class LoopWatch:
         if stands_ms >= STALL_MS and turned_ms != self._logged_ms:
             self._logged_ms = turned_ms
             logger.warning(
-                "the event loop has been stalled for %d ms, and nobody is served: %s", stands_ms, self._running()
+                "the event loop has been stalled for %d ms, and serves no request: %s", stands_ms, self._running()
             )

@@ -54,7 +54,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):
         logger.warning(
-            "listeners=%s: everybody who reaches this address can read and change everything; there is no TLS or login",
+            "listeners=%s: any client that reaches this address can read and change everything: no TLS, no login",
             config.listeners,
         )
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -202,7 +202,7 @@ class TopicAdmin:
             grow = partial(topics.grow_topic, tree, name, planned)
             await self._placements.place(tree, planned.values(), grow)
             if await self.ready(name, count, timeout_s=timeout_s) is None:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are created, and some have no leader yet")
 
     async def delete(self, name: str, topic_id: str | None = None, *, timeout_s: float) -> str | None:
         """Delete the topic of this name, as the tree has it, and wait until it is gone; with `topic_id`, only that one.

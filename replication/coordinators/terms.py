@@ -269,7 +269,9 @@ class Terms(Generic[Slot]):
         """Notice a pause of this process; return the time."""
         now_ms = self._env.clock.monotonic_ms()
         if now_ms - self._seen_ms > self._pause_ms:
-            logger.warning("paused for %d ms: checking what is still led here", now_ms - self._seen_ms)
+            logger.warning(
+                "paused for %d ms: checking which partitions this broker still leads", now_ms - self._seen_ms
+            )
             self._doubtful_until_ms = now_ms + self._pause_ms
         self._seen_ms = now_ms
         return now_ms

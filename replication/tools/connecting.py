@@ -26,5 +26,5 @@ def client_of(
         hint = hint_of(key) or f"{', '.join(known)}, and those of TLS and SASL can be set"
         raise InvalidConfigError(f"{key}: {hint}")
     if not (timeout := properties.get(_TIMEOUT, _TIMEOUT_MS)).isdecimal():
-        raise InvalidConfigError(f"{_TIMEOUT}={timeout}: a number of milliseconds is wanted")
+        raise InvalidConfigError(f"{_TIMEOUT}={timeout} is not a number of milliseconds")
     return KafkaClient(bootstrap, client_id=client_id, timeout_ms=int(timeout), security=security_of(secured))

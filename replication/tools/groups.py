@@ -136,7 +136,7 @@ def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
     for text in texts:
         name, colon, numbers = text.partition(":")
         if colon and not all(number.isdecimal() for number in numbers.split(",")):
-            raise InvalidRequestError(f"{text!r}: a topic, or TOPIC:0,1,2 is wanted")
+            raise InvalidRequestError(f"{text!r} is neither a topic nor TOPIC:0,1,2")
         found[name] = set(map(int, numbers.split(","))) if colon else None
     return found
 

@@ -257,7 +257,7 @@ class ClusterTarget:
                 },
             )
         except PylogError as error:
-            raise MirrorError(f"the position of the copy is not kept: {error}") from error
+            raise MirrorError(f"the position of the copy cannot be stored: {error}") from error
 
     def close(self) -> None:
         self._client.close()

@@ -17,7 +17,7 @@ _DURATION = re.compile(
     r"P(?=[\dT])(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
 _UNITS_S = (7 * 86400, 86400, 3600, 60, 1)
-_CSV = "a line for each partition is wanted: TOPIC,PARTITION,OFFSET"
+_CSV = "the file needs a line for each partition: TOPIC,PARTITION,OFFSET"
 
 
 class Place(enum.Enum):

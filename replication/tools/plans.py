@@ -22,7 +22,7 @@ def topics_of(text: str) -> list[str]:
     names: dict[str, None] = {}
     for row in _rows(text, "topics", _TOPICS):
         if not isinstance(row.get("topic"), str):
-            raise InvalidRequestError(f"a file of the form {_TOPICS} is wanted")
+            raise InvalidRequestError(f"the file is not of the form {_TOPICS}")
         names[row["topic"]] = None
     return list(names)
 
@@ -44,7 +44,7 @@ def plan_of(text: str) -> Plan:
     for row in _rows(text, "partitions", _PLAN):
         tp, replicas = _partition(row, _PLAN), row.get("replicas")
         if not isinstance(replicas, list) or not replicas or any(type(broker) is not int for broker in replicas):
-            raise InvalidRequestError(f"{tp} names no replicas; a file of the form {_PLAN} is wanted")
+            raise InvalidRequestError(f"{tp} names no replicas; the form is {_PLAN}")
         if tp in found:
             raise InvalidRequestError(f"the file names {tp} twice")
         if len(set(replicas)) < len(replicas):
@@ -86,14 +86,14 @@ def _rows(text: str, key: str, form: str) -> list[dict[str, Any]]:
     try:
         rows = json.loads(text)[key]
     except (ValueError, KeyError, TypeError):
-        raise InvalidRequestError(f"a file of the form {form} is wanted") from None
+        raise InvalidRequestError(f"the file is not of the form {form}") from None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise InvalidRequestError(f"the file names no {key}; one of the form {form} is wanted")
+        raise InvalidRequestError(f"the file names no {key}; its form is {form}")
     return rows
 
 
 def _partition(row: Mapping[str, Any], form: str) -> TopicPartition:
     topic, number = row.get("topic"), row.get("partition")
     if not isinstance(topic, str) or type(number) is not int:
-        raise InvalidRequestError(f"a file of the form {form} is wanted")
+        raise InvalidRequestError(f"the file is not of the form {form}")
     return TopicPartition(topic, number)

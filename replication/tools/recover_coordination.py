@@ -138,7 +138,9 @@ def look(
         clusters = {owner.cluster_id for owner in owners.values()}
         if not directories or len(clusters) != 1 or len(brokers) != len(directories):
             held_by = ", ".join(f"{d}: broker {o.broker_id} of cluster {o.cluster_id}" for d, o in owners.items())
-            raise NotAStoreError(f"the directories of several brokers of one cluster are wanted: {held_by or 'none'}")
+            raise NotAStoreError(
+                f"give the directories of several brokers of one cluster; these are {held_by or 'none'}"
+            )
         for directory in directories:
             held.callback(_locked(directory, env).release)
         if user := users_of(path, env):
@@ -258,7 +260,7 @@ def _finish(path: Path) -> None:
         db.execute("PRAGMA journal_mode = DELETE")
         found = db.execute("PRAGMA integrity_check").fetchone()
         if found != ("ok",):
-            raise InvalidRequestError(f"the new store is not sound: {found[0]}")
+            raise InvalidRequestError(f"the new store is damaged: {found[0]}")
 
 
 def _put(table: NodeTable, path: str, data: bytes | None) -> None:

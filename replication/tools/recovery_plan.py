@@ -184,11 +184,11 @@ def _plan_partition(
     end: int | None = None
     if is_waited_for and (state is None or written_since <= state.leader_epoch):
         leader, isr = NO_LEADER, in_sync
-        notes.append(f"waits for brokers {list(in_sync)}: only they were in sync, and they are not here")
+        notes.append(f"waits for brokers {list(in_sync)}: only they were in sync, and their directories were not given")
     elif not sound:
         leader, isr = NO_LEADER, tuple(broker for broker in replicas if broker in row)
         notes.append(
-            "nobody has a sound log of it" if row else "no replica of it is in these directories: it begins anew, empty"
+            "no replica is undamaged" if row else "no replica is in these directories: the partition begins anew, empty"
         )
     else:
         best = max(each.rank for each in sound.values())
@@ -215,7 +215,7 @@ def _losses(leader: BrokerId, sound: Mapping[BrokerId, FoundReplica], absent: Se
     if committed > sound[leader].end:
         notes.append(f"offsets {sound[leader].end} to {committed} were committed, and are in none of these logs")
     if absent:
-        notes.append(f"what only brokers {list(absent)} have is lost: they were in sync, and are not here")
+        notes.append(f"brokers {list(absent)} were in sync and are not here: records that only they have are lost")
     return notes
 
 

@@ -115,7 +115,7 @@ def assignments_of(text: str) -> list[Assignment]:
     for part in text.split(","):
         brokers = part.strip().split(":")
         if not all(broker.isdecimal() for broker in brokers):
-            raise InvalidRequestError(f"{text!r}: brokers of each partition are wanted, as in 1:2,2:3")
+            raise InvalidRequestError(f"{text!r} does not name the brokers of each partition, as in 1:2,2:3")
         found.append(tuple(map(int, brokers)))
     if len({len(replicas) for replicas in found}) > 1:
         raise InvalidRequestError(f"{text!r}: every partition needs as many replicas as the others")

@@ -204,7 +204,7 @@ class Transactions:
         """
         parts = list(prepared)
         if not parts or len({(p.name, p.batch_id, p.run) for p in parts}) != 1:
-            raise InvalidRequestError("what is committed are the parts of one batch, of one run")
+            raise InvalidRequestError("a commit takes the parts of one batch of one run")
         wanted = Decision(
             name=parts[0].name,
             batch_id=parts[0].batch_id,

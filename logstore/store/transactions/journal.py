@@ -131,7 +131,7 @@ class Journal:
         if lines.is_of_another or (known.inode >= 0 and end < stat.size):
             return None
         if lines.is_damaged:
-            raise CorruptLogError(self.path, end, "not what was written there", REMEDY)
+            raise CorruptLogError(self.path, end, "the line is not the one that was written", REMEDY)
         self._check_length(end, lines.number, recorded)
         return _Seen(stat if end == stat.size else None, stat.inode, base, end, lines.number, state)
 

@@ -281,8 +281,8 @@ def is_replay(name: str, batch_id: int, last: int) -> bool:
     if batch_id < last:
         raise BatchConflictError(
             f"batch {batch_id} of {name!r} comes after batch {last}, which is committed: was the "
-            "checkpoint restored from an older copy, or the name used by another query? Nothing of it is "
-            "written, because it cannot be told what of it is here already. To write it all the same, take a "
+            "checkpoint restored from an older copy, or the name used by another query? No row of it was "
+            "written, because some may be stored already. To write it all the same, use a "
             "new checkpointLocation or another txnId",
             name=name,
             batch_id=batch_id,

@@ -248,7 +248,7 @@ def _apply(found: dict[str, str], row: AlterableConfig, setting: Field[Any] | No
             old = [part for part in known if part and part not in values]
             new = values.order if row.config_operation == APPEND else ()
             if "" in new and len(old) + len(new) > 1:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name}: nothing stands between two commas")
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name}: an empty entry between two commas")
             found[row.name] = ",".join([*old, *new])
         case _:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")

@@ -103,7 +103,7 @@ class TopicHandlers:
             else:
                 made = await self._admin.create(new, timeout_s=timeout_s)
                 if made is None:
-                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the topic is made, and not led yet")
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the topic is created, and has no leaders yet")
         except PylogError as error:
             return _failed(asked.name, error)
         return {

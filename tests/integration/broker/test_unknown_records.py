@@ -102,10 +102,10 @@ async def test_types_that_groups_do_not_know_are_skipped_with_a_line_each_and_ou
         one.begin()
         groups = one.coordinator
         assert (await one.asked(lambda: commit(groups, 6))).error is ErrorCode.NONE
-        assert sorted(lines_about(caplog, "are kept and not used")) == [
-            "tp=__consumer_offsets-0 records=1 of key version 256 are kept and not used: a later release wrote them",
-            "tp=__consumer_offsets-0 records=1 of key version 5 are kept and not used: a later release wrote them",
-            "tp=__consumer_offsets-0 records=2 of key version 3 are kept and not used: a later release wrote them",
+        assert sorted(lines_about(caplog, "stay and are skipped")) == [
+            "tp=__consumer_offsets-0 records=1 of key version 256 stay and are skipped: a later release wrote them",
+            "tp=__consumer_offsets-0 records=1 of key version 5 stay and are skipped: a later release wrote them",
+            "tp=__consumer_offsets-0 records=2 of key version 3 stay and are skipped: a later release wrote them",
         ]
         size = one.log.log_end_offset
         for offset in range(7, 40):
@@ -175,5 +175,5 @@ async def test_types_that_transactions_do_not_know_are_skipped_and_a_value_of_a_
 
         begun = await one.asked(initialize)
         assert (begun.producer_id, begun.producer_epoch) == (7, 4)
-        assert len(lines_about(caplog, "are kept and not used")) == 3
+        assert len(lines_about(caplog, "stay and are skipped")) == 3
         assert {key: value for key, value in one.latest().items() if key in LATER} == LATER

@@ -108,7 +108,7 @@ def test_what_was_synced_counts_even_if_there_is_no_room_to_note_how_far(
         files.is_full = True
         with caplog.at_level(logging.WARNING):
             store.flush()
-        assert "recovery points are not noted" in caplog.text
+        assert "recovery points are not stored" in caplog.text
         files.is_full = False
 
 
@@ -174,7 +174,7 @@ def test_files_of_a_deleted_topic_that_cannot_be_removed_do_not_get_in_the_way(
         (tmp_path / "t-0" / "somebody's directory").mkdir()
         with caplog.at_level(logging.WARNING):
             store.delete_topic("t")
-        assert "what is left of topic t stays for now" in caplog.text
+        assert "files of the deleted topic t stay for now" in caplog.text
         assert store.topics() == []
         store.create_topic("t")
     logstore.open(tmp_path).close()

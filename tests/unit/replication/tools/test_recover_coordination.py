@@ -60,7 +60,7 @@ def node(path, name):
 def test_what_it_needs_is_said(run, tmp_path):
     assert "give --dir, or --coordination" in run().output
     assert "only a SQLite file" in run("--coordination", "zookeeper:h:1").output
-    assert "several brokers of one cluster are wanted: none" in run("--dir", tmp_path).output
+    assert "several brokers of one cluster; these are none" in run("--dir", tmp_path).output
     (tmp_path / "broker-1").mkdir()
     assert "is not the directory of a broker" in run("--dir", tmp_path).output
 

@@ -67,7 +67,7 @@ def test_a_partition_waits_for_the_only_ones_in_sync_unless_others_have_written_
     row[1] = replica((3, 0), (5, 5), end=6)
     made = plan({T0: row}, (1, 2), copy(LeaderAndIsr(3, 4, (3,), 1)))
     assert (made.states[T0].leader, made.states[T0].isr) == (1, (1,))
-    assert "what only brokers [3] have is lost" in made.rows[0].note
+    assert "brokers [3] were in sync and are not here" in made.rows[0].note
 
 
 def test_who_wrote_after_the_copy_is_a_replica_and_a_leftover_is_none():
