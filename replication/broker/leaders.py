@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replication.errors import KafkaError, ProtocolError
-from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition, rows_by_topic
+from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition, by_partition, by_topic
 from replication.model.metadata import BrokerAddress
 from replication.model.times import SpecialTime, to_wire
 from replication.network.client import Clients
@@ -68,14 +68,11 @@ class Leaders:
         address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return {}
-        topics = rows_by_topic((tp, {"partition_index": tp.partition, "timestamp": to_wire(time)}) for tp in tps)
-        asked = [{"name": name, "partitions": rows} for name, rows in topics.items()]
-        request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": asked}
+        rows = {tp: {"partition_index": tp.partition, "timestamp": to_wire(time)} for tp in tps}
+        request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": by_topic(rows, "partitions")}
         try:
             answer = await self._clients.call(address.host, address.port, ApiKey.LIST_OFFSETS, request)
         except (OSError, TimeoutError, ProtocolError) as error:
             logger.info("broker=%d does not answer ListOffsets: %s", broker, error)
             return {}
-        return {
-            TopicPartition(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions
-        }
+        return dict(by_partition(answer.topics))

@@ -16,8 +16,8 @@ from logstore.records.marker import Marker
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.coordinator import Done
 from replication.coordinators.transactions.machine.events import WriteMarkers
-from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
-from replication.model.cluster import OFFSETS_TOPIC, BrokerId, TopicPartition, rows_by_topic
+from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in
+from replication.model.cluster import OFFSETS_TOPIC, BrokerId, TopicPartition, by_partition, by_topic
 from replication.network.client import Clients
 from replication.network.steps import all_of
 from replication.protocol.apis import ApiKey
@@ -150,10 +150,9 @@ class Markers:
             logger.info("broker=%d does not answer WriteTxnMarkers: %s", broker, error)
             return [{} for _ in rows]
         found: dict[tuple[int, TopicPartition], ErrorCode] = {
-            (marker.producer_id, TopicPartition(topic.name, row.partition_index)): error_of(int(row.error_code)).code
+            (marker.producer_id, tp): code_in(row)
             for marker in answer.markers
-            for topic in marker.topics
-            for row in topic.partitions
+            for tp, row in by_partition(marker.topics)
         }
         return [
             {tp: code for tp in tps if (code := found.get((job.markers.producer_id, tp))) is not None}
@@ -162,12 +161,11 @@ class Markers:
 
 
 def _row(job: _Job, tps: frozenset[TopicPartition]) -> Mapping[str, Any]:
-    topics = rows_by_topic((tp, tp.partition) for tp in tps)
     return {
         "producer_id": job.markers.producer_id,
         "producer_epoch": job.markers.producer_epoch,
         "transaction_result": job.markers.commits,
-        "topics": [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()],
+        "topics": by_topic({tp: tp.partition for tp in tps}, "partition_indexes"),
         "coordinator_epoch": job.coordinator_epoch,
         "transaction_version": job.markers.version,
     }

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import VERSIONS_REQUEST, Cluster, Partitions
-from replication.client.groups import by_partition, by_topic
 from replication.errors import ErrorCode, KafkaError, code_in, error_of, raise_for_code
-from replication.model.cluster import Assignment, TopicPartition
+from replication.model.cluster import Assignment, TopicPartition, by_partition, by_topic
 from replication.network.client import Client
 from replication.protocol.apis import SERVED, ApiKey, name_of
 

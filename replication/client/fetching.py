@@ -17,10 +17,9 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
 from replication.client.attempts import LOST, may_pass
 from replication.client.cluster import Cluster, Partitions
-from replication.client.groups import by_partition
 from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of, raise_for_code
-from replication.model.cluster import TopicPartition, rows_by_topic, topic_uuid
+from replication.model.cluster import TopicPartition, by_partition, by_topic, rows_by_topic, topic_uuid
 from replication.model.times import AskedTime, SpecialTime, to_wire
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
@@ -82,13 +81,8 @@ async def list_offsets(
     """
 
     async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
-        asked = ({"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in share.items())
-        rows = rows_by_topic(zip(share, asked, strict=True))
-        request = {
-            "replica_id": -1,
-            "isolation_level": int(isolation),
-            "topics": [{"name": name, "partitions": partitions} for name, partitions in rows.items()],
-        }
+        rows = {tp: {"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in share.items()}
+        request = {"replica_id": -1, "isolation_level": int(isolation), "topics": by_topic(rows, "partitions")}
         answer = await broker.call(ApiKey.LIST_OFFSETS, request)
         return {tp: _found_offset(row) for tp, row in by_partition(answer.topics)}
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from replication.client.assignors import decode_assignment
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
-from replication.client.groups import by_partition, by_topic
 from replication.errors import ErrorCode, UnsupportedVersionError, code_in, error_of, raise_for_code
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, by_partition, by_topic
 from replication.protocol.apis import ApiKey
 
 CONSUMER = "consumer"  # the protocol type whose assignments are partitions

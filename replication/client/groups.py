@@ -5,13 +5,13 @@ A commit that returned is at all replicas in sync. Belongs to one event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
 from replication.errors import ErrorCode, error_of, raise_for_code
-from replication.model.cluster import TopicPartition, rows_by_topic
+from replication.model.cluster import TopicPartition, by_partition, by_topic
 from replication.protocol.apis import ApiKey
 
 _OF_MEMBERS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -98,16 +98,6 @@ async def committed(
             epoch = getattr(row, "committed_leader_epoch", -1)
             found[tp] = Committed(row.committed_offset, epoch, row.metadata or "")
     return found
-
-
-def by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
-    """The rows of a request, one per topic, with the topic's name and the rows of its partitions in `field`."""
-    return [{"name": name, field: found} for name, found in rows_by_topic(rows.items()).items()]
-
-
-def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """The rows of an answer, each with its partition."""
-    return ((TopicPartition(topic.name, row.partition_index), row) for topic in topics for row in topic.partitions)
 
 
 def _group_of(answer: Any) -> Any:

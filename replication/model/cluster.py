@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -63,6 +63,16 @@ def rows_by_topic(rows: Iterable[tuple[TopicPartition, _Row]]) -> dict[str, list
     for tp, row in rows:
         found.setdefault(tp.topic, []).append(row)
     return found
+
+
+def by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
+    """The rows of a request, one per topic, with the topic's name and the rows of its partitions in `field`."""
+    return [{"name": name, field: found} for name, found in rows_by_topic(rows.items()).items()]
+
+
+def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
+    """The rows of an answer, each with its partition."""
+    return ((TopicPartition(topic.name, row.partition_index), row) for topic in topics for row in topic.partitions)
 
 
 def names_of(tps: Sequence[TopicPartition]) -> str:
