@@ -15,7 +15,7 @@ TOPS = ("logstore", "replication", "datasource")
 PACKAGES = sorted(path.parent for top in TOPS for path in (ROOT / top).rglob("__init__.py"))
 
 
-def rooms(folder):
+def parts(folder):
     found = {p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")}
     return {name for name in found if not name.startswith("__")}
 
@@ -43,11 +43,11 @@ def test_every_room_has_a_place_in_a_layer():
         for contract in contracts
         for container in contract.get("containers", ())
     }
-    assert {container: rooms(ROOT / container.replace(".", "/")) for container in placed} == placed
+    assert {container: parts(ROOT / container.replace(".", "/")) for container in placed} == placed
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_package_names_its_rooms(package):
+def test_a_package_names_its_parts(package):
     says = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
-    assert rooms(package) <= set(re.findall(r"`(?:\w+\.)*(\w+)`", says))
+    assert parts(package) <= set(re.findall(r"`(?:\w+\.)*(\w+)`", says))
     assert len(says.splitlines()) <= 20

@@ -1,4 +1,4 @@
-"""The house stays as simple as it was built: see `tests.measures` for what is counted."""
+"""Packages stay as simple as they were built: `tests.measures` says how this is counted."""
 
 import pytest
 
@@ -14,6 +14,6 @@ def imported():
     ("package", "most"),
     [("logstore", (12, 8, 45)), ("replication", (15, 7, 47)), ("datasource", (9, 6, 16))],
 )
-def test_a_package_has_few_rooms_floors_and_arrows(package, most, imported):
+def test_a_package_has_few_parts_levels_and_imports(package, most, imported):
     found = measures.plan(package, measures.sources(), imported)
     assert all(count <= limit for count, limit in zip(found, most, strict=True)), (found, most)
