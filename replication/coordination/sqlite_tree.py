@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from logstore.checkpoint import make_directory
-from logstore.env import Env, network_file_system
+from logstore.env import Env, OsFiles, network_file_system
 from logstore.errors import StorageError
 from replication.coordination.leases import Leases
 from replication.coordination.sqlite_file import CopyPolicy, ReplacedError, StoreFile, check_can_open, explain, is_busy
 from replication.coordination.sqlite_sync import Answer, Syncer
 from replication.coordination.sqlite_table import NodeTable, NodeWatches, connect
+from replication.coordination.sqlite_transactions import Transactions
 from replication.coordination.tree import (
     SESSION_TIMEOUT_MS,
     BatchResult,
@@ -61,7 +62,6 @@ _T = TypeVar("_T")
 POLL_MS = 25
 BEAT_MS = 500
 WRITES_PER_TRANSACTION = 64  # they hold the lock for about 2 ms
-BUSY_PAUSE_MS = 1  # between two attempts to get the lock: SQLite's own pauses are longer, and unfair
 
 
 class _Gone(Exception):  # noqa: N818  (an event, not an error)
@@ -104,7 +104,7 @@ class SqliteTree(Tree):
         self.lease_end_ms = 0
         # The rest belongs to the thread.
         self._db: sqlite3.Connection
-        self._table: NodeTable
+        self._transactions: Transactions
         self._state = SessionEvent.CONNECTED
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
@@ -205,7 +205,7 @@ class SqliteTree(Tree):
             self._turns.post(_fail, self._started, CoordinationError(message))
             return
         self._turns.post(_resolve, self._started, None)
-        while (job := self._next_job()) is not None:
+        while (job := _next_job(self._jobs)) is not None:
             self._maybe_beat()
             if isinstance(job, _Job):
                 self._perform(job)
@@ -214,13 +214,6 @@ class SqliteTree(Tree):
             elif self._state is SessionEvent.CONNECTED:
                 self._in_session(self._fire)
         self._end()
-
-    def _next_job(self) -> _Job | str | bool | None:
-        """Return the next call; True if none comes for POLL_MS; None at the end."""
-        try:
-            return self._jobs.get(timeout=POLL_MS / 1000)
-        except queue.Empty:
-            return True
 
     def _open(self) -> None:
         files = self._env.files
@@ -240,11 +233,11 @@ class SqliteTree(Tree):
             if lock is not None:
                 lock.release()
         files.forget(self._log)  # this process may have had another one, of a file that was removed
-        self._table = NodeTable(self._db)
+        self._transactions = Transactions(self._db, self._env.clock, self._timeout_ms // 3)
         begun_ms = self._env.clock.monotonic_ms()
-        self._transact(lambda table: table.open_session(self.session, self._timeout_ms))
+        self._transactions.do(lambda table: table.open_session(self.session, self._timeout_ms))
         self._renewed(begun_ms)
-        self._syncer = Syncer(self._sync, self._jobs.put, f"sync {self._path.name}")
+        self._syncer = Syncer(partial(_sync, files, self._log), self._jobs.put, f"sync {self._path.name}")
 
     def _perform(self, job: _Job) -> None:
         match self._state:
@@ -277,7 +270,7 @@ class SqliteTree(Tree):
         return f"{explain(error)}; {holder}" if holder else explain(error)
 
     def _fire(self) -> None:
-        for watch, path in self._watches.changes(self._table):
+        for watch, path in self._watches.changes(self._transactions.table):
             self._turns.post(watch, path)
 
     def _transact_job(self, job: _Job) -> None:
@@ -289,7 +282,7 @@ class SqliteTree(Tree):
             return job.work(table)
 
         try:
-            result = self._transact(work, writes=job.writes)
+            result = self._transactions.do(work, writes=job.writes)
         except RefusedError as refused:
             self._fire()
             self._tell(_fail, job.future, refused)
@@ -305,29 +298,6 @@ class SqliteTree(Tree):
             self._turns.post(_fail, future, ConnectionLossError(reason))
 
         self._syncer.answer(Answer(self._watches.seen_number, lambda: self._turns.post(act, future, found), refuse))
-
-    def _sync(self) -> None:
-        """Fsync all that was written before.
-
-        SQLite itself syncs its write-ahead log only when it moves changes into the file. The log is in order, so the
-        part of it on disk is always a state that was true once.
-        """
-        with contextlib.suppress(FileNotFoundError):  # the store was removed
-            self._env.files.fsync(self._log)
-
-    def _transact(self, work: Callable[[NodeTable], _T], *, writes: bool = True) -> _T:
-        """Do all of it or nothing; retry for a third of the session timeout while others hold the lock."""
-        clock = self._env.clock
-        give_up_ms = clock.monotonic_ms() + self._timeout_ms // 3
-        while True:
-            try:
-                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-                with self._db:  # commits, or rolls back
-                    return work(self._table)
-            except sqlite3.OperationalError as error:
-                if not is_busy(error) or clock.monotonic_ms() >= give_up_ms:
-                    raise
-            clock.sleep_ms(BUSY_PAUSE_MS)
 
     # --------------------------------------------------------------- session
 
@@ -350,7 +320,7 @@ class SqliteTree(Tree):
 
         def beat_and_renew() -> None:  # without an fsync: a beat need not survive a power failure
             self._file.look()
-            self._transact(beat)
+            self._transactions.do(beat)
             self._renewed(begun_ms)
             self._file.maybe_copy(self._db, self._watches.seen_number)
 
@@ -375,14 +345,32 @@ class SqliteTree(Tree):
     def _end(self) -> None:
         if self._state is not SessionEvent.EXPIRED:
             with contextlib.suppress(sqlite3.Error):  # then it expires by its timeout
-                self._transact(lambda table: table.end_session(self.session))
+                self._transactions.do(lambda table: table.end_session(self.session))
         self._syncer.close()
         if self._file.is_gone:
-            self._file.maybe_copy(self._db, self._table.number(), at_once=True)
+            self._file.maybe_copy(self._db, self._transactions.table.number(), at_once=True)
         self._db.close()
         while not self._jobs.empty():
             if isinstance(job := self._jobs.get(), _Job):
                 self._turns.post(_fail, job.future, SessionExpiredError())
+
+
+def _next_job(jobs: queue.SimpleQueue[_Job | str | None]) -> _Job | str | bool | None:
+    """Return the next call; True if none comes for POLL_MS; None at the end."""
+    try:
+        return jobs.get(timeout=POLL_MS / 1000)
+    except queue.Empty:
+        return True
+
+
+def _sync(files: OsFiles, log: Path) -> None:
+    """Fsync all that was written before.
+
+    SQLite itself syncs its write-ahead log only when it moves changes into the file. The log is in order, so the part
+    of it on disk is always a state that was true once.
+    """
+    with contextlib.suppress(FileNotFoundError):  # the store was removed
+        files.fsync(log)
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

@@ -102,7 +102,7 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
         assert not (tmp_path / STORE).exists()
 
         code, rows, told = recover(tmp_path)
-        assert (code, "say --yes" in told, (tmp_path / STORE).exists()) == (1, True, False)
+        assert (code, "give --yes" in told, (tmp_path / STORE).exists()) == (1, True, False)
         assert (rows[topic, 0]["log_end"], rows[topic, 0]["note"]) == (3, "")
         assert recover(tmp_path, "--yes")[0] == 0
         cluster.running.restart(1, 2)
