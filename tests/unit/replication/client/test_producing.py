@@ -15,7 +15,7 @@ from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client import producing
 from replication.client.metadata import PartitionLeader
-from replication.client.partition_queue import PartitionQueue, split
+from replication.client.partition_queue import IN_FLIGHT, Batch, PartitionQueue, split
 from replication.client.producing import Sender
 from replication.client.transactions import Pair, Transaction
 from replication.errors import ErrorCode, KafkaError, code_of
@@ -189,6 +189,53 @@ def test_a_partition_turns_to_a_new_leader_when_the_old_one_has_answered_all():
     queue.sent.clear()
     assert queue.turn_to(2)
     assert (queue.leader, queue.is_known) == (2, False)
+
+
+def queue_of(count, **state):
+    queue = PartitionQueue(T0, 3, **state)
+    queue.waiting.extend(Batch(one(f"{n}"), n, 1, 60.0, lambda *_: None) for n in range(count))
+    return queue
+
+
+def stamps(queue):
+    return [(header.producer_epoch, header.base_sequence) for header in (header_at(b.data) for b in queue.sent)]
+
+
+def test_five_batches_are_under_way_to_a_leader_that_knows_the_producer_and_one_to_any_other():
+    for is_known, allowed in ((True, IN_FLIGHT), (False, 1)):
+        queue = queue_of(7, is_known=is_known)
+        while queue.may_send:
+            queue.take(8, is_transactional=False)
+        assert stamps(queue) == [(3, n) for n in range(allowed)]
+
+
+def test_a_batch_that_is_sent_again_goes_alone_and_bears_its_number():
+    queue = queue_of(3, is_known=True)
+    batch = queue.take(8, is_transactional=False)
+    queue.sent.clear()
+    batch.error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
+    batch.prepare_again()
+    queue.waiting.appendleft(batch)
+    assert batch.is_in_doubt
+    assert queue.may_send
+    assert queue.take(8, is_transactional=False) is batch
+    assert stamps(queue) == [(3, 0)]
+    assert not queue.may_send
+    batch.error = None
+    assert queue.may_send
+    queue.is_rewinding = True
+    assert not queue.may_send
+
+
+def test_a_new_epoch_numbers_all_that_wait_anew():
+    queue = queue_of(2)
+    queue.waiting.appendleft(queue.take(8, is_transactional=False))
+    queue.sent.clear()
+    queue.begin_epoch()
+    for _ in range(2):
+        queue.take(8, is_transactional=True)
+    assert stamps(queue) == [(4, 0), (4, 1)]
+    assert all(header_at(batch.data).is_transactional for batch in queue.sent)
 
 
 @pytest.mark.parametrize("how", ["idempotent", "acks=1", "transaction", "too large"])

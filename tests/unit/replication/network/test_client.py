@@ -11,21 +11,17 @@ from replication.network.client import Client, Clients
 from replication.network.pipeline import Endpoint, no_needs
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
-from tests.support.peer import until
+from tests.support.peer import run, until
 
 EPOCH_REQUEST = {"replica_id": 1, "topics": ()}
 
 
 def on_loop(test):
     @functools.wraps(test)
-    def run():
-        async def timed():
-            async with asyncio.timeout(20):
-                await test()
+    def test_on_loop():
+        run(test())
 
-        asyncio.run(timed())
-
-    return run
+    return test_on_loop
 
 
 async def serve(handler):
@@ -160,8 +156,7 @@ async def test_a_call_whose_time_is_over_ends_the_connection_and_the_next_one_ha
 
 @pytest.mark.parametrize("nonsense", [b"\x00\x00\x00\x08" + b"\xff" * 8, b"\xff" * 64, b"\x00\x00\x00\x09" + bytes(9)])
 def test_a_peer_that_talks_nonsense_is_a_protocol_error(nonsense):
-    @on_loop
-    async def run():
+    async def talking():
         gone = asyncio.Event()
 
         async def talk(reader, writer):
@@ -180,7 +175,7 @@ def test_a_peer_that_talks_nonsense_is_a_protocol_error(nonsense):
         await gone.wait()
         peer.close()
 
-    run()
+    run(talking())
 
 
 @on_loop
