@@ -86,9 +86,6 @@ def _numbers(offsets: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, in
     return {topic: {int(p): int(parts[p]) for p in sorted(parts, key=int)} for topic, parts in sorted(offsets.items())}
 
 
-# --- what there is ---
-
-
 @dataclass(frozen=True, slots=True)
 class TopicExtent:
     """The id of a topic, and the offsets that each chosen partition holds now, with leaders' epochs if known."""
@@ -164,9 +161,6 @@ def latest(now: Extents) -> StreamOffset:
 def epochs_of(now: Extents) -> PartitionOffsets:
     """Return the epochs of the leaders, as far as they are known."""
     return {topic: epochs for topic, head in now.items() if (epochs := head.epochs)}
-
-
-# --- where a read starts and ends ---
 
 
 def resolve(
@@ -256,8 +250,6 @@ def _check_complete(given: Mapping[str, Mapping[int, Any]], now: Extents, option
                 "partitions that are read"
             )
 
-
-# --- what is left of that ---
 
 _CUT = (
     "cut from the log: a leader without these records was elected (unclean.leader.election.enable), other records "

@@ -24,7 +24,6 @@ _NOT_LED = {
 }
 _VERIFIED = ("topic", "partition", "replicas", "wanted", "state")
 _MOVING = ("topic", "partition", "replicas", "adding", "removing")
-_REFUSED = ("topic", "partition", "error")
 
 
 @click.command("elect-leaders")

@@ -13,7 +13,6 @@ from replication.cli.connecting import numbers
 if TYPE_CHECKING:
     from replication.tools.state_logs import Period
 
-_TEXT = click.File(encoding="utf-8", errors="replace", lazy=True)
 _COLOURS = {"ERROR": "red", "FATAL": "red", "WARN": "yellow"}
 
 

@@ -25,8 +25,6 @@ from replication.model.cluster import (
 )
 from replication.model.state_changes import StateChange
 
-# -------------------------------------------------------------------- events
-
 
 @dataclass(frozen=True, slots=True)
 class Elected:

@@ -15,8 +15,6 @@ from replication.coordinators.groups.messages import Answer, Append, Appended, B
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.errors import ErrorCode
 
-# -------------------------------------------------------------------- events
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:

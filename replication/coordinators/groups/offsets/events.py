@@ -11,8 +11,6 @@ from replication.coordinators.groups.offsets.state import Committed
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
-# -------------------------------------------------------------------- events
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:

@@ -15,8 +15,6 @@ from replication.coordinators.transactions.machine.state import NO_EPOCH, NO_ID,
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
-# -------------------------------------------------------------------- events
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialize:
