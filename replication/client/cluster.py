@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -78,12 +79,11 @@ class Cluster:
         self._bootstrap = addresses_of(bootstrap)
         self.timeout_ms, self.timeout_s = timeout_ms, timeout_ms / 1000
         self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
-        self._clients = Clients(client_id, timeout_ms=self._request_timeout_ms, security=security, asks_versions=True)
+        made = partial(Clients, client_id, timeout_ms=self._request_timeout_ms, security=security, asks_versions=True)
+        self._clients = made()
         self.read_replicas = ReadReplicas(rack)
         self._max_age_s = metadata_max_age_ms / 1000
-        self.coordinators = Coordinators(
-            self._ask_coordinators, self._clients.make, timeout_s=self.timeout_s, where=self.where
-        )
+        self.coordinators = Coordinators(self._ask_coordinators, made(), timeout_s=self.timeout_s, where=self.where)
         self._cluster: ClusterMetadata | None = None
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from logstore.errors import PylogError
 from replication.client.attempts import BACKOFF_MIN_S, LOST, Backoff, unless_silent
 from replication.errors import ErrorCode, KafkaError, code_in
-from replication.network.client import Client
+from replication.network.client import Client, Clients
 from replication.protocol.apis import ApiKey
 
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -69,22 +69,22 @@ class Coordinators:
     def __init__(
         self,
         find: Callable[[Any, Backoff | None], Awaitable[Any]],
-        connect: Callable[[str, int], Client],
+        clients: Clients,
         *,
         timeout_s: float,
         where: str,
     ) -> None:
         self._ask_any = find
-        self._connect = connect
         self._timeout_s = timeout_s
         self._where = where
         self._known: dict[Key, Client] = {}
-        self._shared: dict[Address, Client] = {}  # of transactional ids
+        self._shared = clients  # of transactional ids
 
     def close(self) -> None:
         """End every connection."""
-        for connection in {*self._known.values(), *self._shared.values()}:
-            connection.close()
+        for client in self._known.values():
+            client.close()
+        self._shared.close()
 
     async def call(
         self, key: Key, api: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
@@ -161,12 +161,8 @@ class Coordinators:
     def _keep(self, key: Key, address: Address) -> None:
         if key in self._known:  # another call was quicker
             return
-        if key.type is KeyType.TRANSACTIONAL_ID:
-            if address not in self._shared:
-                self._shared[address] = self._connect(*address)
-            self._known[key] = self._shared[address]
-        else:
-            self._known[key] = self._connect(*address)
+        is_shared = key.type is KeyType.TRANSACTIONAL_ID
+        self._known[key] = (self._shared.at if is_shared else self._shared.make)(*address)
 
     async def _find(self, keys: Collection[Key], backoff: Backoff | None = None) -> dict[Key, Address | ErrorCode]:
         """Where these of one type are kept, or why that is not known; of the first one alone before Kafka 3.0."""
