@@ -59,7 +59,7 @@ class Listed(frozenset[str]):
 class LogConfig:
     """The settings of one topic.
 
-    A stand-alone store keeps everything unless told otherwise: retention_ms is -1 here and 168 hours in a broker.
+    A stand-alone store keeps everything by default: retention_ms is -1 here and 168 hours in a broker.
     """
 
     cleanup_policy: frozenset[str] = setting(

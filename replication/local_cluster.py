@@ -87,13 +87,13 @@ class _Process:
         self.broker = broker
         self.settings = dict(settings)
         self.said = Path(settings["log.dirs"]).with_suffix(".stderr")
-        self.said_bytes = 0  # the output of former lives
+        self.said_bytes = 0  # the output of former runs
         self.address: tuple[str, int] | None = None
         self.process: subprocess.Popen[str] | None = None
         self.is_serving = False
         self._start_timeout_s = 0.0
         self._log = Path(settings["log.dirs"]) / BROKER / SERVER_LOG
-        self._log_bytes = 0  # the log of former lives
+        self._log_bytes = 0  # the log of former runs
 
     @property
     def config(self) -> BrokerConfig:

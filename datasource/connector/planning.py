@@ -202,7 +202,7 @@ def _in_ms(f: Filter) -> Filter:
             return replace(f, value=_floor_ms(f.value))
         if f.kind == "In":
             return replace(f, value=[_floor_ms(v) for v in f.value if isinstance(v, datetime)])
-    except (ValueError, OverflowError):  # in the first or last year: no offset to UTC can be told
+    except (ValueError, OverflowError):  # in the first or last year: no offset to UTC is known
         pass
     return Filter("", f.column, None)
 

@@ -8,8 +8,8 @@
 The note says where the table is, which schema was declared, and up to where the table was checked and is on disk. How
 far it holds the topic it says itself. Delta leaves alone what begins with an underscore.
 
-A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and noted by its
-relative path. A table elsewhere belongs to one store or cluster, whose name is a property of the table; it refuses
+A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and the note has
+its relative path. A table elsewhere belongs to one store or cluster, whose name is a property of the table; it refuses
 others.
 """
 
@@ -101,7 +101,7 @@ def bad_table(table: Path) -> Path:
 
 
 def read_note(owner: Owner) -> TierConfig | None:
-    """Return what is noted of the topic's table; None if it was never tiered."""
+    """Return the note of the topic's table; None if it was never tiered."""
     try:
         note = json.loads(SYSTEM.files.read_all(owner.note))
         return TierConfig(

@@ -76,7 +76,7 @@ Report = Mapping[int, ReportRow]
 
 
 def each(report: Report, partitions: Iterable[int], look: Callable[[int], Found]) -> dict[int, Found]:
-    """Return what `look` finds for each partition, except where it fails: that is noted in the row."""
+    """Return what `look` finds for each partition, except where it fails: that is in the row."""
     found = {}
     for partition in list(partitions):
         try:

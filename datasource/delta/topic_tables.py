@@ -71,9 +71,9 @@ def table_of(topic: str, table: str) -> Path:
 
 
 def find(location: Location, owner: Owner, asked: Path | None, schema: str | None) -> TieringTask:
-    """Return the topic with its table: the one noted, else the one asked for, else the default (of a store).
+    """Return the topic with its table: the one in the note, else the one asked for, else the default (of a store).
 
-    Raises: as `check`; InvalidRequestError: another one is noted.
+    Raises: as `check`; InvalidRequestError: the note has another one.
     """
     note = read_note(owner)
     if note and asked and note.table.resolve() != asked.resolve():
@@ -94,7 +94,7 @@ def find(location: Location, owner: Owner, asked: Path | None, schema: str | Non
 
 
 def check(task: TieringTask) -> None:
-    """Raise StoreError unless the tables are this topic's, with the declared columns; they may be missing if not noted.
+    """Raise StoreError unless the tables are this topic's, with the declared columns, or missing without a note.
 
     Raises: RestoredError: a table lost rows by RESTORE.
     """

@@ -35,7 +35,7 @@ SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran her
 PARTITIONS = 6
 RECORDS_PER_TRIGGER = 60_000  # six micro-batches
 
-Say = Callable[[str], None]  # told each step when it begins
+Say = Callable[[str], None]  # gets each step when it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

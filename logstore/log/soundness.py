@@ -22,7 +22,7 @@ from logstore.log.segments.names import damaged_file
 from logstore.records.batch import InvalidBatchError, batches, check
 
 Cutting = Callable[[int], AbstractContextManager[None]]
-Pace = Callable[[int], None]  # told the bytes that were read since the last call; may sleep
+Pace = Callable[[int], None]  # gets the bytes that were read since the last call; may sleep
 
 
 class Unsound(NamedTuple):

@@ -349,7 +349,7 @@ class LogWriter:
     def _note_epoch(self, epoch: int, offset: int) -> None:
         """Note that a leader epoch begins here."""
         epochs, view = self._epochs, self._files.view
-        epochs.load()  # another process may have noted it
+        epochs.load()  # another process may have added it
         if not epochs.starts and view.end > view.local_start:
             epochs.replace(epoch_starts(self._files, view.bases))  # lost or damaged
         epochs.assign(epoch, offset)

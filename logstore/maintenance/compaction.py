@@ -180,14 +180,14 @@ class _Pass:
             return self._collect_readable(planned, verdicts)
         except UnreadableBatchError as error:
             self._find_unreadable(planned, verdicts, error)
-        return self._collect_readable(planned, verdicts)  # anew: keys of the first records of one may be noted
+        return self._collect_readable(planned, verdicts)  # anew: keys of the first records of one may be in the map
 
     def _collect_readable(self, planned: Plan, verdicts: Verdicts) -> int:
         self._keys.clear(planned.dirty, planned.upper)
         for where, run in self._runs(planned, planned.dirty):
             full = self._keys.collect(run, start=planned.dirty, skipped=verdicts.has_no_data, where=where)
             if full is not None:
-                self._check_readable(run, verdicts, where)  # keys of the first records of this batch are noted
+                self._check_readable(run, verdicts, where)  # keys of the first records of this batch are in the map
                 return self._checked(full, planned.dirty)
         return planned.upper
 
@@ -208,7 +208,7 @@ class _Pass:
         logger.warning("%s; such batches (%d) stay as they are, and their keys count for nothing", first, count)
 
     def _check_readable(self, run: memoryview, verdicts: Verdicts, where: tuple[str, int]) -> None:
-        """Raise UnreadableBatchError at the first batch that cannot be decoded. No key is noted."""
+        """Raise UnreadableBatchError at the first batch that cannot be decoded. No key is stored."""
         self._keys.collect(run, start=INT64_MAX, skipped=verdicts.has_no_data, where=where)
 
     def _runs(self, planned: Plan, start: int) -> Iterator[tuple[tuple[str, int], memoryview]]:

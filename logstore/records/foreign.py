@@ -1,4 +1,4 @@
-"""Foreign formats: whole messages that pylog does not read, told from bytes that nobody wrote.
+"""Foreign formats: whole messages that pylog does not read, as opposed to damage.
 
 Kafka before 0.11 wrote messages of format 0 and 1, big-endian::
 

@@ -72,7 +72,7 @@ class LogManager:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Around a change. No clean end is noted meanwhile. Raises as `check_writable`."""
+        """Around a change. No clean shutdown is recorded meanwhile. Raises as `check_writable`."""
         with self._mutex:
             self.check_writable()
             self._changes += 1
@@ -136,7 +136,7 @@ class LogManager:
             raise errors.CorruptLogError(directory / METADATA, 0, "it names another topic", remedy) from None
 
     def note_append(self, topic: str, partition: int) -> None:
-        """This process appends there: flush it before a clean end is noted."""
+        """This process appends there: flush it before a clean shutdown is recorded."""
         with self._mutex:
             self._appended.add((topic, partition))
 

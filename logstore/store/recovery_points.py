@@ -69,7 +69,7 @@ class RecoveryPoints:
         """Note how far these partitions (topic id, offset), and the journal of transactions, are on disk.
 
         Partitions are left out that were deleted since, or cut: `was_cut` is asked under the lock. On a full disk
-        nothing is noted, which only makes a recovery slower.
+        nothing is stored, which only makes a recovery slower.
         """
 
         def advanced(known: Points) -> Points:

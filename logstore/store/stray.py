@@ -1,7 +1,7 @@
 """Stray directories: partitions of a stand-alone store that belong to no topic.
 
-A description is written after the directories and before the first record, and removed after the deletion is noted. So
-a directory without records may be of a topic on its way, or of a creation that was killed. One with records has lost
+A description is written after the directories and before the first record, and removed after the deletion is recorded.
+So a directory without records may be of a topic on its way, or of a creation that was killed. One with records has lost
 its description, which no crash does: that is damage.
 """
 

@@ -1,4 +1,4 @@
-"""FirstNews: a broker that no controller has told of the cluster yet says nothing about topics and brokers.
+"""FirstNews: requests about topics and brokers wait until the first UpdateMetadata of the whole cluster.
 
 Its empty picture would pass for an empty cluster: tools would print no topics, and scripts would create those that are
 only not known yet. Such requests wait for the first UpdateMetadata, at most `WAIT_S`; then the connection is closed,

@@ -156,7 +156,7 @@ class BrokerLifecycle:
 
     @property
     def _registration_wait_ms(self) -> int:
-        """Longer than the session of a killed broker lives on."""
+        """Longer than the session of a killed broker lasts."""
         return 3 * self._config.zookeeper_session_timeout_ms
 
     def _former_token(self) -> bytes | None:

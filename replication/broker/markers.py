@@ -28,7 +28,7 @@ from replication.replica.manager import ReplicaManager
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-GONE_MS = 5000  # a topic that this broker has not heard of for so long is deleted
+GONE_MS = 5000  # a topic that is missing from the metadata for so long is deleted
 WRITE_TIMEOUT_MS = 10_000
 
 Written = Mapping[TopicPartition, ErrorCode]

@@ -113,7 +113,7 @@ class Verification:
             task = loop.create_task(self._ask(leader, asked, question))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            # Where it ended early; else all are told already.
+            # Where it ended early; else all are answered already.
             over = ErrorCode.NOT_LEADER_OR_FOLLOWER
             task.add_done_callback(lambda _: leader.writers.answered(*producer, over))
 

@@ -228,8 +228,8 @@ def _message(request: Send, controller: BrokerId, find: Callable[[BrokerId], Bro
             topics = _topics(ib.LeaderAndIsrTopic, rows)
             return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(**head, topic_states=topics, live_leaders=live)
         case SendUpdateMetadata():
-            # Dead brokers are not among them: a partition is not told again when one is back, and who is alive is told
-            # with every request.
+            # Dead brokers are not among them: a partition is not sent again when one is back, and every request names
+            # the live brokers.
             described = (
                 (row, ib.UpdateMetadataPartition(**_state(row), offline_replicas=row.offline))
                 for row in request.partitions

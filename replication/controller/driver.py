@@ -100,7 +100,7 @@ class ControllerLoop:
         self._campaign.add_done_callback(_campaign_ended)
 
     def look_again(self) -> None:
-        """Read everything again after the store was silent: its watches are gone, though the session lives on."""
+        """Read everything again after the store was silent: its watches are gone, though the session lasts."""
         if self._term is not None:
             self._term.watches.forget()
         for alarm in tuple(self._alarms):

@@ -33,7 +33,7 @@ class Watches:
         self._watched_topics: set[str] = set()
         self._reading: list[set[str]] = []  # per read of topics that goes on: the ids that were deleted meanwhile
         self._reading_offline = asyncio.Lock()  # a later read is posted later
-        self._left_out: frozenset[tuple[BrokerId, int]] = frozenset()  # registered lives that do not support the level
+        self._left_out: frozenset[tuple[BrokerId, int]] = frozenset()  # registrations that do not support the level
 
     def looks(self) -> tuple[Look, ...]:
         return (

@@ -199,7 +199,7 @@ async def _checks_of_lives(
 ) -> dict[tuple[BrokerId, int], tuple[Check, ...]]:
     """Return the checks that hold as long as these brokers live in these epochs; those that do not are left out.
 
-    The version of a registration does not tell lives apart, since a recreated node begins at 0. That of the
+    The version of a node does not distinguish registrations, since a recreated node begins at 0. That of the
     incarnation does. It is read first: if it has not changed, neither has the registration that was read next.
     """
     brokers = [broker for broker, _ in lives]

@@ -1,6 +1,6 @@
 """Expired sessions: those that were silent for their whole timeout.
 
-A session shows that it lives by counting up a number. An observer sees that a session did not count, but not why. So
+A session shows that it is alive by counting up a number. An observer sees that a session did not count, but not why. So
 silence is summed up from one observation to the next, and a long time between two observations counts for little:
 then the observer or the store stood still, and other sessions could not have counted either. It follows that
 

@@ -2,7 +2,8 @@
 
 - A topic is created, and deleted, in one step: its node, its settings and its id come and go together, with the mark of
   its deletion.
-- The version of a node does not tell lives apart, since a recreated node begins at 0. That of /pylog/deletions does:
+- The version of a node does not distinguish a topic from its predecessor, since a recreated node begins at 0. That of
+/pylog/deletions does:
   every deletion of a topic writes it in the same step. `still_alive` is read first; a later step that checks it
   concerns the same life as everything that was read between.
 - No store can check that a node is absent, but every store can create it and delete it within a step: see `absent`.

@@ -1,7 +1,7 @@
-"""Registration: the node by which a broker shows that it lives, and the epoch of that life.
+"""Registration: the node by which a broker shows that it is alive, and its broker epoch.
 
 - A registration belongs to one session. A later life registers only after the former registration is gone.
-- The epoch of a life is greater than those of all lives before, and cannot be guessed: it must be read in the tree.
+- A broker epoch is greater than all before, and cannot be guessed: it must be read in the tree.
   So a request that names it comes from a controller, or from the broker itself.
 """
 

@@ -6,7 +6,7 @@
     coordination.db.copy       a copy that misses at most the last minute
     coordination.db.copy.1     the copy before that
 
-A file that is removed lives on for the processes that have it open, and only for them: they still agree with each
+A file that is removed stays for the processes that have it open, and only for them: they still agree with each
 other, log it, and copy the file once more when they close it. A file that replaces it is another store: a process
 that finds one has no session any more, since others may agree on something else there. Everything here blocks.
 """

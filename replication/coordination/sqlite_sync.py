@@ -24,7 +24,7 @@ class Answer:
 
 
 class Syncer:
-    """`sync` makes durable all that was written before; `failed` is told why it could not.
+    """`sync` makes durable all that was written before; `failed` gets the reason when it could not.
 
     Answers are given in the order in which they came.
     """

@@ -98,7 +98,7 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *a
 async def read_partition_count(tree: Tree, internal: str) -> nodes.PartitionCount | None:
     """Return over how many partitions names are spread; None while the internal topic or its id is missing.
 
-    If that was not noted yet, since another tool created the topic, its present number of partitions is noted.
+    If that was not stored yet, since another tool created the topic, its present number of partitions is stored.
     """
     path = nodes.PARTITION_COUNTS[internal]
     paths = [nodes.topic_path(internal), nodes.topic_id_path(internal), path]

@@ -152,7 +152,7 @@ BatchResult: TypeAlias = tuple[Done, ...] | RefusedError
 class Tree(Protocol):
     """One session with the store. The module says what all of it promises.
 
-    `session` is the `Node.owner` of its ephemeral nodes, `token` the secret that `end_session` needs. It lives until
+    `session` is the `Node.owner` of its ephemeral nodes, `token` the secret that `end_session` needs. It lasts until
     `lease_end_ms` of the monotonic clock, unless `end_session` ends it.
     """
 

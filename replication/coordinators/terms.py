@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 LOOK_MS = 1000  # to notice changes of leadership of which nothing else tells
 LOADED_AT_ONCE = 100  # names, before other tasks get a turn
 # How long after its start, or after it left a partition, a broker says that names are being loaded: see `is_moving`.
-# Members hear of the new coordinator by their next heartbeat, after 3 s unless they are told otherwise.
+# Members find the new coordinator by their next heartbeat, after 3 s by default.
 MOVING_MS = 10_000
 
 
@@ -198,7 +198,7 @@ class Terms(Generic[Slot]):
     def is_moving(self, name: str) -> bool:
         """Return whether this broker kept a name a moment ago, or may keep it in a moment, though it does not now.
 
-        It may have done so in its former life, too, of which it has not been told yet.
+        It may have led it before its restart, too, and have no LeaderAndIsr yet.
         """
         now_ms = self._env.clock.monotonic_ms()
         if now_ms - self._begun_ms < MOVING_MS:
@@ -213,7 +213,7 @@ class Terms(Generic[Slot]):
     def slots(self) -> list[Slot]:
         """Return everything that is kept here.
 
-        Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE: not heard of the cluster yet.
+        Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE: no metadata of the cluster yet.
         """
         if not self._metadata.is_initialized:
             raise no_metadata()

@@ -29,7 +29,7 @@ class PartitionMetadata:
 
 
 # In one UpdateMetadata request, since brokers bound what they take (`protocol.bounds`). After one that has as
-# many, more follow: a broker is told of the whole cluster with the first that has fewer.
+# many, more follow: the first that has fewer completes the metadata.
 UPDATE_PARTITIONS_MAX = 10_000
 
 
@@ -98,7 +98,7 @@ class Metadata:
     ) -> tuple[TopicPartition, ...]:
         """Take all live brokers and the changed partitions of an UpdateMetadata request; return the newer ones.
 
-        `gone` are topics that were deleted while no controller told this broker.
+        `gone` are topics that were deleted while no controller reached this broker.
         """
         self.controller_id = controller_id
         self._brokers = {broker.id: broker for broker in brokers}

@@ -133,7 +133,7 @@ SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey if key 
 INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
 # librdkafka below 2.1 compresses only if Produce begins at 0, although it sends version 3 or later.
 _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
-# Clients take the newest version that they are told of: this one is for two-phase commits (KIP-939).
+# Clients take the newest version that ApiVersions names: this one is for two-phase commits (KIP-939).
 _TWO_PHASE = {ApiKey.INIT_PRODUCER_ID: 6}
 
 _COPIED_BYTES_MAX = 64 * 1024  # a smaller body is sent in one piece with its header

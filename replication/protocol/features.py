@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Feature(NamedTuple):
-    """A feature that clients are told: the levels that this broker supports, and that of the cluster; 0 is none."""
+    """A feature in ApiVersions: the levels that this broker supports, and that of the cluster; 0 is none."""
 
     name: str
     first: int

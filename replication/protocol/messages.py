@@ -52,7 +52,7 @@ class RecordError(NamedTuple):
 
 
 class CurrentLeader(NamedTuple):
-    """The present leader, told with an error (Produce v10+, Fetch v12+)."""
+    """The current leader, beside an error (Produce v10+, Fetch v12+)."""
 
     leader_id: int
     leader_epoch: int

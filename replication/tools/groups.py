@@ -85,7 +85,7 @@ def members(group: group_admin.DescribedGroup) -> list[Row]:
 def of_each(
     client: KafkaClient, names: Iterable[str], rows_of: Callable[[group_admin.DescribedGroup], list[Row]]
 ) -> tuple[list[group_admin.DescribedGroup], list[Row], list[str]]:
-    """These groups, the rows of all, and why others cannot be told. Raises: UnreachableError."""
+    """These groups, the rows of all, and why others are missing. Raises: UnreachableError."""
     found: list[group_admin.DescribedGroup] = []
     rows: list[Row] = []
     failed: list[str] = []

@@ -54,7 +54,7 @@ def verified(client: KafkaClient, plan: Plan) -> list[Row]:
 
     Raises: UnknownTopicError, UnknownPartitionError, KafkaError.
     """
-    moving = client.run(reassignments)  # first: what ends meanwhile is told as done
+    moving = client.run(reassignments)  # first: a reassignment that ends meanwhile counts as done
     now = present(client, plan)
     return [
         {

@@ -35,7 +35,7 @@ def _all(client: KafkaClient) -> list[ListedTransaction]:
 
 
 def described(client: KafkaClient, names: Iterable[str]) -> list[Row]:
-    """The last transaction of each id, and the partitions that were not told of its end.
+    """The last transaction of each id, and the partitions that lack the marker of its end.
 
     Raises: InvalidRequestError: an id is not known; KafkaError.
     """

@@ -66,7 +66,7 @@ class World(Protocol):
         """
 
     async def begin(self, id: str) -> BegunProducer:
-        """InitProducerId of an attempt. In two phases what goes on under the id is kept, and told; else aborted."""
+        """InitProducerId of an attempt. Two phases keep and return an open transaction of the id, one aborts it."""
 
     async def write(self, name: str, pair: Pair, state: NameState) -> bool:
         """Store the state in one transaction; False: somebody else has begun under the name's id."""
@@ -226,10 +226,10 @@ class Name:
         raise UnknownOutcomeError(self._name, decision, lost)
 
     async def until_visible(self, ids: Collection[str]) -> None:
-        """Wait until every partition was told that these are committed, as far as brokers tell and leaders live."""
+        """Wait until every partition has the markers of these commits, as far as brokers show it and leaders live."""
         left, looks = list(ids), VISIBLE_LOOKS
         while left and looks:
-            # They are told about one after the other, so that a look at the first few says enough, and costs little.
+            # They get their markers one after the other, so that the first few show enough, and cost little.
             described = await self._world.describe(left[:LOOKED_AT])
             waited = [id for id, found in (described or {}).items() if found.state == COMMITTING]
             left = waited + left[LOOKED_AT:]

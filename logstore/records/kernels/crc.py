@@ -39,7 +39,7 @@ _SHORT_SHIFT = _shift_tables(_TABLE, _SHORT)
 
 
 def crc_instruction() -> tuple[str, int] | None:
-    """The LLVM name of this CPU's CRC-32C step and its width, unless numba was told another CPU."""
+    """The LLVM name of this CPU's CRC-32C step and its width, unless numba is set to another CPU."""
     config: Any = numba.config
     if config.CPU_NAME or config.CPU_FEATURES:
         return None

@@ -7,7 +7,7 @@ Keys are kept and compared byte by byte: the hash only says where to look. An en
 and a slot of the table holds 16 bits of the hash and where the entry is (0: free). Linear probing.
 
 Beside it there is a bitmap, `GONE`, of the records from offset `GONE_FROM` on that have a later one of their key:
-who comes by again need not look up what was noted on the first way.
+the second pass need not look these up again.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def put(table: int, h: int, place: int, key: int, size: int, offset: int) -> int
 
 @inner
 def latest(table: int, h: int, place: int, key: int, size: int) -> int:
-    """The offset noted for this key; -1 if there is none."""
+    """The offset stored for this key; -1 if there is none."""
     slot = i64(_slot_of(table, h, place, key, size))
     return i64(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1)) if slot else -1
 

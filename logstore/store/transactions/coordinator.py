@@ -8,7 +8,7 @@ The order of what is on disk, which everything rests on:
    batch, whether the markers are there or not: they ask `outcomes`.
 4. The markers, before decision and registrations are forgotten.
 
-Every append checks under the partition's lock that its registration is open. An abort is noted first, and then takes
+Every append checks under the partition's lock that its registration is open. An abort is recorded first, and then takes
 that lock to write the marker: so nothing comes behind a marker.
 
 The next process that comes by finishes what was decided, and aborts what cannot be committed any more (`tend`): its
@@ -145,7 +145,7 @@ class Transactions:
 
     @contextmanager
     def at_work(self, transaction: Transaction) -> Iterator[None]:
-        """While one task of a batch runs in this process: the whole batch lives, even without rows yet."""
+        """While one task of a batch runs in this process: the whole batch is alive, even without rows yet."""
         self._holders.announce(task_of(transaction.name, transaction.batch_id, transaction.run))
         try:
             yield

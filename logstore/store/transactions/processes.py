@@ -20,7 +20,7 @@ ANCESTORS_MAX = 16
 
 
 class Holders:
-    """The processes that have something open in a directory: each holds a lock file while it lives."""
+    """The processes that have something open in a directory: each holds a lock file while it runs."""
 
     def __init__(self, directory: Path, env: Env) -> None:
         self._directory = directory

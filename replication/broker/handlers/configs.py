@@ -72,7 +72,7 @@ class ConfigHandlers:
             except PylogError as error:
                 failed.update(dict.fromkeys(known, error))
         if any(kind == BROKER for kind, _ in wanted):
-            with suppress(KafkaError):  # without a session: what it heard last
+            with suppress(KafkaError):  # without a session: the last known values
                 given = await self._given()
 
         def row(resource: DescribeConfigsResource) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Produce: records into logs as they are, undecoded. A batch is judged here by its header.
 
 The requests of one turn of the event loop are handled together: the batches of one log go to it in one list. A
-request's partitions fail one by one, each with its own error code. With acks=0 nobody can be told, so that a failure
-closes the connection, which makes the client look up who leads.
+request's partitions fail one by one, each with its own error code. With acks=0 there is no answer, so a failure closes
+the connection, which makes the client look up the leader.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from replication.security.access import Operation, of_topic, of_transaction
 logger = logging.getLogger(__name__)
 
 APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
-PRODUCE_LEADERS = 10  # the first version that is told who leads now
+PRODUCE_LEADERS = 10  # the first version whose answer names the current leader
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
 ACCEPTS = tuple(

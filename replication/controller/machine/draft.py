@@ -172,7 +172,7 @@ class WorkingState:
     ) -> None:
         """Write this state on the condition of its version; the outcome comes as an event.
 
-        The brokers that it removes from the ISR are no longer noted as `removals`, unless it is refused.
+        The brokers that it removes from the ISR are no longer in `removals`, unless it is refused.
         """
         assert tp not in self.pending, f"{tp}: two writes at once"
         if left := self.removals.pop(tp, frozenset()) - removing:

@@ -4,7 +4,7 @@
 outcome is known. In this order: a first leader; another leader for one that is gone, is shutting down, or is offline;
 members out of the ISR, one per write; the next step of a reassignment; the preferred leader.
 
-An *offline* replica (its broker lives, but cannot serve or write it) counts as dead, with one exception: it has all
+An *offline* replica (its broker is alive, but cannot serve or write it) counts as dead, with one exception: it has all
 committed records, perhaps damaged. So the ISR never loses its last member for that: a leader alone in the ISR stays,
 and if nobody leads and all of the ISR is alive and offline, one of them leads. While a member that is not offline may
 come back, the partition waits for it.

@@ -53,8 +53,9 @@ class BrokersChanged:
     `offline` is as in OfflineReplicasChanged and read after the brokers, so that the offline replicas of a new broker
     are known with it. None: nothing is known about them.
 
-    `states` are as in IsrChanged, of the partitions of new lives that lost writes, and read after these registered. A
-    leader admits a life to an ISR only while that is registered, so they show each ISR that counts on a former one.
+    `states` are as in IsrChanged, of the partitions of brokers that registered with lost writes, and read after these
+    registered. A leader admits a life to an ISR only while that is registered, so they show each ISR that counts on a
+    former one.
     """
 
     live: tuple[BrokerInfo, ...]

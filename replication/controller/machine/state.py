@@ -50,7 +50,7 @@ class Move:
     plan: Reassignment
     stored: Assignment
     is_storing: bool = False  # a write of the two nodes is in flight
-    is_announced: bool = False  # this controller has told the leader all of `stored`
+    is_announced: bool = False  # this controller has sent the leader all of `stored`
     is_leaving: bool = False
 
 
@@ -58,7 +58,7 @@ class Move:
 class Controller:
     """One broker as a controller, or as a candidate (`is_active` is false: it knows nothing).
 
-    Invariant: a partition has at most one write in flight (`pending`). Other work for it is noted (`removals`,
+    Invariant: a partition has at most one write in flight (`pending`). Other work for it is stored (`removals`,
     `preferred`, `unclean`, `shutdowns`, `deletions`, `moves`) and considered again when the outcome of the write is
     known.
     """

@@ -351,7 +351,7 @@ def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[Bro
     """Tell the stored state, after deciding again; `noted` were to leave the ISR before that.
 
     While the write was in flight a broker may have died and come back without its data. If it leads by that write,
-    nobody hears of it, since its followers would truncate their logs. Otherwise it hears what is written next.
+    no broker gets it, since its followers would truncate their logs. Otherwise it gets the next write.
     """
     tp = result.tp
     if tp not in draft.pending:

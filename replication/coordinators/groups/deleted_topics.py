@@ -17,7 +17,7 @@ from replication.coordinators.terms import Term, Terms
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 5.0  # for a topic of loaded offsets of which this broker has not heard, though there is one
+LOOK_AGAIN_S = 5.0  # for a topic of loaded offsets that is missing from the metadata, though it exists
 Tell: TypeAlias = Callable[[Term[Slot], ForgetTopics], None]
 
 
@@ -51,7 +51,7 @@ class DeletedTopics:
                     term.missed.append(tell)
 
     def begin_search(self, term: Term[Slot], topics: Collection[str], end: int) -> None:
-        """Forget the loaded offsets, before `end`, of topics whose deletion no coordinator heard of, or could store."""
+        """Forget the loaded offsets, before `end`, of topics whose deletion no coordinator saw, or could store."""
         search = self._forget_missing(term, topics, end)
         self._searches[term.partition] = asyncio.get_running_loop().create_task(search)
 
@@ -60,7 +60,7 @@ class DeletedTopics:
             search.cancel()
 
     async def _forget_missing(self, term: Term[Slot], topics: Collection[str], end: int) -> None:
-        """Ask the tree which topics there are: this broker may not have heard of a new one."""
+        """Ask the tree which topics there are: the metadata of this broker may lack a new one."""
         while topics := [name for name in topics if self._metadata.topic(name) is None]:
             if self._metadata.is_initialized and (tree := self._tree()) is not None:
                 try:

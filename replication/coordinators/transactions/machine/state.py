@@ -1,7 +1,7 @@
 """The values of a transactional id. All are frozen; nothing here decides.
 
-A *transactional id* is a name that a program keeps over its lives. Its *producer id and epoch* go with every batch: a
-higher epoch fences the lower ones. All times are wall times in milliseconds, since they are stored.
+A *transactional id* is a name that a program keeps over its restarts. Its *producer id and epoch* go with every batch:
+a higher epoch fences the lower ones. All times are wall times in milliseconds, since they are stored.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Laws:
 
-- A decision is stored before anybody hears of it, and before a marker is written; it is never changed.
+- A decision is stored before any client learns of it, and before a marker is written; it is never changed.
 - Every partition of a transaction gets its marker before the next transaction begins.
 - InitProducerId fences every earlier instance: what that was doing is aborted first.
-- One change is stored at a time; whoever comes meanwhile is told to come again (CONCURRENT_TRANSACTIONS).
+- One change is stored at a time; requests that come meanwhile are answered CONCURRENT_TRANSACTIONS.
 - A transaction that is older than its timeout is aborted, and its producer fenced; that of a two-phase commit never is.
 - Every request is answered once.
 
