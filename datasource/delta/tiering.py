@@ -29,6 +29,7 @@ from logstore.env import SYSTEM
 from logstore.errors import PylogError, StoreError
 from logstore.log.log import Log
 from logstore.log.segments import offset_checkpoints
+from logstore.log.tiering import advance_tiered_offset, tiered_offset
 
 logger = logging.getLogger(__name__)
 
@@ -265,7 +266,7 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
             def tell(partition: int) -> None:
                 log, boundary = store.log(task.topic, partition), table.boundary(partition) or 0
                 if boundary <= log.log_end_offset:  # else the log is an older copy, as the plan will say
-                    log.advance_tiered_offset(boundary)
+                    advance_tiered_offset(log, boundary)
 
             each(report, [p for p, _, _ in new], tell)
     return task
@@ -273,7 +274,7 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
 
 def _trusted(log: Log, boundary: int) -> int:
     """Return the log's tiered offset, after withdrawing one that is beyond the table's boundary."""
-    tiered = log.tiered_offset
+    tiered = tiered_offset(log)
     if tiered > boundary:
         offset_checkpoints.withdraw(SYSTEM, str(log.directory), offset_checkpoints.TIERED)
         return 0

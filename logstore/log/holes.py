@@ -60,7 +60,7 @@ def find(log: Log, base: int) -> list[Hole]:
                 return found
             found.append(Hole(base, damage.offset, behind[1], damage.sound_bytes, behind[0], is_open=False))
             place = behind
-        if is_active and view.end < log.recovery_point:
+        if is_active and view.end < log.point.offset:
             found.append(Hole(base, view.end, None, size_bytes, size_bytes, is_open=False))
         return found
 

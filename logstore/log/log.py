@@ -9,7 +9,7 @@
         partition.metadata                             the id of the topic
         .lock                                          held by the process that appends
 
-Invariant: offsets are given once, in order; below `recovery_point` everything is on disk.
+Invariant: offsets are given once, in order; below `point.offset`, the recovery point, everything is on disk.
 
 Several processes may have one partition open. Changes need `lock()`: a thread lock and a file lock. On entry the holder
 reads what other processes did, and cuts what a killed one left half written. Readers (`LogReader`) take no lock; they
@@ -27,9 +27,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from logstore.checkpoint import check_mark, marking_failure
-from logstore.config import INT64_MAX, LogConfig
+from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.errors import CorruptLogError, InvalidRequestError
+from logstore.errors import CorruptLogError
 from logstore.log.leader_epochs import LeaderEpochs
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.reader import LogProducers, LogReader, ReadResult
@@ -113,14 +113,6 @@ class Log:
     def log_end_offset(self) -> int:
         """The offset of the next record, appends of other processes included."""
         return self.point.view().end
-
-    @property
-    def recovery_point(self) -> int:
-        return self.point.offset
-
-    @recovery_point.setter
-    def recovery_point(self, offset: int) -> None:
-        self.point.offset = offset
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -227,7 +219,7 @@ class Log:
         outcomes: list[AppendOutcome] = []
         if is_owner and self.files.try_hold():
             try:
-                if self._is_ready(appends, leader_epoch):
+                if self._is_caught_up and self._writer.is_prompt(appends, leader_epoch, self.config):
                     self._write(appends, leader_epoch, outcomes)
             except FileNotFoundError:
                 pass  # whoever has the lock finds out why
@@ -251,21 +243,6 @@ class Log:
         self._is_caught_up = False  # if anything fails
         self._writer.append(appends, leader_epoch, self.config, outcomes)
         self._is_caught_up = not self._writer.has_failed
-
-    def _is_ready(self, appends: Sequence[Append], leader_epoch: int | None) -> bool:
-        """Return whether the log is known, and has room for no fsync: neither one that is due, nor of a new epoch."""
-        config, latest = self.config, self.epochs.latest
-        if leader_epoch is None:
-            (followed,) = appends
-            is_known = type(followed) is Prepared and all(batch.leader_epoch == latest for batch in followed.headers)
-        else:
-            is_known = leader_epoch == latest
-        return (
-            is_known
-            and self._is_caught_up
-            and config.flush_messages >= INT64_MAX
-            and not (config.flush_ms < INT64_MAX and self.point.is_time_to_flush(config))
-        )
 
     def roll(self) -> None:
         """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
@@ -292,13 +269,6 @@ class Log:
         Raises: OffsetOutOfRangeError; CorruptLogError: damage, also while nobody changes the log.
         """
         return self.reader.read(offset, max_bytes=max_bytes, upper=upper, space=space)
-
-    def read_cached(self, offset: int, *, max_bytes: int, upper: int) -> ReadResult | None:
-        """Read a little of the active segment, as `read` does, without waiting for the disk; None: call `read`.
-
-        For the owner of the directory: does not look for what other processes did.
-        """
-        return self.reader.read_cached(offset, max_bytes=max_bytes, upper=upper)
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self.point.look_up(lambda view: tuple(lookup.segment_infos(self.files, view)))
@@ -352,7 +322,7 @@ class Log:
         with self.lock():
             offset = min(offset, self.files.view.end)
             if offset > self.files.view.start:
-                if offset > self.recovery_point:
+                if offset > self.point.offset:
                     self.flush()
                 with marking_failure(self.env, self.files.root):
                     offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.LOG_START, offset)
@@ -372,20 +342,6 @@ class Log:
             logger.info("path=%s rewritten", path)
         self.files.reread()
 
-    @property
-    def tiered_offset(self) -> int:
-        """Everything below it is in remote storage, too."""
-        return offset_checkpoints.read(self.env, self.files.path, offset_checkpoints.TIERED)
-
-    def advance_tiered_offset(self, offset: int) -> None:
-        """Note that everything below `offset` is in remote storage; durable on return. It never goes back."""
-        with self.lock():
-            if offset > (end := self.files.view.end):
-                raise InvalidRequestError(f"{self.files.name}: tiered to {offset}, but the log ends at {end}")
-            if offset > self.tiered_offset:
-                with marking_failure(self.env, self.files.root):
-                    offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.TIERED, offset)
-
     def recover(self, on_damage: OnDamage | None = None) -> RecoveryReport:
         """Check everything above the recovery point, and mend it; see `logstore.log.recovery`.
 
@@ -394,8 +350,8 @@ class Log:
         """
         with self.files.hold(), marking_failure(self.env, self.files.root):
             self._is_caught_up = False
-            report = Recovery(self.files, self.epochs, self.config, self.recovery_point, on_damage).run()
-        self.recovery_point = min(self.recovery_point, report.log_end_offset)
+            report = Recovery(self.files, self.epochs, self.config, self.point.offset, on_damage).run()
+        self.point.offset = min(self.point.offset, report.log_end_offset)
         return report
 
     def verify(self) -> Iterator[Damage]:

@@ -110,7 +110,7 @@ def find(log: Log, path: str | None = None) -> Unsound | None:
                 if found is not None:
                     return found
         if (lost := _lost_end(log, view)) is not None:
-            place = cut_short(files, view.bases, view.tail, log.recovery_point)
+            place = cut_short(files, view.bases, view.tail, log.point.offset)
             return Unsound(lost.offset, lost.number, lost.position, *place)
     return None
 
@@ -209,7 +209,7 @@ def _first(files: PartitionDirectory, view: DirectoryView, known: int | None) ->
 
 def _lost_end(log: Log, view: DirectoryView) -> Spot | None:
     """Where a log ends that lacks flushed records behind that; half a batch may be there. None: it lacks none."""
-    return Spot(len(view.bases) - 1, view.tail.position, view.end) if view.end < log.recovery_point else None
+    return Spot(len(view.bases) - 1, view.tail.position, view.end) if view.end < log.point.offset else None
 
 
 def _keep(files: PartitionDirectory, spot: Spot) -> str | None:

@@ -100,6 +100,20 @@ class LogWriter:
         self._room_of: tuple[Sequence[int], LogConfig, int, int] | None = None
         self._known_room = NO_ROOM
 
+    def is_prompt(self, appends: Sequence[Append], leader_epoch: int | None, config: LogConfig) -> bool:
+        """Return whether these need no fsync: neither one that is due, nor of a new epoch."""
+        latest = self._epochs.latest
+        if leader_epoch is None:
+            (followed,) = appends
+            is_noted = type(followed) is Prepared and all(batch.leader_epoch == latest for batch in followed.headers)
+        else:
+            is_noted = leader_epoch == latest
+        return (
+            is_noted
+            and config.flush_messages >= INT64_MAX
+            and not (config.flush_ms < INT64_MAX and self._point.is_time_to_flush(config))
+        )
+
     def append(
         self, appends: Sequence[Append], leader_epoch: int | None, config: LogConfig, outcomes: list[AppendOutcome]
     ) -> None:

@@ -15,6 +15,7 @@ from logstore.log.segments import lookup, offset_checkpoints
 from logstore.log.segments.directory import DirectoryView
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from logstore.log.segments.lookup import SegmentInfo
+from logstore.log.tiering import tiered_offset
 from logstore.maintenance.retention import ages_ms
 
 
@@ -54,7 +55,7 @@ def plan(log: Log, now_ms: int, upper: int) -> Plan:
     """Plan the compaction of the log below `upper`, from one look at it."""
     stable = min(log.producers.last_stable_offset, upper)
     if log.config.remote_storage_enable:
-        stable = min(stable, log.tiered_offset)
+        stable = min(stable, tiered_offset(log))
     return log.point.look_up(lambda view: _plan(log, view, stable, now_ms))
 
 

@@ -29,6 +29,7 @@ from logstore.log.log import Log
 from logstore.log.segments import lookup
 from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.names import DELETED_FILE
+from logstore.log.tiering import tiered_offset
 from logstore.maintenance import retention_clock
 
 
@@ -109,7 +110,7 @@ def expire(log: Log, *, dry_run: bool = False, is_append: bool = False, upper: i
     """
     now_ms = retention_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     before = log.log_start_offset
-    tiered = log.tiered_offset if log.config.remote_storage_enable else 0
+    tiered = tiered_offset(log) if log.config.remote_storage_enable else 0
     # Appends meanwhile make nothing older, and another process that applies retention goes by the same rule.
     found = log.point.look_up(
         lambda view: expired(
@@ -123,7 +124,7 @@ def expire(log: Log, *, dry_run: bool = False, is_append: bool = False, upper: i
     )
     gone = [segment for segment in found if segment.next_offset <= upper]
     if is_append:
-        gone = [segment for segment in gone if segment.next_offset <= log.recovery_point]
+        gone = [segment for segment in gone if segment.next_offset <= log.point.offset]
     after = max([before, *(segment.next_offset for segment in gone)])
     if gone and not dry_run:
         with log.lock():

@@ -323,7 +323,7 @@ class LogStore:
         log = self.logs.log(topic, partition)
         report = compaction.compact(log, dry_run=dry_run, key_map_bytes=key_map_bytes, progress=progress)
         if report.rounds:
-            points = {(topic, partition): (log.topic_id, log.recovery_point)}
+            points = {(topic, partition): (log.topic_id, log.point.offset)}
             self._log_dir.recovery_points.advance(points)
         return report
 

@@ -228,7 +228,7 @@ class Metrics:
             ("kafka_topic_partition_oldest_offset", [(tp, log.start) for tp, log, _ in led]),
             ("kafka_log_log_logstartoffset", [(tp, log.start) for tp, log in logs]),
             ("kafka_log_log_logendoffset", [(tp, log.end) for tp, log in logs]),
-            ("pylog_log_recovery_point", [(tp, log.log.recovery_point) for tp, log in logs]),
+            ("pylog_log_recovery_point", [(tp, log.log.point.offset) for tp, log in logs]),
             ("kafka_log_log_numlogsegments", [(tp, len(log.log.files.view.bases)) for tp, log in logs]),
         ):
             yield gauge(name, *samples)

@@ -110,7 +110,7 @@ class Maintenance:
         topics = {topic for topic in {tp.topic for tp, _ in partitions} if config_of(topic).flush_ms < INT64_MAX}
         logs = [(tp, partition.replica.log) for tp, partition in partitions if tp.topic in topics] if topics else ()
         due = [(tp, log) for tp, log in logs if log.point.is_time_to_flush(log.config)]
-        if behind := [(tp, log) for tp, log in due if log.files.view.end > log.recovery_point]:
+        if behind := [(tp, log) for tp, log in due if log.files.view.end > log.point.offset]:
             self._replicas.dir.flush(behind)
 
     def _retain(self) -> None:
@@ -137,7 +137,7 @@ class Maintenance:
         with dir_.checkpoints.noting() as points:
             report = compaction.compact(log, upper=partition.high_watermark)
             if report.rounds:
-                points[partition.tp] = log.topic_id, log.recovery_point
+                points[partition.tp] = log.topic_id, log.point.offset
         if report.rounds:
             self._replicas.disk.loop.call_soon_threadsafe(partition.forget_recent)
             logger.info("tp=%s compacted bytes=%d to=%d", partition.tp, report.bytes_before, report.bytes_after)

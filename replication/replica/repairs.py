@@ -139,7 +139,7 @@ class Repairs:
         replica = self._partitions[tp].replica
         view = replica.log.files.view
         replica.damage = reason
-        is_short = view.tail.damage is not None or view.end < replica.log.recovery_point
+        is_short = view.tail.damage is not None or view.end < replica.log.point.offset
         replica.ends_early = is_short or tp in self._dir.unrecovered
         replica.wake_followers()  # they are refused now
         logger.error("tp=%s damaged: %s", tp, reason)

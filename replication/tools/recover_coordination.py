@@ -211,7 +211,7 @@ def _replicas_in(directory: Path, env: Env) -> Iterator[tuple[TopicPartition, Fo
             yield tp, FoundReplica(topic_id, damage=note.reason)
             continue
         log = Log.open(directory / name, topic_id=topic_id, config=LogConfig(), env=env, read_only=True)
-        log.recovery_point = points.get(tp, 0)
+        log.point.offset = points.get(tp, 0)
         try:
             yield tp, _replica_of(log, is_clean=is_clean, high_watermark=watermarks.get(tp, 0))
         except (PylogError, OSError) as error:
@@ -232,7 +232,7 @@ def _replica_of(log: Log, *, is_clean: bool, high_watermark: int) -> FoundReplic
 
 
 def _sound_end(log: Log, bases: Sequence[int], end: int) -> int:
-    point = log.recovery_point
+    point = log.point.offset
     first = max((base for base in bases if base <= point), default=0)
     for base in (base for base in bases if base >= first):
         segment = log.files.segment(base)

@@ -14,6 +14,7 @@ import pytest
 import logstore
 from logstore.config import LogConfig
 from logstore.env import Env, OsFiles
+from logstore.log.tiering import advance_tiered_offset
 from logstore.records.batch import Record, build
 from logstore.tools.dump import dump
 from tests.support.partition import appended
@@ -275,7 +276,7 @@ def test_what_is_not_tiered_stays(topic):
     for _ in range(9):
         append(store, b"v" * 150)
     assert not store.expire("t", 0).removed
-    store.log("t", 0).advance_tiered_offset(5)
+    advance_tiered_offset(store.log("t", 0), 5)
     assert store.expire("t", 0).log_start_after == 4
     assert segments(store)[0] == 4
 

@@ -97,7 +97,7 @@ class LogMachine(RuleBasedStateMachine):
             assert self.end <= offset
             self.flushed = min(self.flushed, self.end)
             for log in self.logs:
-                log.recovery_point = min(log.recovery_point, self.end)
+                log.point.offset = min(log.point.offset, self.end)
             assert self.end == max([self.start, *(row[0] + 1 for row in self.rows)]) or self.gap_before_end()
 
     def gap_before_end(self) -> bool:

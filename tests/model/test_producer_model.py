@@ -265,7 +265,7 @@ class ProducerMachine(RuleBasedStateMachine):
             self.model.batches = [b for b in self.model.batches if b.next_offset <= offset]
             self.flushed = min(self.flushed, self.model.end)
             for log in self.logs:
-                log.recovery_point = min(log.recovery_point, self.model.end)
+                log.point.offset = min(log.point.offset, self.model.end)
 
     @rule(side=sides)
     def reopen(self, side) -> None:

@@ -21,6 +21,7 @@ from datasource import spark_session
 from datasource.delta.owner import Owner, of_store, owner_of, read_note
 from datasource.delta.topic_tables import table_of
 from datasource.topics.locations import Location
+from logstore.log.tiering import tiered_offset
 from replication.client.cluster import Cluster, metadata_request
 from replication.client.kafka_client import Isolation, KafkaClient
 from replication.client.metadata import metadata_of
@@ -132,7 +133,7 @@ class Topics:
 
     def tiered_offsets(self, topic: str) -> list[int]:
         with logstore.open(self.path, mode="r") as store:
-            return [store.log(topic, p).tiered_offset for p in range(store.topic(topic).partitions)]
+            return [tiered_offset(store.log(topic, p)) for p in range(store.topic(topic).partitions)]
 
     def owner(self, topic: str) -> Owner:
         with logstore.open(self.path, mode="r") as store:

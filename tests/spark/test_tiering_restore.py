@@ -14,6 +14,7 @@ from datasource.delta.tiered_topics import TieredTopics
 from datasource.errors import DataLossError
 from datasource.jobs import retention
 from datasource.topics.locations import Location
+from logstore.log.tiering import tiered_offset
 from tests.spark.test_tiering import places
 from tests.spark.test_tiering_stores import TIERED, append, named, tier, tiering_range, union, values
 from tests.support.repeats import only_long
@@ -42,7 +43,7 @@ def table(store: Path) -> str:
 
 def told(store: Path) -> int:
     with logstore.open(store, mode="r") as opened:
-        return opened.log("t", 0).tiered_offset
+        return tiered_offset(opened.log("t", 0))
 
 
 @only_long("runs of tiering")

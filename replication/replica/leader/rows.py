@@ -144,7 +144,7 @@ class Row:
                 return True
         if terms.reads_all or prompt_bytes <= 0 or leader.replica.damage is not None:
             return False
-        self.result = log.read_cached(offset, max_bytes=limit, upper=self.upper)
+        self.result = log.reader.read_cached(offset, max_bytes=limit, upper=self.upper)
         return self.result is not None
 
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
@@ -297,7 +297,7 @@ def fetch_one(
     elif replica.damage is not None:
         return None
     else:
-        found = replica.log.read_cached(offset, max_bytes=max(0, limit), upper=high_watermark)
+        found = replica.log.reader.read_cached(offset, max_bytes=max(0, limit), upper=high_watermark)
         if found is None:
             return None
         records = found.data

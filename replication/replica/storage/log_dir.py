@@ -231,7 +231,7 @@ class ReplicaLogDir:
 
     def _log(self, tp: TopicPartition, topic_id: str, config: LogConfig, recovery_point: int) -> Log:
         log = Log(self.log_dir.partition(*tp), topic_id=topic_id, config=config, env=self._env)
-        log.recovery_point = recovery_point
+        log.point.offset = recovery_point
         return log
 
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:

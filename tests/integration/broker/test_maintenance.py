@@ -163,7 +163,7 @@ async def test_flush_ms_acts_though_nothing_is_appended_any_more(tmp_path):
         began_s = time.monotonic()
         await one.produce(b"a")
         log = one.replicas.partitions()[T0].replica.log
-        assert log.recovery_point == 0 or time.monotonic() - began_s > 0.5
-        await until(lambda: log.recovery_point == 1)
+        assert log.point.offset == 0 or time.monotonic() - began_s > 0.5
+        await until(lambda: log.point.offset == 1)
         stored = tmp_path / "broker-1" / "recovery-point-offset-checkpoint"
         await until(lambda: stored.exists() and "orders 0 1" in stored.read_text())

@@ -30,7 +30,7 @@ def test_a_scan_is_that_of_read(log, max_bytes):
     for upper in (end, end - 3):
         offset, hits = start, 0
         while offset < upper:
-            found = log.read_cached(offset, max_bytes=max_bytes, upper=upper)
+            found = log.reader.read_cached(offset, max_bytes=max_bytes, upper=upper)
             expected = log.read(offset, max_bytes=max_bytes, upper=upper)
             if found is not None:
                 assert found == expected
@@ -41,27 +41,27 @@ def test_a_scan_is_that_of_read(log, max_bytes):
 
 def test_only_what_is_little_and_where_a_reader_is_known_to_go_on(log):
     start, end = log.files.view.bases[-1], log.log_end_offset
-    assert log.read_cached(start + 2, max_bytes=1000, upper=end) is None  # nobody has read up to there
+    assert log.reader.read_cached(start + 2, max_bytes=1000, upper=end) is None  # nobody has read up to there
     log.read(start, max_bytes=1, upper=end)
-    assert log.read_cached(start + 2, max_bytes=1000, upper=end) is not None
-    assert log.read_cached(0, max_bytes=1000, upper=end) is None  # an older segment
-    assert log.read_cached(start, max_bytes=1, upper=end) is None  # its first batch is larger
-    assert log.read_cached(end, max_bytes=1000, upper=end) is None
-    assert log.read_cached(start, max_bytes=1000, upper=end + 1) is None
+    assert log.reader.read_cached(start + 2, max_bytes=1000, upper=end) is not None
+    assert log.reader.read_cached(0, max_bytes=1000, upper=end) is None  # an older segment
+    assert log.reader.read_cached(start, max_bytes=1, upper=end) is None  # its first batch is larger
+    assert log.reader.read_cached(end, max_bytes=1000, upper=end) is None
+    assert log.reader.read_cached(start, max_bytes=1000, upper=end + 1) is None
 
 
 def test_much_is_left_to_a_thread(tmp_path):
     log = make(tmp_path, Env())
     for _ in range(3):
         append(log, batch(b"x" * 100_000))
-    assert log.read_cached(0, max_bytes=1 << 20, upper=3) is None
-    assert log.read_cached(0, max_bytes=110_000, upper=3).next_offset == 1
+    assert log.reader.read_cached(0, max_bytes=1 << 20, upper=3) is None
+    assert log.reader.read_cached(0, max_bytes=110_000, upper=3).next_offset == 1
 
 
 def test_what_is_not_in_memory_is_left_to_a_thread(tmp_path):
     log = make(tmp_path, Env(files=Cold()))
     append(log, batch(b"x"))
-    assert log.read_cached(0, max_bytes=1000, upper=1) is None
+    assert log.reader.read_cached(0, max_bytes=1000, upper=1) is None
     assert log.read(0, max_bytes=1000, upper=1).next_offset == 1
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_returned_that_read_refuses(log, at):
         byte = file.read(1)[0]
         file.seek(whole.position + at)
         file.write(bytes([byte ^ 0x40]))
-    found = log.read_cached(start, max_bytes=1 << 20, upper=end)
+    found = log.reader.read_cached(start, max_bytes=1 << 20, upper=end)
     try:
         expected = log.read(start, max_bytes=1 << 20, upper=end)
     except CorruptLogError:

@@ -275,7 +275,7 @@ def test_s8_after_a_failed_fsync_nobody_appends_until_the_store_was_checked(root
     disk.fsync_fails = ".log"
     with pytest.raises(FailedStoreError):
         log.flush()
-    assert log.recovery_point == 12
+    assert log.point.offset == 12
     disk.fsync_fails = None  # the kernel would say that all is well now
     for anyone in (log, other, make(root, env, name="t-1")):
         with pytest.raises(FailedStoreError, match="pylog recover"):

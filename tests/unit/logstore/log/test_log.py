@@ -11,6 +11,7 @@ from logstore.config import LogConfig
 from logstore.env import Env, FileStat, OsFiles
 from logstore.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyStoreError, RecordTooLargeError
 from logstore.log.segments.segment_reader import Space
+from logstore.log.tiering import advance_tiered_offset, tiered_offset
 from logstore.records.batch import Record, batches, build, check, header_at, records
 from tests.support.partition import appended, batch, contents, make, reopen
 
@@ -195,7 +196,7 @@ def test_flush_makes_everything_durable_and_moves_the_recovery_point(root, env, 
     for _ in range(5):
         appended(log, batch(b"x" * 30))
     assert synced(disk) == [b""] * len(log.segments())
-    assert (log.flush(), log.recovery_point) == (5, 5)
+    assert (log.flush(), log.point.offset) == (5, 5)
     assert synced(disk) == [disk.read_all(segment.path) for segment in log.segments()]
     calls = disk.calls
     log.flush()
@@ -220,9 +221,9 @@ def test_flush_takes_the_indexes_of_closed_segments_along(root, env, disk):
 def test_flush_messages_flushes_within_the_append(root, env, disk):
     log = make(root, env, flush_messages=3)
     appended(log, batch(b"a", b"b"))
-    assert log.recovery_point == 0
+    assert log.point.offset == 0
     appended(log, batch(b"c"))
-    assert log.recovery_point == 3
+    assert log.point.offset == 3
     assert synced(disk) == [disk.read_all(log.segments()[0].path)]
 
 
@@ -231,10 +232,10 @@ def test_flush_ms_flushes_at_the_append_after_that_time(root, env):
     appended(log, batch(b"a"))
     env.clock.time_ms += 999
     appended(log, batch(b"b"))
-    assert log.recovery_point == 0
+    assert log.point.offset == 0
     env.clock.time_ms += 1
     appended(log, batch(b"c"))
-    assert log.recovery_point == 3
+    assert log.point.offset == 3
 
 
 def test_settings_may_change_while_a_log_is_open(root, env):
@@ -453,7 +454,7 @@ def test_a_log_begins_anew_wherever_it_was_with_its_epochs_and_recovery_point(ro
     log.flush()
     log.start_anew(offset)
     assert (log.log_start_offset, log.log_end_offset, contents(log)) == (offset, offset, [])
-    assert (log.epochs.starts, log.recovery_point) == ((), min(offset, 13))
+    assert (log.epochs.starts, log.point.offset) == ((), min(offset, 13))
     again = reopen(log.directory, env)
     assert (again.log_start_offset, again.log_end_offset, again.epochs.starts) == (offset, offset, ())
     log.append_as_follower(batch(b"b", first=offset, epoch=7))
@@ -538,9 +539,9 @@ def test_a_cut_while_it_is_flushed_leaves_no_recovery_point_beyond_it(tmp_path):
     for value in (b"a", b"b", b"c", b"d"):
         appended(log, batch(value))
     files.act = lambda: log.truncate_to(2)
-    assert log.flush() == log.recovery_point == 0
+    assert log.flush() == log.point.offset == 0
     log.append_as_follower(batch(b"x", first=2))
-    assert log.flush() == log.recovery_point == 3
+    assert log.flush() == log.point.offset == 3
     assert contents(log) == [(0, b"a"), (1, b"b"), (2, b"x")]
 
 
@@ -560,7 +561,7 @@ def test_a_flush_that_ends_in_the_middle_of_a_cut_makes_no_damage_of_it(tmp_path
     files.act = flush
     log.truncate_to(2)
     assert ends == [2]
-    assert log.recovery_point == log.flush() == 2
+    assert log.point.offset == log.flush() == 2
 
 
 def test_what_another_thread_flushes_after_a_look_is_not_missing_in_it(root, env, monkeypatch):
@@ -577,7 +578,7 @@ def test_what_another_thread_flushes_after_a_look_is_not_missing_in_it(root, env
 
     monkeypatch.setattr(log.files, "refresh", look_and_wait)
     assert log.log_end_offset == 1
-    assert log.log_end_offset == log.recovery_point == 2
+    assert log.log_end_offset == log.point.offset == 2
 
 
 def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(tmp_path):
@@ -610,7 +611,7 @@ def test_a_cut_behind_a_gap_leaves_no_recovery_point_in_the_gap(root, env):
     log.append_as_follower(batch(b"c", first=2))
     log.flush()
     log.truncate_to(2)
-    assert log.recovery_point == log.log_end_offset == 1
+    assert log.point.offset == log.log_end_offset == 1
 
 
 def test_a_cut_within_a_batch_takes_all_marks_to_where_that_began(root, env):
@@ -618,6 +619,6 @@ def test_a_cut_within_a_batch_takes_all_marks_to_where_that_began(root, env):
     appended(log, batch(b"a"))
     appended(log, batch(b"b", b"c", b"d"))
     log.flush()
-    log.advance_tiered_offset(4)
+    advance_tiered_offset(log, 4)
     log.truncate_to(3)
-    assert (log.log_end_offset, log.tiered_offset, log.recovery_point) == (1, 1, 1)
+    assert (log.log_end_offset, tiered_offset(log), log.point.offset) == (1, 1, 1)

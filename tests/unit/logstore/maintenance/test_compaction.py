@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from logstore.env import Env
 from logstore.errors import CorruptLogError, DiskFullError, InvalidRequestError
+from logstore.log.tiering import advance_tiered_offset, tiered_offset
 from logstore.maintenance import compaction
 from logstore.records import batch as batches
 from logstore.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, Record, build, header_at
@@ -75,7 +76,7 @@ def check_is_a_log(log, env):
         tail = log.files.segment(segment.base_offset).tail(segment.size_bytes)
         assert (tail.next_offset, tail.position) == (following.base_offset, segment.size_bytes)
     assert list(log.verify()) == []
-    again = reopen(log.directory, env, recovery_point=log.recovery_point, **SMALL)
+    again = reopen(log.directory, env, recovery_point=log.point.offset, **SMALL)
     report = again.recover()
     assert (report.cut_bytes, report.rebuilt, report.ignored) == (0, (), ())
     assert all(".deleted" in name for name in report.removed)
@@ -142,7 +143,7 @@ def test_what_is_not_tiered_is_not_compacted_where_it_is_to_be(root, env):
     before, bases = records(log), [segment.base_offset for segment in log.segments()]
     assert compact(log, dry_run=True).skipped == compact(log).skipped == "nothing is dirty"
     assert records(log) == before
-    log.advance_tiered_offset(bases[3] - 1)
+    advance_tiered_offset(log, bases[3] - 1)
     assert compact(log).rounds == 1
     assert records(log) == last_records(before, bases[2])
     check_is_a_log(log, env)
@@ -373,7 +374,7 @@ def test_gaps_are_no_damage_when_the_topic_is_not_compacted_any_more(root, env):
     later = reopen(
         log.directory,
         env,
-        recovery_point=log.recovery_point,
+        recovery_point=log.point.offset,
         **(SMALL | {"cleanup_policy": frozenset({"delete"})}),
     )
     assert records(later) == left
@@ -455,16 +456,16 @@ def test_what_is_written_after_a_truncation_is_dirty_and_not_tiered(root, env):
     for _ in range(40):
         append(log, ("k", "v" * 50))
     compact(log)
-    log.advance_tiered_offset(30)
+    advance_tiered_offset(log, 30)
     log.truncate_to(20)
-    assert log.tiered_offset == 20
+    assert tiered_offset(log) == 20
     for _ in range(20):
         append(log, ("k", "w" * 50))
     log.roll()
     compact(log)
     assert [record.offset for record in records(log)] == [log.log_end_offset - 1]
     log.start_anew(7)
-    assert log.tiered_offset == 7
+    assert tiered_offset(log) == 7
 
 
 def test_a_follower_takes_a_compacted_log_as_it_is(root, env):

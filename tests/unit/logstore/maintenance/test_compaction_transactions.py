@@ -266,7 +266,7 @@ def test_no_record_goes_before_a_later_one_that_is_not_on_disk():
     compaction.compact(w.log)
     assert disk.meanwhile is None
     left = disk.after_crash(Crash.LOST)
-    flushed = w.log.recovery_point
+    flushed = w.log.point.offset
     again = reopen(w.log.directory, Env(StillClock(), left), recovery_point=flushed, **w.settings)
     again.recover()
     assert seen(again) == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
