@@ -12,7 +12,8 @@ from replication.client.kafka_client import KafkaClient
 from replication.coordinators.binary import partition_of
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TRANSACTIONS_TOPIC
-from tests.support.inside import cluster_of
+from replication.network.client import Client
+from replication.protocol.apis import ApiKey
 from tests.support.repeats import times
 
 TIMEOUT_MS = 60_000
@@ -157,20 +158,17 @@ def test_an_end_whose_answer_is_lost_is_asked_again(cluster, client, monkeypatch
     pair = client.init_producer(name, timeout_ms=TIMEOUT_MS).pair
     with client.transactional_producer(name, pair) as producer:
         producer.append(topic, rows(1, 2))
-    kept = cluster_of(client).coordinators._shared.values()
-    calls = []
-    for connection in kept:
+    calls, ask = [], Client.call
 
-        def lose(*arguments, call=connection.call, **options):
-            calls.append(arguments[0])
-            return lost(call(*arguments, **options)) if len(calls) == 1 else call(*arguments, **options)
+    async def lose_the_first(self, key, request, **bounds):
+        answer = await ask(self, key, request, **bounds)
+        if key is ApiKey.END_TXN:
+            calls.append(key)
+            if len(calls) == 1:
+                raise ConnectionResetError("after it was answered")
+        return answer
 
-        monkeypatch.setattr(connection, "call", lose)
+    monkeypatch.setattr(Client, "call", lose_the_first)
     client.end_transaction(name, pair, commits=True)
     assert len(calls) >= 2
     assert committed(cluster, topic, 2) == [1, 2]
-
-
-async def lost(answer):
-    await answer
-    raise ConnectionResetError("after it was answered")
