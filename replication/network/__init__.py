@@ -4,8 +4,9 @@ From the ground up: `loops`, the event loop of brokers and clients; `steps`, lon
 loop does one; `long_requests`, those that are too long for one turn of the loop; `admission`, what all connections
 share of it; `work`, one request from its first byte to its answer's, and the context of its handler; `exchange`, the
 order of the requests and responses of one connection, without its socket; `refusals`, the answers to requests that the
-authorizer refuses, whole or in rows; `pipeline`, the one door: every request is authorized and handled there;
-`connection`, the transport of one client; `server`, which listens.
+authorizer refuses, whole or in rows; `pipeline`, the one door: every request is authorized and handled there; `outbox`,
+the responses of one connection on their way to its socket; `connection`, the transport of one client; `server`, which
+listens.
 
 For those who ask a broker, clients and other brokers alike: `security`, whether with TLS and SASL; `channel`, one
 connection to it; `authentication`, its begin; `client`, the broker's versions, and a channel that is opened again.

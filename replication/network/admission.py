@@ -75,14 +75,18 @@ def _descriptors() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
+class Sender(Protocol):
+    """An outbox, as admission knows it."""
+
+    def send(self) -> None:
+        """Give the socket the answers that are ready."""
+
+
 class Client(Protocol):
     """A connection, as admission knows it."""
 
     def go_on(self) -> None:
         """There may be room now: begin the next request, read on, or `wait` again."""
-
-    def send(self) -> None:
-        """Give the socket the answers that are ready."""
 
     def measure(self) -> None:
         """Begin to count the bytes of the large request that is coming."""
@@ -117,7 +121,7 @@ class Admission:
         self._for_room: OrderedDict[Client, None] = OrderedDict()  # who waits, in their turn
         self._for_bytes: OrderedDict[Client, None] = OrderedDict()
         self._is_waking = False
-        self._sending: list[Client] = []
+        self._sending: list[Sender] = []
         self.is_serving = False  # requests, behind which all that is ready is sent
         self._stall_sweeper: asyncio.TimerHandle | None = None
 
@@ -154,17 +158,17 @@ class Admission:
         if not self.connections:
             self.all_gone.set()
 
-    def send_later(self, connection: Client) -> None:
+    def send_later(self, sender: Sender) -> None:
         """Have it send at the end of this turn, with the others: a client is then woken once, and not for each."""
-        self._sending.append(connection)
+        self._sending.append(sender)
         if len(self._sending) == 1 and not self.is_serving:
             self.loop.call_soon(self.send)
 
     def send(self) -> None:
         """Have those send that have answers ready."""
         sending, self._sending = self._sending, []
-        for connection in sending:
-            connection.send()
+        for sender in sending:
+            sender.send()
 
     @property
     def has_room(self) -> bool:

@@ -18,11 +18,12 @@ from typing import Any, cast
 from replication.errors import ProtocolError, UninformedError
 from replication.network.admission import STALL_BYTES, Admission
 from replication.network.exchange import Exchange
+from replication.network.outbox import Outbox
 from replication.network.pipeline import Pipeline, encode_long
 from replication.network.work import PARKING, Encoded, Work, encoding
 from replication.protocol import bounds
 from replication.protocol.apis import ApiKey, Request
-from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader
+from replication.protocol.framing import Frame, FrameReader
 from replication.protocol.wire import Buffer
 from replication.security.access import Authorizer, Context
 
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 # The buffer of one read call, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
-SENT_AT_ONCE = 16  # answers of one connection; what is larger than `LARGE_BYTES` waits for no others
 
 
 class Service:
@@ -54,13 +54,12 @@ class Connection(asyncio.BufferedProtocol):
         self._id = next(service.ids)
         self._frames = FrameReader(self.admission.limits.socket_request_max_bytes, bounds.bytes_max)
         self._exchange = Exchange()
-        self._ready: list[Buffer] = []  # answers that go at the end of this turn
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
-        self._is_reading = self._may_write = True
+        self._is_reading = True
         self._in_room = self._is_winding_up = self._is_broken = False
         self._last_active_s = self._time()
-        self._unsent_bytes = self._counted_bytes = 0
+        self._unsent_bytes = 0
 
     def works(self) -> Sequence[Work]:
         """Return the open requests."""
@@ -71,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came; it is turned away if there are too many, or if the server is closing."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
+        self._outbox = Outbox(self.admission, self._transport)
         peer = transport.get_extra_info("peername")
         self.context = Context(peer[0] if isinstance(peer, tuple) else "?", self._id)
         self.admission.limits.size_buffers(transport.get_extra_info("socket"))
@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
         self._stop()
-        self._count_unsent(0)
+        self._outbox.count(0)
         self.admission.hold(-self._held_bytes)
         self._held_bytes = 0
         self.admission.forget(self)
@@ -91,17 +91,11 @@ class Connection(asyncio.BufferedProtocol):
         return room if room is not None else self._scratch
 
     def pause_writing(self) -> None:
-        self._may_write = False
-        self._count_unsent(self._transport.get_write_buffer_size())
+        self._outbox.pause()
 
     def resume_writing(self) -> None:
-        self._may_write = True
-        self._count_unsent(0)
+        self._outbox.resume()
         self.go_on()
-
-    def _count_unsent(self, size: int) -> None:
-        self.admission.unsent_bytes += size - self._counted_bytes
-        self._counted_bytes = size
 
     # ------------------------------------------------------------------- requests
 
@@ -128,7 +122,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _only_frame(self, nbytes: int) -> bytearray | None:
         """The one small frame that came, as most do, if it may begin at once."""
-        if self._exchange.open or self._exchange.waiting or self._in_room or self._is_winding_up or not self._may_write:
+        exchange = self._exchange
+        if exchange.open or exchange.waiting or self._in_room or self._is_winding_up or not self._outbox.may_write:
             return None
         return self._frames.only(self._scratch, nbytes) if self.admission.has_room else None
 
@@ -150,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _may_begin(self) -> bool:
-        if self._is_winding_up or not self._may_write or (key := self._exchange.next_key()) is None:
+        if self._is_winding_up or not self._outbox.may_write or (key := self._exchange.next_key()) is None:
             return False
         if key in PARKING or self.admission.has_room:
             return True
@@ -220,13 +215,14 @@ class Connection(asyncio.BufferedProtocol):
             parts = found
         if work.is_begun or work.held_bytes:
             work.end()
-        ready = self._exchange.respond(work, parts)
+        exchange = self._exchange
+        ready = exchange.respond(work, parts)
         if ready:
-            self._send(ready)
+            self._outbox.add(ready, is_last=not exchange.open and not exchange.waiting)
         self._last_active_s = now_s = self._time()
         if self._pipeline.observer is not None:
             self._pipeline.observer(work.key, now_s - work.started_s)
-        if self._exchange.waiting or self._is_winding_up:
+        if exchange.waiting or self._is_winding_up:
             self.go_on()
 
     def fail(self, work: Work, error: BaseException) -> None:
@@ -242,33 +238,6 @@ class Connection(asyncio.BufferedProtocol):
             self._is_broken = True
             logger.error(f"{who[0]} failed, connection closed", *who[1:], exc_info=error)
         self.abort()
-
-    def _send(self, parts: Sequence[Buffer]) -> None:
-        """Send these, at the end of this turn if others may follow: to wake a client costs more than a small answer."""
-        if not self._ready and not self._exchange.open and not self._exchange.waiting:
-            self._write(parts)
-            return
-        if not self._ready:
-            self.admission.send_later(self)
-        self._ready += parts
-        if len(self._ready) > SENT_AT_ONCE or max(map(len, parts)) > LARGE_BYTES:
-            self.send()
-
-    def send(self) -> None:
-        """Give the socket the answers that are ready."""
-        ready, self._ready = self._ready, []
-        if ready:
-            self._write(ready)
-
-    def _write(self, ready: Sequence[Buffer]) -> None:
-        transport = self._transport
-        if not transport.is_closing():
-            if len(ready) == 1:
-                transport.write(ready[0])
-            else:
-                transport.writelines(ready)
-            if not self._may_write:
-                self._count_unsent(self._transport.get_write_buffer_size())
 
     # ------------------------------------------------------------------- the end
 
@@ -295,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish_if_done(self) -> None:
         if self._is_winding_up and not self._exchange.open:
-            self.send()
+            self._outbox.send()
             self._transport.close()
 
     def abort(self) -> None:
