@@ -25,10 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from datasource.delta.owner import Owner
 from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, OffsetSlice, Written, split, typed_schema
 from datasource.delta.table import DATE, TableConflictError, TopicTable, app_id
-from datasource.errors import reason
-from datasource.jobs.tasks import Done
+from datasource.jobs.tasks import Done, guarded
 from datasource.session import DELTA_EXTENSION, delta_settings
-from logstore.env import SYSTEM
 from logstore.errors import PylogError, StorageError
 
 
@@ -41,42 +39,31 @@ def write(spark: SparkSession, piece: OffsetSlice, owner: Owner) -> Done[OffsetS
 
     Raises: TableConflictError: the tables have changed since the piece was planned: plan again.
     """
-    start_ms = SYSTEM.clock.monotonic_ms()
-    done, error = None, None
-    try:
-        with settings(spark, delta_settings(str(spark.sparkContext.master))):
-            done = _write(spark, piece, owner)
-    except TableConflictError:
-        raise
-    except Exception as failure:  # noqa: BLE001  it becomes the row of the partition
-        error = reason(failure)
-    return Done(piece, done, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
+    return guarded(partial(_write, spark, owner), piece, fatal=(TableConflictError,))
 
 
-def _write(spark: SparkSession, piece: OffsetSlice, owner: Owner) -> Written:
-    rows, done = _records(spark, piece), Written()
-    if piece.fields:
-        if piece.bad_start < piece.end:
-            bad = rows.mapInArrow(partial(_bad, piece.fields, piece.bad_start), from_arrow_schema(BAD))
-            done.bad_rows = _append(bad, Path(piece.bad_table), piece, piece.bad_start, owner, done)
-        rows = rows.mapInArrow(partial(_typed, piece.fields), from_arrow_schema(typed_schema(piece.fields)))
-    done.rows = _append(rows, Path(piece.table), piece, piece.start, owner, done)
-    return done
+def _write(spark: SparkSession, owner: Owner, piece: OffsetSlice) -> Written:
+    with settings(spark, delta_settings(str(spark.sparkContext.master))):
+        rows, done = _records(spark, piece), Written()
+        if piece.fields:
+            if piece.bad_start < piece.end:
+                bad = rows.mapInArrow(partial(_bad, piece.fields, piece.bad_start), from_arrow_schema(BAD))
+                done.bad_rows = _append(bad, Path(piece.bad_table), piece, piece.bad_start, owner, done)
+            rows = rows.mapInArrow(partial(_typed, piece.fields), from_arrow_schema(typed_schema(piece.fields)))
+        done.rows = _append(rows, Path(piece.table), piece, piece.start, owner, done)
+        return done
 
 
 def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
     number = f"greatest({FIRST_DAY}, least({LAST_DAY}, floor(unix_micros(timestamp) / 86400000000)))"
     day = f"date_from_unix_date(CAST({number} AS INT)) AS date"
-    place = (
-        {piece.topic: {str(piece.partition): piece.start}},
-        {piece.topic: {str(piece.partition): piece.end}},
-    )
+    start, end = (json.dumps({piece.topic: {str(piece.partition): at}}) for at in (piece.start, piece.end))
     frame = (
         spark.read.format("pylog")
         .options(**piece.location.options)
         .option("assign", json.dumps({piece.topic: [piece.partition]}))
-        .option("startingOffsets", json.dumps(place[0]))
-        .option("endingOffsets", json.dumps(place[1]))
+        .option("startingOffsets", start)
+        .option("endingOffsets", end)
         .option("includeHeaders", True)
         .load()
     )

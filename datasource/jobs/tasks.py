@@ -119,11 +119,16 @@ def run_tasks(
         return rdd.collect()
 
 
-def guarded(work: Callable[[Item], Result], item: Item) -> Done[Item, Result]:
+def guarded(
+    work: Callable[[Item], Result], item: Item, *, fatal: tuple[type[Exception], ...] = ()
+) -> Done[Item, Result]:
+    """Do `work`; return how it ended. Raises: `fatal` errors."""
     start_ms = SYSTEM.clock.monotonic_ms()
     result, error = None, None
     try:
         result = work(item)
+    except fatal:
+        raise
     except Exception as failure:  # noqa: BLE001  it becomes the row of the partition
         error = reason(failure)
     return Done(item, result, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
