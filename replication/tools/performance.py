@@ -27,7 +27,7 @@ _PERCENTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
 class Reports(NamedTuple):
-    """Intermediate rows, passed to `told` every `every_s` seconds."""
+    """Intermediate rows, passed to `show` every `every_s` seconds."""
 
     every_s: float
     show: Callable[[Row], None]

@@ -44,9 +44,7 @@ def request(client: KafkaClient, changes: Changes) -> list[Row]:
     Raises: KafkaError, UnreachableError.
     """
     done = client.run(lambda cluster: reassign(cluster, changes))
-    return [
-        {**tp._asdict(), "error": error and str(error)} for tp, error in sorted(done.items(), key=lambda row: row[0])
-    ]
+    return [{**tp._asdict(), "error": done[tp] and str(done[tp])} for tp in sorted(done)]
 
 
 def verified(client: KafkaClient, plan: Plan) -> list[Row]:
