@@ -410,7 +410,7 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     away = says("127.0.0.1:1", *quick, "default.api.timeout.ms=500")
     assert "127.0.0.1:1" in away
     assert "kafka.bootstrap.servers" not in away  # the command has an option of another name
-    assert "default.api.timeout.ms=soon: a number of milliseconds" in says(here, *quick, "default.api.timeout.ms=soon")
+    assert "default.api.timeout.ms=soon is not a number of" in says(here, *quick, "default.api.timeout.ms=soon")
     assert "speaks no TLS: set security.protocol=PLAINTEXT" in says(here, *quick, "security.protocol=SSL")
     assert "ssl.ca.location: it needs security.protocol" in says(here, *quick, "ssl.ca.location=ca.pem")
     assert "did you mean 'ssl.ca.location'" in says(here, *quick, "ssl.ca.loction=ca.pem")
