@@ -202,7 +202,7 @@ class Broker:
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, wrong_epochs),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
-            TopicHandlers(self.config, metadata, self.admin, self._live),
+            TopicHandlers(metadata, self.admin, self._live),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
             ConfigHandlers(self._live, metadata, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),

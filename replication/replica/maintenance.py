@@ -32,7 +32,6 @@ FLUSH_LOOK_MS = 1000  # without appends, an fsync comes up to this much later th
 class Maintenance:
     def __init__(self, config: BrokerConfig, env: Env, replicas: Partitions) -> None:
         self._config = config
-        self._clock = env.clock
         self._replicas = replicas
         self._noted: dict[TopicPartition, int] = {}
         self._tasks: list[asyncio.Task[None]] = []

@@ -11,7 +11,6 @@ from uuid import UUID
 from logstore.errors import PylogError
 from replication.broker.handlers.configs import SETTINGS_MAX, topic_settings
 from replication.broker.topic_admin import NewTopic, TopicAdmin
-from replication.config.broker import BrokerConfig
 from replication.config.live import LiveSettings
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import Election, TopicPartition, topic_id_of, topic_uuid
@@ -43,8 +42,7 @@ NO_CONFIG_ERROR = 0
 
 
 class TopicHandlers:
-    def __init__(self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin, live: LiveSettings) -> None:
-        self._config = config
+    def __init__(self, metadata: Metadata, admin: TopicAdmin, live: LiveSettings) -> None:
         self._live = live
         self._metadata = metadata
         self._admin = admin
