@@ -105,11 +105,11 @@ class LogWriter:
         latest = self._epochs.latest
         if leader_epoch is None:
             (followed,) = appends
-            is_noted = type(followed) is Prepared and all(batch.leader_epoch == latest for batch in followed.headers)
+            is_known = type(followed) is Prepared and all(batch.leader_epoch == latest for batch in followed.headers)
         else:
-            is_noted = leader_epoch == latest
+            is_known = leader_epoch == latest
         return (
-            is_noted
+            is_known
             and config.flush_messages >= INT64_MAX
             and not (config.flush_ms < INT64_MAX and self._point.is_time_to_flush(config))
         )

@@ -22,14 +22,14 @@ NOTICES_KEPT = 100
 
 
 class ConfigChanges:
-    """`changed` takes a topic and its settings; it may raise InvalidConfigError. `heard` follows a broker's change."""
+    """`changed` takes a topic and its settings; it may raise InvalidConfigError. `brokers_changed` follows brokers'."""
 
     def __init__(
-        self, live: LiveSettings, changed: Callable[[str, Mapping[str, str]], None], heard: Callable[[], None]
+        self, live: LiveSettings, changed: Callable[[str, Mapping[str, str]], None], brokers_changed: Callable[[], None]
     ) -> None:
         self._live = live
         self._changed = changed
-        self._heard = heard
+        self._brokers_changed = brokers_changed
         self._seen = ""  # the last notice that was read
         self._watch = TreeWatch(self._look, "settings of topics")
         self.end, self.look_again = self._watch.end, self._watch.look_again
@@ -69,7 +69,7 @@ class ConfigChanges:
             given = Given(nodes.settings_at(mine, own), nodes.settings_at(all_brokers, common))
             if self._live.change(given):
                 logger.info("settings of this broker=%s of all brokers=%s", dict(given.broker), dict(given.cluster))
-                self._heard()
+                self._brokers_changed()
         except (InvalidConfigError, MalformedNodeError) as error:
             logger.error("this broker keeps its former settings: %s", error)
 

@@ -18,7 +18,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "zookeeper.sync.time.ms zookeeper.max.in.flight.requests",
     ),
     ("flush.ms of a topic is looked at with every append", "log.flush.scheduler.interval.ms"),
-    ("where a log starts is noted at once, when records are deleted", "log.flush.start.offset.checkpoint.interval.ms"),
+    ("where a log starts is stored at once, when records are deleted", "log.flush.start.offset.checkpoint.interval.ms"),
     ("one address is listened at: give it as listeners=PLAINTEXT://HOST:PORT", "host.name port"),
     ("give the address as advertised.listeners=PLAINTEXT://HOST:PORT", "advertised.host.name advertised.port"),
     (

@@ -23,7 +23,7 @@ from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.tree_writer import RETRY_S, TreeWriter, repeat
 from replication.controller.watches import Look, Watches
-from replication.coordination import cluster, lives, nodes
+from replication.coordination import cluster, nodes, topic_nodes
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, BrokerInfo, TopicPartition
 from replication.model.state_changes import ControllerLines, StateChange
@@ -258,7 +258,7 @@ class ControllerLoop:
         for look, is_set in zip(looks, armed, strict=True):
             self._spawn(self._watch(term, look, is_set))
         await asyncio.gather(*armed)
-        for name in await repeat(lambda: lives.clean_orphans(tree, term.term)):
+        for name in await repeat(lambda: topic_nodes.clean_orphans(tree, term.term)):
             logger.warning("[Controller %d]: deleted the id of topic %s, which does not exist", self.broker, name)
         found = await repeat(lambda: cluster.read_cluster(tree))
         logger.info(

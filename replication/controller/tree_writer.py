@@ -13,7 +13,7 @@ from logstore.errors import InvalidRequestError
 from logstore.store.description import new_topic_id
 from replication.controller.machine import events
 from replication.controller.watches import Watches, delete_if_there
-from replication.coordination import cluster, lives, nodes, reassignments
+from replication.coordination import cluster, nodes, reassignments, topic_nodes
 from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import ConnectionLossError, Tree
 from replication.model.cluster import BrokerId, LeaderAndIsr, WriteResult, ids_of
@@ -102,7 +102,7 @@ class TreeWriter:
                 )
 
     async def _make_topic_id(self, topic: str) -> None:
-        await repeat(lambda: lives.make_topic_id(self._tree, self._term, topic, new_topic_id()))
+        await repeat(lambda: topic_nodes.make_topic_id(self._tree, self._term, topic, new_topic_id()))
         self._post(await repeat(self._watches.read_topics))
 
     async def _reassign(self, effect: events.WriteReassignment) -> None:
@@ -121,12 +121,12 @@ class TreeWriter:
 
     async def _unmark(self, topic: str) -> None:
         """Forget the mark of a topic that does not exist; look again if it has just been created."""
-        if not await repeat(lambda: lives.unmark(self._tree, self._term, topic)):
+        if not await repeat(lambda: topic_nodes.unmark(self._tree, self._term, topic)):
             for event in await repeat(self._watches.deletions):
                 self._post(event)
 
     async def _delete_topic(self, topic: str, topic_id: str) -> None:
-        await repeat(lambda: lives.delete_topic_nodes(self._tree, self._term, topic, topic_id))
+        await repeat(lambda: topic_nodes.delete_topic_nodes(self._tree, self._term, topic, topic_id))
         self._watches.note_deleted(topic_id)
         logger.info("[Controller %d]: Deletion of topic %s successfully completed", self._broker, topic)
         self._post(events.TopicNodesDeleted(topic, topic_id))

@@ -169,19 +169,19 @@ def _state_steps(term: Term, tp: TopicPartition, state: LeaderAndIsr) -> list[St
 
 
 async def write_isrs(tree: Tree, writes: Sequence[IsrWrite]) -> tuple[int | None, ...]:
-    """Write each ISR, in one step each, if its node has `state.version` and the joining lives still live.
+    """Write each ISR, in one step each, if its node has `state.version` and the joining registrations still count.
 
     Returns the new versions, None for a refused one. Raises: ConnectionLossError: any of them may have been written.
     """
-    lives = await _checks_of_lives(tree, {life for write in writes for life in write.joining})
-    allowed = [write for write in writes if all(life in lives for life in write.joining)]
+    registrations = await _checks_of_registrations(tree, {life for write in writes for life in write.joining})
+    allowed = [write for write in writes if all(life in registrations for life in write.joining)]
     paths = [nodes.state_path(write.tp) for write in allowed]
     # A leader does not know all that the node says, and keeps it: its controller does not tell it.
     former = [None if node is None else node.data for node in await tree.read_batch(paths)]
     results = await tree.write_batch(
         [
             [
-                *(check for life in write.joining for check in lives[life]),
+                *(check for life in write.joining for check in registrations[life]),
                 SetData(path, nodes.encode_state(write.state, data), write.state.version),
             ]
             for write, path, data in zip(allowed, paths, former, strict=True)
@@ -194,15 +194,15 @@ async def write_isrs(tree: Tree, writes: Sequence[IsrWrite]) -> tuple[int | None
     return tuple(versions.get(write.tp) for write in writes)
 
 
-async def _checks_of_lives(
-    tree: Tree, lives: set[tuple[BrokerId, int]]
+async def _checks_of_registrations(
+    tree: Tree, registrations: set[tuple[BrokerId, int]]
 ) -> dict[tuple[BrokerId, int], tuple[Check, ...]]:
     """Return the checks that hold as long as these brokers live in these epochs; those that do not are left out.
 
     The version of a node does not distinguish registrations, since a recreated node begins at 0. That of the
     incarnation does. It is read first: if it has not changed, neither has the registration that was read next.
     """
-    brokers = [broker for broker, _ in lives]
+    brokers = [broker for broker, _ in registrations]
     incarnations = await tree.read_batch([nodes.incarnation_path(broker) for broker in brokers])
     registered = await tree.read_batch([nodes.broker_path(broker) for broker in brokers])
     return {
@@ -210,7 +210,7 @@ async def _checks_of_lives(
             Check(nodes.incarnation_path(broker), incarnation.version),
             Check(nodes.broker_path(broker), node.version),
         )
-        for (broker, epoch), incarnation, node in zip(lives, incarnations, registered, strict=True)
+        for (broker, epoch), incarnation, node in zip(registrations, incarnations, registered, strict=True)
         if incarnation is not None and node is not None and _epoch_of(broker, node) == epoch
     }
 

@@ -92,14 +92,14 @@ async def raise_level(
         if count is None or node is None:
             await _make_nodes(tree)
             continue
-        lives = await _lives(tree)
+        incarnations = await _incarnations(tree)
         registered, finalized = await read_registered(tree)
         check(finalized, {broker: info.levels for broker, info in registered.items()})
         if finalized.level == level:
             return finalized
         raised = Finalized(level, finalized.epoch + 1)
         data = nodes.encode_features(raised, node.data)
-        steps = [Check(nodes.REGISTRATIONS, count.version), *lives, SetData(nodes.FEATURES, data, node.version)]
+        steps = [Check(nodes.REGISTRATIONS, count.version), *incarnations, SetData(nodes.FEATURES, data, node.version)]
         try:
             await tree.multi([*steps, *await _shut_out(tree, level)])
         except RefusedError:
@@ -130,7 +130,7 @@ async def _shut_out(tree: Tree, level: int) -> list[Step]:
     return steps
 
 
-async def _lives(tree: Tree) -> list[Step]:
+async def _incarnations(tree: Tree) -> list[Step]:
     """Return the checks that no broker that ever registered has done so again."""
     try:
         paths = [f"{nodes.INCARNATIONS}/{name}" for name in await tree.children(nodes.INCARNATIONS)]

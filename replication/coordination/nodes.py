@@ -59,7 +59,7 @@ REGISTRATIONS = "/pylog/registrations"
 INCARNATIONS = "/pylog/incarnations"
 # Written before replicas are placed: its version shows whether another broker has placed some since.
 PLACEMENTS = "/pylog/placements"
-# Written in the step that deletes a topic: see `coordination.lives`.
+# Written in the step that deletes a topic: see `coordination.topic_nodes`.
 DELETIONS = "/pylog/deletions"
 # Per broker, while it has any: see `coordination.offline`.
 OFFLINE_REPLICAS = "/pylog/offline_replicas"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from replication.coordination import nodes
 from replication.coordination.cluster import FencedError, Term
-from replication.coordination.lives import still_alive
+from replication.coordination.topic_nodes import still_alive
 from replication.coordination.tree import Delete, Node, RefusedError, SetData, Step, Tree, put
 from replication.model.cluster import Assignment, Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = 0.5
 # The parts of a broker's epoch that make it grow and that make it a secret. Trying 2**40 guesses takes years: each is a
 # refused request, and every tenth needs a new connection.
-LIVES_MAX, SECRET_BITS = 1 << 23, 40
+REGISTRATIONS_MAX, SECRET_BITS = 1 << 23, 40
 
 
 class BrokerIdTakenError(CoordinationError):
@@ -44,15 +44,15 @@ class BrokerIdTakenError(CoordinationError):
         )
 
 
-def new_epoch(lives: int, env: Env) -> int:
-    """Return an epoch greater than those of the `lives` before, which nobody can guess.
+def new_epoch(registrations: int, env: Env) -> int:
+    """Return an epoch greater than those of the `registrations` before, which nobody can guess.
 
-    | 23 bits: lives | 40 bits: random | A positive int64. A broker that registers every minute reaches its last life
-    after 16 years; it continues once its node in /pylog/incarnations is removed while it is down.
+    | 23 bits: registrations | 40 bits: random | A positive int64. A broker that registers every minute reaches the last
+    one after 16 years; it continues once its node in /pylog/incarnations is removed while it is down.
     """
-    if lives >= LIVES_MAX:
-        raise CoordinationError(f"a broker has registered {lives:,} times: delete its node in {nodes.INCARNATIONS}")
-    return lives << SECRET_BITS | env.random.getrandbits(SECRET_BITS)
+    if registrations >= REGISTRATIONS_MAX:
+        raise CoordinationError(f"a broker registered {registrations:,} times: delete its node in {nodes.INCARNATIONS}")
+    return registrations << SECRET_BITS | env.random.getrandbits(SECRET_BITS)
 
 
 async def register_broker(  # noqa: PLR0913  who registers, in which state, and how it waits

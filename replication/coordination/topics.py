@@ -1,6 +1,6 @@
 """Changes of topics in the tree by brokers and tools: create, grow, alter, mark for deletion.
 
-Every change is one step, and concerns the life of the topic that was read before (see `lives`).
+Every change is one step, and concerns the life of the topic that was read before (see `topic_nodes`).
 Changes of settings leave a notice behind, as those by Kafka's tools do.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from logstore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from replication.coordination import nodes
-from replication.coordination.lives import read_topic_id, still_alive
+from replication.coordination.topic_nodes import read_topic_id, still_alive
 from replication.coordination.tree import (
     ANY_VERSION,
     BadVersionError,

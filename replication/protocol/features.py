@@ -33,7 +33,7 @@ def fields_of(features: Features, version: int) -> Mapping[str, Any]:
 
     Version 3 has no supported features: Java's clients that ask in it take none that begins at 0 (KAFKA-17011).
     """
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "finalized_features_epoch": features.epoch,
         "finalized_features": [
             {"name": each.name, "max_version_level": each.level, "min_version_level": each.level}
@@ -42,7 +42,7 @@ def fields_of(features: Features, version: int) -> Mapping[str, Any]:
         ],
     }
     if version >= 4:
-        told["supported_features"] = [
+        answer["supported_features"] = [
             {"name": each.name, "min_version": each.first, "max_version": each.last} for each in features.all
         ]
-    return told
+    return answer

@@ -113,9 +113,9 @@ def write(cls: Any, values: Any, out: io.BytesIO) -> Iterator[None]:
 
 def _write_tags(tagged: Iterable[_Field], values: Any, out: io.BytesIO) -> None:
     found = [(field, field.value_of(values)) for field in tagged]
-    told = [(field, value) for field, value in found if value != field.default]
-    out.write(put_uvarint(len(told)))
-    for field, value in told:
+    shown = [(field, value) for field, value in found if value != field.default]
+    out.write(put_uvarint(len(shown)))
+    for field, value in shown:
         content = io.BytesIO()
         field.put(content, value)
         out.write(put_uvarint(field.tag or 0) + put_uvarint(content.tell()))

@@ -66,7 +66,7 @@ def records(  # noqa: PLR0913  as the options of `pylog consume`
     """
     wanted = None if partition is None else [partition]
     positions: dict[int, int] = {}
-    heard_ms = SYSTEM.clock.now_ms()
+    read_ms = SYSTEM.clock.now_ms()
     while True:
         is_first = not positions
         for p, extent in sorted(client.extents(topic, isolation=isolation, partitions=wanted).items()):
@@ -81,9 +81,9 @@ def records(  # noqa: PLR0913  as the options of `pylog consume`
 
             for batch in read_round(read, positions[p], extent.end, skipped):
                 yield from console_records(topic, batch, p)
-                heard_ms = SYSTEM.clock.now_ms()
+                read_ms = SYSTEM.clock.now_ms()
             positions[p] = max(positions[p], extent.end)
-        if timeout_ms is not None and SYSTEM.clock.now_ms() - heard_ms >= timeout_ms:
+        if timeout_ms is not None and SYSTEM.clock.now_ms() - read_ms >= timeout_ms:
             return
         threading.Event().wait(LOOK_S)
 
@@ -148,7 +148,7 @@ def members_records(  # noqa: PLR0913  likewise
     }
     consumer: Consumer
     with client.consumer(topic, group, **options) as consumer:
-        heard_ms = SYSTEM.clock.now_ms()
+        read_ms = SYSTEM.clock.now_ms()
         while not is_over():
             commits.now_and_then(consumer)
             try:
@@ -159,6 +159,6 @@ def members_records(  # noqa: PLR0913  likewise
             if batch is not None:
                 rows = console_records(topic, batch, batch.column("partition")[0].as_py())
                 yield from itertools.takewhile(lambda _: not is_over(), rows)
-                heard_ms = SYSTEM.clock.now_ms()
-            elif timeout_ms is not None and SYSTEM.clock.now_ms() - heard_ms >= timeout_ms:
+                read_ms = SYSTEM.clock.now_ms()
+            elif timeout_ms is not None and SYSTEM.clock.now_ms() - read_ms >= timeout_ms:
                 return

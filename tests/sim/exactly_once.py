@@ -154,7 +154,7 @@ class World:
             self.tell(id, events.Expire())
         self.ids = {id: t for id, t in self.ids.items() if not t.is_blank}
 
-    # --- as `protocol.World`
+    # --- as `protocol.Brokers`
 
     async def read(self, name: str) -> NameState:
         await tick()

@@ -1,7 +1,7 @@
 """Batches of Spark that are written to a cluster exactly once, by Kafka's transactions and a topic of decisions.
 
 From the ground up: `state`, what is known of a name, and the rules, on values; `protocol`, which message follows which,
-over `World`; `wire`, that world over a client; `batches`, what Spark's writers hold.
+over `Brokers`; `wire`, these over a client; `batches`, what Spark's writers hold.
 
 The order that everything rests on: a run takes its name over; a task begins its transaction and looks, after that, that
 nothing is decided; the driver decides in one transaction of its own; only then the tasks' transactions are committed,

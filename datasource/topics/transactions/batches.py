@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from datasource.topics.interface import Batch, Part, PreparedPart, TransactionSettings, quietly
 from datasource.topics.transactions import protocol
 from datasource.topics.transactions.state import Attempt, Decision
-from datasource.topics.transactions.wire import ClusterWorld, world_of
+from datasource.topics.transactions.wire import ClusterBrokers, brokers_of
 from logstore.env import SYSTEM
 from logstore.errors import TransactionAbortedError
 from logstore.store.reading import OffsetRange
@@ -52,8 +52,8 @@ class ClusterTransactions:
     def claim(self, name: str | None, run: str) -> str:
         driver = self._settings.driver
         if name is None:
-            return self.run(lambda world: protocol.lease(world, run, driver))
-        self.run(lambda world: protocol.Name(world, name, run, driver).take_over())
+            return self.run(lambda brokers: protocol.lease(brokers, run, driver))
+        self.run(lambda brokers: protocol.Name(brokers, name, run, driver).take_over())
         return name
 
     @contextmanager
@@ -68,9 +68,9 @@ class ClusterTransactions:
         finally:
             part.close()
 
-    def name_of(self, world: ClusterWorld, batch: Batch) -> protocol.Name:
+    def name_of(self, brokers: ClusterBrokers, batch: Batch) -> protocol.Name:
         """The `Name` for the run of this batch."""
-        return protocol.Name(world, batch.name, batch.run, self._settings.driver)
+        return protocol.Name(brokers, batch.name, batch.run, self._settings.driver)
 
     def commit(self, prepared: Sequence[PreparedPart], *, origin: str) -> None:
         parts = cast("Sequence[PreparedAttempt]", prepared)
@@ -87,10 +87,10 @@ class ClusterTransactions:
         )
         start = min((part.offset for part in parts if part.offset is not None), default=None)
 
-        async def commit(world: ClusterWorld) -> None:
-            if not world.is_two_phase and written:
+        async def commit(brokers: ClusterBrokers) -> None:
+            if not brokers.is_two_phase and written:
                 self.check_in_time(min(part.begun_ms for part in written), wanted.attempts[0])
-            await protocol.Name(world, first.name, first.run, self._settings.driver).commit(wanted)
+            await protocol.Name(brokers, first.name, first.run, self._settings.driver).commit(wanted)
 
         self.run(commit, start=start)
 
@@ -106,7 +106,7 @@ class ClusterTransactions:
             )
 
     def abort(self, batch: Batch, *, reason: str) -> None:
-        self.run(lambda world: self.name_of(world, batch).abort(batch.batch_id))
+        self.run(lambda brokers: self.name_of(brokers, batch).abort(batch.batch_id))
 
     def release(self, name: str) -> None:
         """End what a driver that is gone for good left under a name: what it decided is committed, the rest aborted.
@@ -114,19 +114,19 @@ class ClusterTransactions:
         Raises: KafkaError, UnreachableError, UnknownOutcomeError.
         """
 
-        async def release(world: ClusterWorld) -> None:
-            run = (await world.read(name)).run
-            await protocol.Name(world, name, run).abort(protocol.NO_BATCH)
+        async def release(brokers: ClusterBrokers) -> None:
+            run = (await brokers.read(name)).run
+            await protocol.Name(brokers, name, run).abort(protocol.NO_BATCH)
 
         self.run(release)
 
-    def run(self, act: Callable[[ClusterWorld], Coroutine[Any, Any, Found]], *, start: int | None = None) -> Found:
+    def run(self, act: Callable[[ClusterBrokers], Coroutine[Any, Any, Found]], *, start: int | None = None) -> Found:
         """Run `act` in the client's event loop, and return its result. The decision topic is read from `start` on."""
         settings = self._settings
 
         async def done(cluster: Cluster) -> Found:
             topic, timeout_ms = settings.decision_topic, settings.timeout_ms
-            return await act(await world_of(cluster, topic, timeout_ms=timeout_ms, start=start))
+            return await act(await brokers_of(cluster, topic, timeout_ms=timeout_ms, start=start))
 
         return self._client.run(done)
 
@@ -172,10 +172,10 @@ class ClusterPart:
     def _begin(self) -> None:
         batch = self._batch
 
-        async def begin(world: ClusterWorld) -> tuple[Attempt | None, int | None]:
-            name = self._transactions.name_of(world, batch)
+        async def begin(brokers: ClusterBrokers) -> tuple[Attempt | None, int | None]:
+            name = self._transactions.name_of(brokers, batch)
             attempt = await name.begin(batch.batch_id, self._task, takes_over=not batch.is_claimed)
-            return attempt, world.offset
+            return attempt, brokers.offset
 
         self._attempt, self._offset = self._transactions.run(begin)
         self._is_begun, self._begun_ms = True, SYSTEM.clock.now_ms()
@@ -202,7 +202,7 @@ class ClusterPart:
         """End the transaction, if it has begun. Raises: KafkaError, UnreachableError."""
         attempt, producer = self._attempt, self._producer
         if attempt is not None and producer is not None and producer.partitions:
-            self._transactions.run(lambda world: world.end([attempt], commits=False))
+            self._transactions.run(lambda brokers: brokers.end([attempt], commits=False))
 
     def close(self) -> None:
         """Let go of the producer; the transaction goes on."""

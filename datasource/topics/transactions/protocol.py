@@ -1,4 +1,4 @@
-"""The protocol of exactly-once batches: which message follows which, over `World`, so that it runs on a simulated one.
+"""The protocol of exactly-once batches: the order of messages, over `Brokers`, so that it runs on a simulated one.
 
 A writer that changes the state of a name begins under the name's own transactional id, which fences every other such
 writer; reads the state; and writes in one transaction what the rules make of it. Fenced, it begins again. So of two
@@ -46,7 +46,7 @@ COMMITTED = frozenset({COMMITTING, "CompleteCommit"})
 Described: TypeAlias = "Mapping[str, DescribedTransaction] | None"
 
 
-class World(Protocol):
+class Brokers(Protocol):
     """The cluster, and time. Errors are KafkaError and UnreachableError, after what repetition can mend."""
 
     @property
@@ -87,8 +87,8 @@ class World(Protocol):
 class Name:
     """The work of one run under one name. `driver` is the process that drives it, for an abort without messages."""
 
-    def __init__(self, world: World, name: str, run: str, driver: str = "") -> None:
-        self._world, self._name, self._run, self._driver = world, name, run, driver
+    def __init__(self, brokers: Brokers, name: str, run: str, driver: str = "") -> None:
+        self._brokers, self._name, self._run, self._driver = brokers, name, run, driver
 
     async def take_over(self) -> NameState:
         """Make this run the one that writes, and end what the ones before left open.
@@ -114,19 +114,19 @@ class Name:
 
         Raises: TransactionAbortedError: it is not wanted any more; BatchConflictError; UnknownOutcomeError.
         """
-        state = await self._world.read(self._name)
+        state = await self._brokers.read(self._name)
         for _ in range(LOOKS if task[0] and takes_over else 0):
             if state.run == self._run:
                 break
-            await self._world.pause()
-            state = await self._world.read(self._name)
+            await self._brokers.pause()
+            state = await self._brokers.read(self._name)
         if state.run != self._run and takes_over:
             state = await self.take_over()
         if is_decided(state, self._name, batch_id):
             return None
         attempt = await self._begun(state, batch_id, task)
         # A task that begins after the decision sees it here; the driver finds and ends one that began before.
-        state = await self._world.read(self._name)
+        state = await self._brokers.read(self._name)
         check_begun(state, self._name, self._run, batch_id)
         return attempt
 
@@ -135,7 +135,7 @@ class Name:
         partition, number = task
         while True:
             id = attempt_id(self._name, state.number, batch_id, (partition, number))
-            begun = await self._world.begin(id)
+            begun = await self._brokers.begin(id)
             if begun.ongoing is None:
                 return Attempt(id, *begun.pair)
             number += 1
@@ -148,7 +148,7 @@ class Name:
         Raises: BatchConflictError; TransactionAbortedError: nothing of it will be visible; UnknownOutcomeError: it is
         decided, and what came of some of it is not known.
         """
-        if not wanted.attempts and not is_decided(await self._world.read(self._name), self._name, wanted.batch_id):
+        if not wanted.attempts and not is_decided(await self._brokers.read(self._name), self._name, wanted.batch_id):
             if is_leased(self._name):  # no rows
                 await self.abort(wanted.batch_id)
             return
@@ -157,7 +157,7 @@ class Name:
         await self._finish(state.last)
         # A task that begins after the search for leftovers must see the decision.
         await self.until_visible([driver_id(self._name)])
-        if not self._world.is_two_phase:
+        if not self._brokers.is_two_phase:
             # There an id that is forgotten for its age does not say that its transaction was committed.
             state = await self._change(lambda state: finished(state, wanted.batch_id))
         if state.run == self._run:
@@ -196,30 +196,30 @@ class Name:
         TransactionAbortedError: one of the winners is not open, so nothing is stored.
         """
         while True:
-            pair, described = await self._world.begin_driver(self._name, [each.id for each in winners])
-            state = await self._world.read(self._name)
+            pair, described = await self._brokers.begin_driver(self._name, [each.id for each in winners])
+            state = await self._brokers.read(self._name)
             new = change(state)
             if new is not None and described is not None:
                 _check_open(winners, described)
             if new is not None and new.run != state.run and state.last is not None and not state.last.is_finished:
                 await self._finish(state.last)
-            if new is None or await self._world.write(self._name, pair, new):
+            if new is None or await self._brokers.write(self._name, pair, new):
                 return new or state
-            await self._world.pause()
+            await self._brokers.pause()
 
     async def _finish(self, decision: Decision) -> None:
         """Commit the attempts of a decision. This may be done again and again, by anybody.
 
         Raises: UnknownOutcomeError: one of them is refused, and nothing shows that it was committed before.
         """
-        refused = await self._world.end(decision.attempts, commits=True)
+        refused = await self._brokers.end(decision.attempts, commits=True)
         if not refused:
             return
-        described = await self._world.describe([each.id for each in refused])
+        described = await self._brokers.describe([each.id for each in refused])
         lost = [each for each in refused if not self._is_committed(each, described)]
         if not lost:
             return
-        last = (await self._world.read(self._name)).last
+        last = (await self._brokers.read(self._name)).last
         # An earlier batch says nothing: the marker of this decision may not be written yet.
         if last is not None and (last.batch_id, last.is_finished) >= (decision.batch_id, True):
             return  # somebody else did it, and the ids have gone on
@@ -230,19 +230,19 @@ class Name:
         left, looks = list(ids), VISIBLE_LOOKS
         while left and looks:
             # They get their markers one after the other, so that the first few show enough, and cost little.
-            described = await self._world.describe(left[:LOOKED_AT])
+            described = await self._brokers.describe(left[:LOOKED_AT])
             waited = [id for id, found in (described or {}).items() if found.state == COMMITTING]
             left = waited + left[LOOKED_AT:]
             if waited:
                 looks -= 1
-                await self._world.pause(SHORT_S)
+                await self._brokers.pause(SHORT_S)
 
     def _is_committed(self, attempt: Attempt, described: Mapping[str, DescribedTransaction] | None) -> bool:
         if described is None:
             return False
         found = described.get(attempt.id)
         if found is None:  # what goes on in two phases is not forgotten, so it was ended; and nobody aborts a winner
-            return self._world.is_two_phase
+            return self._brokers.is_two_phase
         return found.state in COMMITTED and tuple(found.pair) >= attempt[1:]
 
     async def _end_leftovers(self, number: int, winners: Collection[Attempt]) -> None:
@@ -251,12 +251,12 @@ class Name:
         An id that has ended its transaction is left alone: nobody has begun there since.
         """
         ours = {each.id for each in winners}
-        for id in await self._world.listed((EMPTY, ONGOING)):
+        for id in await self._brokers.listed((EMPTY, ONGOING)):
             if id in ours or not is_leftover(id, self._name, number):
                 continue
-            begun = await self._world.begin(id)
+            begun = await self._brokers.begin(id)
             if begun.ongoing is not None:
-                await self._world.end([Attempt(id, *begun.ongoing)], commits=False)
+                await self._brokers.end([Attempt(id, *begun.ongoing)], commits=False)
 
 
 def _check_open(winners: Sequence[Attempt], described: Mapping[str, DescribedTransaction]) -> None:
@@ -267,12 +267,12 @@ def _check_open(winners: Sequence[Attempt], described: Mapping[str, DescribedTra
             raise TransactionAbortedError(each.producer_id, each.epoch, reason)
 
 
-async def lease(world: World, run: str, driver: str) -> str:
+async def lease(brokers: Brokers, run: str, driver: str) -> str:
     """Take over a name that nobody has, for a batch write that was given none; return it."""
     while True:
-        name = SYSTEM.random.choice(free_names(await world.leases()))
+        name = SYSTEM.random.choice(free_names(await brokers.leases()))
         try:
-            await Name(world, name, run, driver).take_over()
+            await Name(brokers, name, run, driver).take_over()
         except TransactionAbortedError:
             continue  # somebody was quicker
         return name

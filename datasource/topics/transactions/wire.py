@@ -1,4 +1,4 @@
-"""`World` over a client: the topic of decisions, and the transactions of the cluster.
+"""`Brokers` over a client: the topic of decisions, and the transactions of the cluster.
 
 The topic has one partition that counts, so that nobody who adds partitions moves a name. It is read without regard to
 what others have open in it: a record counts once the marker of its own producer is there. Belongs to one event loop.
@@ -144,8 +144,8 @@ class DecisionTopic:
             await sender.close()
 
 
-class ClusterWorld:
-    """See `protocol.World`. `timeout_ms` is that of transactions where they have one."""
+class ClusterBrokers:
+    """Implements `protocol.Brokers`. `timeout_ms` is that of transactions where they have one."""
 
     def __init__(self, cluster: Cluster, decisions: DecisionTopic, *, timeout_ms: int, is_two_phase: bool) -> None:
         self._cluster, self._decisions, self._timeout_ms = cluster, decisions, timeout_ms
@@ -210,8 +210,8 @@ _topics: weakref.WeakKeyDictionary[Cluster, dict[str, DecisionTopic]] = weakref.
 _two_phase: weakref.WeakKeyDictionary[Cluster, bool] = weakref.WeakKeyDictionary()
 
 
-async def world_of(cluster: Cluster, topic: str, *, timeout_ms: int, start: int | None = None) -> ClusterWorld:
-    """A world over this topic of decisions; what was read of it before, by any world of this client, is kept.
+async def brokers_of(cluster: Cluster, topic: str, *, timeout_ms: int, start: int | None = None) -> ClusterBrokers:
+    """Brokers with this topic of decisions; what this client has read of the topic before is kept.
 
     Raises: UnreachableError.
     """
@@ -219,4 +219,4 @@ async def world_of(cluster: Cluster, topic: str, *, timeout_ms: int, start: int 
     decisions = known.setdefault(topic, DecisionTopic(cluster, topic, start))
     if cluster not in _two_phase:  # a process that commits begins here each time: what it needs first, at once
         _two_phase[cluster], _ = await asyncio.gather(transactions.has_two_phase(cluster), decisions.read())
-    return ClusterWorld(cluster, decisions, timeout_ms=timeout_ms, is_two_phase=_two_phase[cluster])
+    return ClusterBrokers(cluster, decisions, timeout_ms=timeout_ms, is_two_phase=_two_phase[cluster])

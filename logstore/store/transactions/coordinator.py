@@ -160,7 +160,7 @@ class Transactions:
         if self.completion.has_pending(self._journal.state(), attempt.name):
             self.completion.finish_later(attempt.name)  # of the run before
         owner = replace(attempt.owner, holder=self._holders.name())
-        if processes.lives(self._env, owner.driver) is False:
+        if processes.is_alive(self._env, owner.driver) is False:
             raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
         with self.completion.changing() as state:
             placed, events = state.to_register(replace(attempt, owner=owner, partitions=partitions))
@@ -267,8 +267,8 @@ class Transactions:
 
     def dead(self, state: State) -> list[tuple[TransactionAttempt, str]]:
         """The attempts that cannot be committed any more, and why."""
-        lives = Liveness(self._env, self._log_dir.path, self._holders, state)
-        return [(a, why) for a in state.attempts.values() if state.is_open(a.producer) and (why := lives.end_of(a))]
+        found = Liveness(self._env, self._log_dir.path, self._holders, state)
+        return [(a, why) for a in state.attempts.values() if state.is_open(a.producer) and (why := found.end_of(a))]
 
     def recover(self, *, mend: bool = False) -> None:
         """After a crash, by a process that is alone: end every transaction that cannot be ended by its writer.

@@ -42,7 +42,7 @@ class Liveness:
             return "the machine was started anew since"
         if boot == self._boot and not attempt.prepared:
             return "" if self._holders.is_held(owner.holder) else "the process that wrote it is gone"
-        if attempt.prepared and processes.lives(self._env, owner.driver) is False:
+        if attempt.prepared and processes.is_alive(self._env, owner.driver) is False:
             return "the driver of the query is gone"
         idle_ms, limit_ms = self._idle_ms[attempt.name, attempt.batch_id, attempt.run], owner.timeout_ms
         if idle_ms <= limit_ms or task_of(attempt.name, attempt.batch_id, attempt.run) in self._at_work:

@@ -109,7 +109,7 @@ def driver(env: Env) -> str:
     return "unknown"
 
 
-def lives(env: Env, driver: str) -> bool | None:
+def is_alive(env: Env, driver: str) -> bool | None:
     """True if this very process is alive; None if that cannot be seen from here."""
     where, _, process = driver.partition(" ")
     pid, _, started = process.partition(" ")

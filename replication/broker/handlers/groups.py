@@ -130,10 +130,10 @@ class GroupHandlers:
     def heartbeat(self, context: Work, body: HeartbeatRequest) -> Awaitable[Response] | Encoded | Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
         try:
-            is_heard = self._groups.hear(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
+            is_accepted = self._groups.hear(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
         except KafkaError:
-            is_heard = False
-        if is_heard:
+            is_accepted = False
+        if is_accepted:
             return Encoded((heartbeat_response(context.version, context.correlation_id, 0),))
         return begin(self._heartbeat(body))
 

@@ -330,7 +330,7 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
         draft.leadership.pop(tp, None)  # the topic is gone; an event will say so
         return
     is_new = result.accepted and tp not in draft.leadership
-    noted = draft.removals.get(tp, frozenset())
+    removals = draft.removals.get(tp, frozenset())
     if result.accepted:
         elections.accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
         draft.fenced |= {Replica(tp, broker) for broker in draft.offline_of(tp)}
@@ -344,11 +344,11 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
         elections.settle(draft, tp)
     else:
         elections.drive(draft, tp)
-    _tell_written(draft, result, noted, is_new=is_new)
+    _tell_written(draft, result, removals, is_new=is_new)
 
 
-def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:
-    """Tell the stored state, after deciding again; `noted` were to leave the ISR before that.
+def _tell_written(draft: WorkingState, result: WriteResult, removals: frozenset[BrokerId], *, is_new: bool) -> None:
+    """Tell the stored state, after deciding again; `removals` were to leave the ISR before that.
 
     While the write was in flight a broker may have died and come back without its data. If it leads by that write,
     no broker gets it, since its followers would truncate their logs. Otherwise it gets the next write.
@@ -358,8 +358,8 @@ def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[Bro
         draft.tell_replicas(tp, is_new=is_new)
     elif not result.accepted:
         return
-    elif draft.leadership[tp].leader not in noted:
-        fit = [broker for broker in draft.replicas_of(tp) if broker not in noted]
+    elif draft.leadership[tp].leader not in removals:
+        fit = [broker for broker in draft.replicas_of(tp) if broker not in removals]
         draft.tell_replicas(tp, fit, is_new=is_new)
     draft.tell_metadata([tp])
 

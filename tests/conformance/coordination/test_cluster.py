@@ -17,15 +17,15 @@ from replication.coordination.cluster import (
     write_states,
 )
 from replication.coordination.features import UnsupportedLevelError, raise_level, read_finalized
-from replication.coordination.lives import clean_orphans, delete_topic_nodes, make_topic_id, unmark
 from replication.coordination.offline import read_offline, write_offline
 from replication.coordination.registration import (
-    LIVES_MAX,
+    REGISTRATIONS_MAX,
     SECRET_BITS,
     BrokerIdTakenError,
     new_epoch,
     register_broker,
 )
+from replication.coordination.topic_nodes import clean_orphans, delete_topic_nodes, make_topic_id, unmark
 from replication.coordination.topics import create_topic, find_missing, is_marked_deleted, mark_deleted
 from replication.coordination.tree import CoordinationError, SessionEvent
 from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicPartition
@@ -131,9 +131,9 @@ async def test_the_epochs_of_a_broker_grow_from_life_to_life_and_nobody_can_gues
     assert epochs == sorted(set(epochs))
     assert len({epoch % (1 << SECRET_BITS) for epoch in epochs}) == 5
     assert [epoch >> SECRET_BITS for epoch in epochs] == [1, 2, 3, 4, 5]
-    assert new_epoch(LIVES_MAX - 1, SYSTEM) < 2**63
+    assert new_epoch(REGISTRATIONS_MAX - 1, SYSTEM) < 2**63
     with pytest.raises(CoordinationError, match="delete its node"):
-        new_epoch(LIVES_MAX, SYSTEM)
+        new_epoch(REGISTRATIONS_MAX, SYSTEM)
 
 
 @on_loop

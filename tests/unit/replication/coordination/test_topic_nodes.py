@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from logstore.errors import PylogError, TopicExistsError
-from replication.coordination import cluster, lives, nodes, reassignments, topics
+from replication.coordination import cluster, nodes, reassignments, topic_nodes, topics
 from replication.coordination.cluster import Term
 from replication.coordination.tree import Check, Create, Delete
 from replication.model.cluster import LeaderAndIsr, Reassignment, ReassignmentWrite, TopicPartition
@@ -49,7 +49,7 @@ class Site:
 
     async def delete(self):
         await topics.mark_deleted(self.tree, "t", OLD)
-        await lives.delete_topic_nodes(self.tree, TERM, "t", OLD)
+        await topic_nodes.delete_topic_nodes(self.tree, TERM, "t", OLD)
 
     def alter(self):
         return topics.change_config(self.tree, nodes.topic_config_path("t"), lambda known: {**known, "flush.ms": "3"})
@@ -66,16 +66,16 @@ class Site:
         return reassignments.request(self.tree, {T0: (2, 4)})
 
     def name(self):
-        return lives.make_topic_id(self.tree, TERM, "t", "x" * 21 + "A")
+        return topic_nodes.make_topic_id(self.tree, TERM, "t", "x" * 21 + "A")
 
     def clean(self):
-        return lives.clean_orphans(self.tree, TERM)
+        return topic_nodes.clean_orphans(self.tree, TERM)
 
     def mark(self):
         return topics.mark_deleted(self.tree, "t", OLD)
 
     def unmark(self):
-        return lives.unmark(self.tree, TERM, "t")
+        return topic_nodes.unmark(self.tree, TERM, "t")
 
     async def read(self):
         return await cluster.read_topics(self.tree)
@@ -155,7 +155,7 @@ def test_a_read_of_topics_gives_each_as_it_was_in_one_life():
     sites = []
 
     async def again(site):
-        await lives.delete_topic_nodes(site.tree, TERM, "t", OLD)
+        await topic_nodes.delete_topic_nodes(site.tree, TERM, "t", OLD)
         await site.create()
 
     def make():
@@ -233,12 +233,12 @@ def test_a_deletion_by_id_does_not_delete_a_later_topic_of_that_name():
     run(site.delete())
     run(site.create())
     run(topics.mark_deleted(site.tree, "t", OLD))
-    run(lives.delete_topic_nodes(site.tree, TERM, "t", OLD))
+    run(topic_nodes.delete_topic_nodes(site.tree, TERM, "t", OLD))
     site.check()
     assert run(site.read())["t"].topic_id == NEW
     run(topics.mark_deleted(site.tree, "t"))
     assert run(topics.is_marked_deleted(site.tree, "t"))
-    assert run(lives.unmark(site.tree, TERM, "t")) is False
+    assert run(topic_nodes.unmark(site.tree, TERM, "t")) is False
 
 
 def test_a_topic_is_not_missing_because_a_read_is_behind():
@@ -262,9 +262,9 @@ def test_only_the_controller_in_office_deletes_and_names():
     site = Site()
     later = Term(2, Check(nodes.CONTROLLER_EPOCH, 1))
     for work in (
-        lives.delete_topic_nodes(site.tree, later, "t", OLD),
-        lives.make_topic_id(site.tree, later, "u", NEW),
-        lives.unmark(site.tree, later, "u"),
+        topic_nodes.delete_topic_nodes(site.tree, later, "t", OLD),
+        topic_nodes.make_topic_id(site.tree, later, "u", NEW),
+        topic_nodes.unmark(site.tree, later, "u"),
     ):
         with pytest.raises(cluster.FencedError):
             run(work)
