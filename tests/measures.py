@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import json
 import os
 import re
 import sys
@@ -133,6 +134,9 @@ def paragraphs(path: Path) -> Iterator[str]:
             yield from re.split(r"\n\s*\n", ast.get_docstring(node))
         yield from comments(text)
         return
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
     for part in re.split(r"^```.*?^ *```$|<!--.*?-->", text, flags=re.MULTILINE | re.DOTALL):
         for block in re.split(r"\n\s*\n|^#.*$|^\s*(?:[-*]|\d+\.) ", part, flags=re.MULTILINE):
             yield from re.split(r"(?<!\\)\|", block) if block.startswith("|") else [block]

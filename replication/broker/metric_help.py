@@ -25,7 +25,7 @@ HELP: Mapping[str, str] = {
     "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent": (
         "Free part of queued.max.requests now, from 0 to 1."
     ),
-    "kafka_network_requestchannel_requestqueuesize": "Requests in work that count as queued.",
+    "kafka_network_requestchannel_requestqueuesize": "Requests in progress that count as queued.",
     "kafka_network_requestmetrics_requests_total": "Answered requests.",
     "kafka_network_requestmetrics_errors_total": (
         "Errors answered to Produce and Fetch: one for each partition that failed, or for a request that failed whole."
@@ -67,7 +67,7 @@ HELP: Mapping[str, str] = {
     "pylog_consumergroups_left_out": "Groups that are not on this page, since there are too many.",
     "pylog_coordination_session": "1 while the session with the coordination store is connected.",
     "pylog_damaged_replicas": "Replicas that are damaged, or could not be recovered.",
-    "pylog_damaged_replicas_not_shown": "Damaged replicas that no other replica has shown soundly.",
+    "pylog_damaged_replicas_not_shown": "Damaged replicas whose damaged batches no other replica has sent.",
     "pylog_disk_free_bytes": "Free bytes of the disk.",
     "pylog_disk_full": "1 while the disk is full.",
     "pylog_disk_log_bytes": "Bytes that logs take.",
