@@ -8,16 +8,17 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
+from replication.client.client_loop import End
 from replication.client.consumer import AsyncConsumer
 from replication.client.membership import Tps
-from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, Extent
+from replication.client.metadata import Extent
+from replication.client.producer import AsyncProducer, AsyncTransactionalProducer
 from replication.model.cluster import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # has it done in the client's event loop, and waits
-End = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Closing(ABC):

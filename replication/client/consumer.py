@@ -19,29 +19,21 @@ from logstore.errors import (
     InvalidConfigError,
     InvalidRequestError,
     PylogError,
-    UnknownTopicError,
     did_you_mean,
 )
 from replication.client import groups, membership
 from replication.client.assignors import (
     ASSIGNORS,
-    Member,
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
-from replication.client.coordinators import group_key
+from replication.client.member_requests import REQUESTS, MemberRequests, MemberTerms
 from replication.client.membership import Membership, Phase, Tps
 from replication.client.metadata import NO_EPOCH
 from replication.client.reading import PartitionReader, Position
 from replication.client.security import PLAINTEXT, Security
-from replication.errors import ErrorCode, KafkaError, code_in
+from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
-from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
 
 if TYPE_CHECKING:
@@ -49,12 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_TYPE = "consumer"
-# The last ones before flexible messages: nothing in later ones is needed, and not every broker reads them.
-VERSIONS_MAX = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3, ApiKey.LEAVE_GROUP: 2}
-JOIN_SPARE_MS = 5_000  # a join is answered when the slowest member's time to rejoin is over
 CLOSE_S = 10.0  # for what a closing member still says
-_REQUESTS = (membership.Join, membership.Divide, membership.Sync)
 Told = Callable[[Tps], Awaitable[None]]
 
 
@@ -114,7 +101,6 @@ class AsyncConsumer:
         on_revoke: Told | None = None,
         security: Security = PLAINTEXT,
     ) -> None:
-        self._topics = tuple(sorted(set(topics)))
         self._settings = settings
         self._on_assign, self._on_revoke = on_assign or apart(None), on_revoke or apart(None)
         # A connection of its own: a join that waits must not hold up another member's.
@@ -132,10 +118,18 @@ class AsyncConsumer:
             is_cooperative=settings.assignor == "cooperative-sticky",
             is_static=settings.group_instance_id is not None,
         )
+        terms = MemberTerms(
+            group_id=settings.group_id,
+            instance_id=settings.group_instance_id,
+            assignor=settings.assignor,
+            topics=tuple(sorted(set(topics))),
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
+        )
+        self._requests = MemberRequests(self._cluster, terms)
         self._due: deque[membership.Effect] = deque()
         self._joining: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._counts: Mapping[str, int] = {}  # of partitions, as the group was divided
         self._committed: dict[TopicPartition, int] = {}
         self._polled_s = self._commit_s = 0.0
         self._error: PylogError | None = None
@@ -289,7 +283,7 @@ class AsyncConsumer:
                 await self._reader.add({tp: begin.get(tp) for tp in tps})
                 await self._on_assign(tps)
             case membership.Leave(member_id):
-                await self._leave(member_id)
+                await self._requests.leave(member_id)
             case membership.Fail(error):
                 self._error = KafkaError(error, f"member of group {self._settings.group_id!r}")
                 raise self._error
@@ -328,70 +322,14 @@ class AsyncConsumer:
         effects: tuple[membership.Effect, ...] = (membership.Join(),)
         while effects:
             try:
-                event = await self._ask(effects[0])
+                event = await self._requests.answered(effects[0], self._member)
             except KafkaError as error:
                 logger.warning("group=%s the member could not join: %s", self._settings.group_id, error)
                 event = membership.Unanswered()
             self._member, effects = membership.step(self._member, event)
-            if not effects or not isinstance(effects[0], _REQUESTS):
+            if not effects or not isinstance(effects[0], REQUESTS):
                 self._due.extend(effects)
                 return
-
-    async def _ask(self, effect: membership.Effect) -> membership.Event:
-        match effect:
-            case membership.Divide(members):
-                return membership.Divided(await self._divide(members))
-            case membership.Sync(assignments):
-                return await self._sync(assignments)
-            case _:
-                return await self._join_group()
-
-    async def _join_group(self) -> membership.Event:
-        s, m = self._settings, self._member
-        subscription = Subscription(self._topics, tuple(m.owned), m.generation)
-        answer = await self._call(
-            ApiKey.JOIN_GROUP,
-            {
-                "session_timeout": s.session_timeout_ms,
-                "rebalance_timeout": s.max_poll_interval_ms,
-                "member_id": m.id,
-                "protocol_type": PROTOCOL_TYPE,
-                "protocols": [{"name": s.assignor, "metadata": encode_subscription(subscription)}],
-            },
-            timeout_ms=s.max_poll_interval_ms + JOIN_SPARE_MS,
-        )
-        members = tuple(
-            (each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata)) for each in answer.members
-        )
-        return membership.Joined(code_in(answer), answer.member_id, answer.generation_id, answer.leader, members)
-
-    async def _divide(self, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
-        known = [Member(i, (n is None, n or i), decode_subscription(data)) for i, n, data in members]
-        self._counts = await self._partitions({topic for each in known for topic in each.subscription.topics})
-        divided = ASSIGNORS[self._settings.assignor](known, {t: range(n) for t, n in self._counts.items()})
-        return {member: encode_assignment(tps) for member, tps in divided.items()}
-
-    async def _partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        counts = {}
-        for topic in topics:
-            try:
-                counts[topic] = len((await self._cluster.topic(topic)).leaders)
-            except UnknownTopicError as error:
-                logger.warning("group=%s %s", self._settings.group_id, error)
-                counts[topic] = 0
-        return counts
-
-    async def _sync(self, assignments: Mapping[str, bytes]) -> membership.Event:
-        request = {
-            "protocol_type": PROTOCOL_TYPE,
-            "protocol_name": self._settings.assignor,
-            "assignments": [{"member_id": i, "assignment": data} for i, data in assignments.items()],
-        }
-        timeout_ms = self._settings.max_poll_interval_ms + JOIN_SPARE_MS
-        answer = await self._call(ApiKey.SYNC_GROUP, self._named() | request, timeout_ms=timeout_ms)
-        error = code_in(answer)
-        given = decode_assignment(answer.assignment) if error is ErrorCode.NONE else frozenset()
-        return membership.Synced(error, given)
 
     async def _beat(self) -> None:
         """Keep the membership alive, as long as the program polls."""
@@ -404,28 +342,16 @@ class AsyncConsumer:
             try:
                 if (loop.time() - self._polled_s) * 1000 > self._settings.max_poll_interval_ms:
                     self._step(membership.PollLate())
-                    await self._leave(m.id)
+                    await self._requests.leave(m.id)
                     continue
-                heard = code_in(await self._call(ApiKey.HEARTBEAT, self._named()))
+                heard = await self._requests.heartbeat(m)
                 self._step(membership.Heard(m.generation, heard))
-                if m.is_leader and await self._partitions(self._counts) != self._counts:
+                if m.is_leader and await self._requests.are_topics_changed():
                     self._step(membership.TopicsChanged())
             except PylogError as error:
                 logger.warning("group=%s no heartbeat: %s", self._settings.group_id, error)
             if self._member.must_rejoin:
                 self._changed.set()
-
-    async def _leave(self, member_id: str) -> None:
-        await self._call(ApiKey.LEAVE_GROUP, {"member_id": member_id})
-
-    def _named(self) -> dict[str, Any]:
-        return {"generation_id": self._member.generation, "member_id": self._member.id}
-
-    async def _call(self, key: ApiKey, request: dict[str, Any], **bounds: Any) -> Any:
-        who = {"group_id": self._settings.group_id, "group_instance_id": self._settings.group_instance_id}
-        group = group_key(self._settings.group_id)
-        bounds["version_max"] = VERSIONS_MAX[key]
-        return await self._cluster.coordinators.call(group, key, who | request, code_in, **bounds)
 
 
 def apart(told: Callable[[Tps], None] | None) -> Told:

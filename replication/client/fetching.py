@@ -17,7 +17,7 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
 from replication.client.attempts import LOST, may_pass
 from replication.client.cluster import Cluster, Partitions
-from replication.client.metadata import NO_EPOCH, NO_LEADER
+from replication.client.metadata import NO_EPOCH, NO_LEADER, Extent
 from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of, raise_for_code
 from replication.model.cluster import TopicPartition, by_partition, by_topic, rows_by_topic, topic_uuid
 from replication.model.times import AskedTime, SpecialTime, to_wire
@@ -353,3 +353,19 @@ def committed(data: memoryview, aborted: Iterable[Aborted]) -> Iterator[memoryvi
             begin = position + header.size_bytes
     if begin < len(data):
         yield data[begin:]
+
+
+async def extents(
+    cluster: Cluster, topic: str, isolation: Isolation, partitions: Iterable[int] | None
+) -> dict[int, Extent]:
+    """Return the extents of these partitions, or of all; see `KafkaClient.extents`."""
+    known = (await cluster.topic(topic, is_fresh=True)).leaders
+    asked = [TopicPartition(topic, p) for p in (known if partitions is None else partitions)]
+    first, last = await asyncio.gather(
+        list_offsets(cluster, dict.fromkeys(asked, EARLIEST)),
+        list_offsets(cluster, dict.fromkeys(asked, LATEST), isolation=isolation),
+    )
+    return {
+        tp.partition: Extent(first[tp].offset, max(first[tp].offset, last[tp].offset), last[tp].leader_epoch)
+        for tp in asked
+    }

@@ -7,44 +7,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from logstore.errors import InvalidRequestError, PylogError
+from logstore.errors import PylogError
 from logstore.records.batch import batches
 from logstore.store.reading import schema_of
-from replication.client import transactions
-from replication.client.blocking import Closing, Consumer, End, Producer, TransactionalProducer
+from replication.client.blocking import Closing, Consumer, Producer
+from replication.client.client_loop import ClientLoop
 from replication.client.cluster import Cluster
 from replication.client.consumer import AsyncConsumer, ConsumerSettings, apart
 from replication.client.fetching import (
-    EARLIEST,
     FETCH_BYTES,
     FIRST_FETCH_BYTES,
-    LATEST,
     Fetched,
     FoundOffset,
     epoch_ends,
+    extents,
     fetch,
     fetch_of_epoch,
     list_offsets,
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
-from replication.client.metadata import NO_EPOCH, ClusterMetadata, TopicMetadata
-from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, Extent, ProducerSettings
+from replication.client.metadata import NO_EPOCH, ClusterMetadata, Extent, TopicMetadata
+from replication.client.producer import AsyncProducer, ProducerSettings
 from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
-from replication.client.transactions import BegunProducer, DescribedTransaction, ListedTransaction, Pair, Transaction
+from replication.client.transaction_calls import TransactionCalls
 from replication.errors import KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
 from replication.model.times import AskedTime
-from replication.network.loops import new_event_loop
 from replication.protocol.messages import Isolation
 
 if TYPE_CHECKING:
@@ -55,8 +51,6 @@ __all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample", "UnsupportedVersi
 
 logger = logging.getLogger(__name__)
 
-TRANSACTION_TIMEOUT_MS = 60_000  # Kafka's default
-
 
 class Sample(NamedTuple):
     """Some batches at the begin of a range: their size, and how many offsets they and the first one span."""
@@ -66,7 +60,7 @@ class Sample(NamedTuple):
     first_batch_offsets: int
 
 
-class KafkaClient(Closing):
+class KafkaClient(TransactionCalls, Closing):
     """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
     `security`: TLS and SASL, by the settings of `security.SETTINGS`. A failure there is an AuthenticationError.
@@ -89,26 +83,16 @@ class KafkaClient(Closing):
         )
         self._rack = rack
         self._timeout_ms = timeout_ms
-        self._loop = new_event_loop()
-        self._ended = self._loop.create_future()
-        run = partial(self._loop.run_until_complete, self._ended)
-        self._thread = threading.Thread(target=run, name="pylog-client", daemon=True)
-        self._thread.start()
+        self._loop = ClientLoop(self._cluster.where)
+        self._run, self._ending = self._loop.run, self._loop.ending
         self._producer: AsyncProducer | None = None
-        self._endings: set[End] = set()
-        self._is_closed = False
 
     def close(self) -> None:
         """End every connection. Records that were sent and not acknowledged may be appended, or not.
 
         Calls of other threads that wait raise InvalidRequestError.
         """
-        if not self._is_closed:
-            self._is_closed = True
-            stopping = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
-            self._thread.join()
-            self._loop.close()
-            stopping.result()
+        self._loop.close(self._cluster.close)
 
     @property
     def where(self) -> str:
@@ -160,7 +144,7 @@ class KafkaClient(Closing):
 
         Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
         """
-        return self._run(self._extents(topic, isolation, partitions))
+        return self._run(extents(self._cluster, topic, isolation, partitions))
 
     def offsets(
         self, wanted: Mapping[TopicPartition, AskedTime], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -257,13 +241,12 @@ class KafkaClient(Closing):
         def ask(offset: int, max_bytes: int) -> Future[Fetched]:
             bounds = {"isolation": isolation, "max_bytes": max_bytes}
             tp = TopicPartition(topic, partition)
-            asked = fetch_of_epoch(leader_epoch, self._cluster, tp, offset, end, **bounds)
-            return asyncio.run_coroutine_threadsafe(asked, self._loop)
+            return self._loop.submit(fetch_of_epoch(leader_epoch, self._cluster, tp, offset, end, **bounds))
 
         coming = ask(start, min(FIRST_FETCH_BYTES, fetch_bytes)) if start < end else None
         try:
             while coming is not None:
-                found = self._result(coming)
+                found = self._loop.result(coming)
                 coming = ask(found.next_offset, fetch_bytes) if found.next_offset < end else None
                 yield found
         finally:
@@ -329,86 +312,11 @@ class KafkaClient(Closing):
         consumer = self._run(made())
         return Consumer(consumer, self._run, self._ending(consumer.close))
 
-    # ------------------------------------------------------------ transactions
-
-    @contextmanager
-    def transaction(
-        self, transactional_id: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
-    ) -> Iterator[TransactionalProducer]:
-        """A transaction of this id: committed at the end of the `with` block, aborted if that raises.
-
-        A producer that had one of the same id open before is fenced, and its transaction is aborted.
-
-        Raises: as `init_producer` and `end_transaction`; KafkaError: rows were not appended, and all are aborted.
-        """
-        pair = self.init_producer(transactional_id, timeout_ms=timeout_ms).pair
-        with self.transactional_producer(transactional_id, pair) as producer:
-            try:
-                yield producer
-                producer.flush()
-            except BaseException:
-                with suppress(PylogError):  # the block's error counts; the transaction times out, or is ended already
-                    self.end_transaction(transactional_id, pair, commits=False)
-                raise
-            if producer.partitions:
-                self.end_transaction(transactional_id, pair, commits=True)
-
-    def transactional_producer(self, transactional_id: str, pair: Pair) -> TransactionalProducer:
-        """Appends to the transaction of this pair, which it neither begins nor ends. It ends with this client."""
-        transaction = Transaction(transactional_id, pair)
-        producer = AsyncTransactionalProducer(self._cluster, transaction, delivery_timeout_ms=2 * self._timeout_ms)
-        return TransactionalProducer(producer, self._run, self._ending(producer.close))
-
-    def init_producer(
-        self, transactional_id: str, *, timeout_ms: int, is_two_phase: bool = False, keeps: bool = False
-    ) -> BegunProducer:
-        """Forward to `transactions.init_producer`."""
-        begun = transactions.init_producer(
-            self._cluster, transactional_id, timeout_ms=timeout_ms, is_two_phase=is_two_phase, keeps=keeps
-        )
-        return self._run(begun)
-
-    def end_transaction(self, transactional_id: str, pair: Pair, *, commits: bool) -> None:
-        """Forward to `transactions.end_transaction`."""
-        self._run(transactions.end_transaction(self._cluster, transactional_id, pair, commits=commits))
-
-    def describe_transactions(self, ids: Collection[str]) -> dict[str, DescribedTransaction] | None:
-        """Forward to `transactions.describe_transactions`."""
-        return self._run(transactions.describe_transactions(self._cluster, ids))
-
-    def list_transactions(self, *, states: Iterable[str] = ()) -> list[ListedTransaction] | None:
-        """Forward to `transactions.list_transactions`."""
-        return self._run(transactions.list_transactions(self._cluster, states=states))
-
     # ------------------------------------------------------------------ the loop
 
     def run(self, act: Callable[[Cluster], Coroutine[Any, Any, Found]]) -> Found:
         """Run `act` in the client's event loop, with its cluster, and return the result."""
         return self._run(act(self._cluster))
-
-    async def _stop(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            for end in tuple(self._endings):
-                await end()
-            self._cluster.close()
-            waiting = asyncio.all_tasks() - {asyncio.current_task()}  # calls of other threads
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            await loop.shutdown_default_executor()
-        finally:
-            loop.call_soon(self._ended.set_result, None)  # the loop ends by itself, once whoever closes was told
-
-    def _ending(self, close: End) -> End:
-        """`close`, which is called at the end of this client unless it was called before."""
-
-        async def end() -> None:
-            self._endings.discard(end)
-            await close()
-
-        self._endings.add(end)
-        return end
 
     async def _append(
         self, topic: str, data: pa.Table | pa.RecordBatch, partitioner: str, compression: str | None
@@ -418,30 +326,3 @@ class KafkaClient(Closing):
             self._producer = AsyncProducer(self._cluster, settings)
             self._ending(self._producer.close)
         return await (await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression))
-
-    async def _extents(self, topic: str, isolation: Isolation, partitions: Iterable[int] | None) -> dict[int, Extent]:
-        known = (await self._cluster.topic(topic, is_fresh=True)).leaders
-        asked = [TopicPartition(topic, p) for p in (known if partitions is None else partitions)]
-        first, last = await asyncio.gather(
-            list_offsets(self._cluster, dict.fromkeys(asked, EARLIEST)),
-            list_offsets(self._cluster, dict.fromkeys(asked, LATEST), isolation=isolation),
-        )
-        return {
-            tp.partition: Extent(first[tp].offset, max(first[tp].offset, last[tp].offset), last[tp].leader_epoch)
-            for tp in asked
-        }
-
-    def _run(self, what: Coroutine[Any, Any, Found]) -> Found:
-        if self._is_closed:
-            what.close()
-            raise self._closed()
-        return self._result(asyncio.run_coroutine_threadsafe(what, self._loop))
-
-    def _result(self, future: Future[Found]) -> Found:
-        try:
-            return future.result()
-        except CancelledError:
-            raise self._closed() from None
-
-    def _closed(self) -> InvalidRequestError:
-        return InvalidRequestError(f"the client of {self.where} is closed")

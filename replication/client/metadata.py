@@ -83,3 +83,11 @@ def _topic(topic: Any) -> TopicMetadata:
         getattr(topic, "is_internal", False),
         max((len(p.replica_nodes) for p in topic.partitions), default=0),
     )
+
+
+class Extent(NamedTuple):
+    """Offsets [start, end) of a partition. No record in them has a later leader epoch; NO_EPOCH: not known."""
+
+    start: int
+    end: int
+    leader_epoch: int = NO_EPOCH

@@ -25,7 +25,7 @@ from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidReque
 from logstore.records.compression import Codec
 from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
-from replication.client.metadata import NO_EPOCH
+from replication.client.metadata import Extent
 from replication.client.partition_queue import split
 from replication.client.producing import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NO_OFFSET, Sender
 from replication.client.settings import TopicSettings, topic_settings
@@ -46,14 +46,6 @@ SETTINGS_S = 30.0  # for so long a topic's settings are believed
 ENCODED_AT_ONCE = 8  # partitions, whose batches then leave in one request for a leader; each takes a buffer of a batch
 ROWS_AT_ONCE = 4096  # more are looked at in another thread: the event loop has heartbeats to send
 _ACKS = {"all": ACKS_ALL, 1: ACKS_LEADER, 0: ACKS_NONE}
-
-
-class Extent(NamedTuple):
-    """Offsets [start, end) of a partition. No record in them has a later leader epoch; NO_EPOCH: not known."""
-
-    start: int
-    end: int
-    leader_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ from replication.protocol.messages import Isolation
 from replication.tools.groups import planned
 from replication.tools.offset_resets import Place, Reset
 from tests.integration.cluster.conftest import running
-from tests.support.inside import cluster_of
 from tests.support.repeats import only_long, times
 
 
@@ -303,7 +302,8 @@ def test_only_what_its_leader_calls_committed_is_read_from_files(cluster, client
 
 
 def replica_that_shows(client, topic, end):
-    return client._run(local_replica(cluster_of(client), TopicPartition(topic, 0), end, Isolation.READ_COMMITTED))
+    tp = TopicPartition(topic, 0)
+    return client.run(lambda cluster: local_replica(cluster, tp, end, Isolation.READ_COMMITTED))
 
 
 @pytest.mark.parametrize(

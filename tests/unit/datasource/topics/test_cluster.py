@@ -18,7 +18,7 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.records import arrow
 from logstore.records.batch import Record, build, header_at, stamp
 from replication.client.fetching import Fetched
-from replication.client.producer import Extent
+from replication.client.metadata import Extent
 from tests.support.poison import POISON
 
 

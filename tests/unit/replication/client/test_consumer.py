@@ -83,7 +83,7 @@ def fails_once(call):
 def test_a_slip_between_polls_is_told(bootstrap, monkeypatch):
     async def consume():
         async with AsyncConsumer(bootstrap, ["t"], ConsumerSettings(group_id="slip", **SETTINGS)) as consumer:
-            monkeypatch.setattr("replication.client.consumer.encode_subscription", lambda _: 1 / 0)
+            monkeypatch.setattr("replication.client.member_requests.encode_subscription", lambda _: 1 / 0)
             with pytest.raises(KafkaError, match="the consumer failed: ZeroDivisionError"):
                 await consumer.poll(10_000)
 

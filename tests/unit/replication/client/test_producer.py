@@ -16,8 +16,9 @@ from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client.cluster import Cluster
 from replication.client.kafka_client import KafkaClient
+from replication.client.metadata import Extent
 from replication.client.partition_queue import halves
-from replication.client.producer import AsyncProducer, Extent, ProducerSettings, _Promise, _Shares
+from replication.client.producer import AsyncProducer, ProducerSettings, _Promise, _Shares
 from replication.errors import ErrorCode, KafkaError
 
 
@@ -178,9 +179,13 @@ def test_what_waits_is_bounded_in_bytes(client, monkeypatch):
         assert sending.is_alive()
         assert len(sent) == 2
         assert len(asked) == 1  # a broker that knows no batch of this producer takes any first one
-        client._loop.call_soon_threadsafe(gate.set)
+        client.run(lambda cluster: opened(gate))
         sending.join(20)
     assert [each.result(0) for each in sent] == [{0: Extent(1 + n, 2 + n)} for n in range(10)]
+
+
+async def opened(gate):
+    gate.set()
 
 
 def test_a_closed_producer_answers_what_was_not_sent(client):
