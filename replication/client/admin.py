@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import VERSIONS_REQUEST, Cluster, Partitions
+from replication.client.leader_requests import call_leaders
 from replication.errors import ErrorCode, KafkaError, code_in, error_of, raise_for_code
 from replication.model.cluster import Assignment, TopicPartition, by_partition, by_topic
 from replication.network.client import Client
@@ -68,7 +69,7 @@ async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]
         answer = await broker.call(ApiKey.DELETE_RECORDS, request)
         return {tp: code_in(row) or row.low_watermark for tp, row in by_partition(answer.topics)}
 
-    return await cluster.call_leaders(offsets, ask, "deletion of records")
+    return await call_leaders(cluster, offsets, ask, "deletion of records")
 
 
 async def log_dirs(cluster: Cluster, broker: int) -> list[LogDir]:
@@ -218,7 +219,7 @@ async def open_transactions(
             for tp, row in by_partition(answer.topics)
         }
 
-    return await cluster.call_leaders(dict.fromkeys(partitions), ask, "the producers")
+    return await call_leaders(cluster, dict.fromkeys(partitions), ask, "the producers")
 
 
 def _open(row: Any) -> OpenTransaction:
@@ -248,4 +249,4 @@ async def abort_in_log(cluster: Cluster, tp: TopicPartition, hanging: OpenTransa
         (row,) = (row for found in answer.markers for topic in found.topics for row in topic.partitions)
         return {tp: code_in(row) or True}
 
-    await cluster.call_leaders({tp: None}, ask, "the end of a transaction")
+    await call_leaders(cluster, {tp: None}, ask, "the end of a transaction")

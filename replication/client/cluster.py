@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
@@ -30,8 +30,8 @@ from replication.client.metadata import (
 )
 from replication.client.nearest import ReadReplicas
 from replication.client.security import PLAINTEXT, Security
-from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of
-from replication.model.cluster import TopicPartition, names_of
+from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in
+from replication.model.cluster import TopicPartition
 from replication.network.client import Client, Clients
 from replication.protocol.apis import ApiKey
 
@@ -48,7 +48,6 @@ METADATA_TIMEOUT_MS = 5_000
 VERSIONS_REQUEST = {"client_software_name": "pylog", "client_software_version": "1"}
 
 Partitions = Mapping[TopicPartition, Any]
-Found = TypeVar("Found")
 # Versions of Metadata before which a Kafka is older, and what is not noticed then: docs/protocol.md has the whole list.
 _LACKING = {
     7: "older than 2.1, it names no leader epochs: of what an unclean election cuts only a shorter log is noticed",
@@ -314,73 +313,6 @@ class Cluster:
     async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Any:
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
         return await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)
-
-    async def call_leaders(
-        self,
-        wanted: Mapping[TopicPartition, Any],
-        ask: Callable[[Client, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
-        what: str,
-    ) -> dict[TopicPartition, Found]:
-        """Ask the leaders of these partitions: one request per broker, repeated for partitions that were refused.
-
-        `ask` sends one broker its share and returns a result, or an error, for each partition.
-
-        Raises: KafkaError: the refusal that stands when the time is over, or that no repetition mends;
-        UnknownTopicError, UnreachableError.
-        """
-        done: dict[TopicPartition, Found] = {}
-        left, backoff = dict(wanted), self.backoff()
-        while True:
-            refused = await self._ask_leaders(left, ask, done, backoff)
-            left = {tp: wanted[tp] for tp in left if tp not in done}
-            if not left:
-                return done
-            self.forget({tp.topic for tp in left})
-            for tp, error in refused.items():
-                if isinstance(error, ErrorCode) and not error.is_retriable:
-                    raise error_of(error, f"{what} of {tp}")
-            if backoff.is_over:
-                last = refused.get(next(iter(left)), "no leader")
-                raise backoff.failure(f"{what} of {names_of(list(left))}", last)
-            await backoff.wait()
-
-    async def _ask_leaders(
-        self,
-        left: Mapping[TopicPartition, Any],
-        ask: Callable[[Client, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
-        done: dict[TopicPartition, Found],
-        backoff: Backoff,
-    ) -> dict[TopicPartition, ErrorCode | BaseException | str]:
-        shares: dict[int, dict[TopicPartition, Any]] = {}
-        refused: dict[TopicPartition, ErrorCode | BaseException | str] = {}
-        for tp, asked in left.items():
-            leader = (await self.leader(tp, backoff)).broker
-            if leader == NO_LEADER:
-                refused[tp] = ErrorCode.LEADER_NOT_AVAILABLE
-            else:
-                shares.setdefault(leader, {})[tp] = asked
-        answers = await asyncio.gather(*(self._share(b, share, ask, backoff) for b, share in shares.items()))
-        for share, answer in zip(shares.values(), answers, strict=True):
-            for tp in share:
-                found = answer if isinstance(answer, BaseException) else answer.get(tp, "not answered")
-                if isinstance(found, (ErrorCode, BaseException, str)):
-                    refused[tp] = found
-                else:
-                    done[tp] = found
-        return refused
-
-    async def _share(
-        self,
-        broker: int,
-        share: Partitions,
-        ask: Callable[[Client, Partitions], Awaitable[Mapping[TopicPartition, Any]]],
-        backoff: Backoff,
-    ) -> Mapping[TopicPartition, Any] | BaseException:
-        try:
-            async with asyncio.timeout_at(backoff.deadline):
-                return await ask(await self.connection(broker), share)
-        except (*LOST, KafkaError) as error:
-            return error
 
     def _candidates(self) -> list[tuple[str, int]]:
         known = [(b.host, b.port) for b in self._cluster.brokers.values()] if self._cluster else []

@@ -17,6 +17,7 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
 from replication.client.attempts import LOST, may_pass
 from replication.client.cluster import Cluster, Partitions
+from replication.client.leader_requests import call_leaders
 from replication.client.metadata import NO_EPOCH, NO_LEADER, Extent
 from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of, raise_for_code
 from replication.model.cluster import TopicPartition, by_partition, by_topic, rows_by_topic, topic_uuid
@@ -86,7 +87,7 @@ async def list_offsets(
         answer = await broker.call(ApiKey.LIST_OFFSETS, request)
         return {tp: _found_offset(row) for tp, row in by_partition(answer.topics)}
 
-    return await cluster.call_leaders(wanted, ask, "the offset")
+    return await call_leaders(cluster, wanted, ask, "the offset")
 
 
 def _found_offset(row: Any) -> FoundOffset | ErrorCode:
@@ -100,7 +101,7 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> 
 
     Raises: as `list_offsets`; UnsupportedVersionError: a broker before Kafka 2.1, which names no epochs either.
     """
-    return await cluster.call_leaders(epochs, partial(ask_epoch_ends, cluster), "the end of a leader epoch")
+    return await call_leaders(cluster, epochs, partial(ask_epoch_ends, cluster), "the end of a leader epoch")
 
 
 async def ask_epoch_ends(cluster: Cluster, broker: Client, epochs: Partitions) -> dict[TopicPartition, int | ErrorCode]:

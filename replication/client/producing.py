@@ -57,12 +57,12 @@ class Sender:
         self._cluster = cluster
         self._producer = producer
         self._transaction = transaction
-        self._added: frozenset[TopicPartition] = frozenset()
+        self.added: frozenset[TopicPartition] = frozenset()  # the partitions of the transaction
         self._acks = acks
         self._timeout_s = timeout_ms / 1000
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._in_flight: dict[int, int] = {}
-        self._error: PylogError | None = None
+        self.error: PylogError | None = None  # if nothing is taken any more
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unanswered_bytes, self._told = 0, asyncio.Event()
@@ -92,9 +92,9 @@ class Sender:
 
         Raises: PylogError: the sender has failed before.
         """
-        if self._error is not None:
-            raise self._error
-        assert self._transaction is None or tp in self._added, "it is a part of the transaction"
+        if self.error is not None:
+            raise self.error
+        assert self._transaction is None or tp in self.added, "it is a part of the transaction"
         state = self._partitions.get(tp)
         if state is None:
             state = self._partitions[tp] = PartitionQueue(tp, self._producer[1] if self._producer else -1)
@@ -105,26 +105,16 @@ class Sender:
 
     async def add(self, partitions: Collection[TopicPartition]) -> None:
         """Make these a part of the transaction, if there is one; before their first `send`. Raises: KafkaError."""
-        new = frozenset(partitions) - self._added
+        new = frozenset(partitions) - self.added
         if self._transaction is not None and new:
             await add_partitions(self._cluster, *self._transaction, new)
-            self._added |= new
-
-    @property
-    def added(self) -> frozenset[TopicPartition]:
-        """The partitions of the transaction."""
-        return self._added
+            self.added |= new
 
     async def room(self, bytes_max: int) -> None:
         """Wait until no more than so many bytes are unanswered."""
         while self._unanswered_bytes > bytes_max:
             self._told.clear()
             await self._told.wait()
-
-    @property
-    def error(self) -> PylogError | None:
-        """Why nothing is taken any more."""
-        return self._error
 
     async def close(self) -> None:
         """Stop. Records that were not acknowledged may be appended, or not."""
@@ -148,7 +138,7 @@ class Sender:
             self._fail_all(error)
 
     async def _send_all(self) -> None:
-        while self._error is None:
+        while self.error is None:
             self._changed.clear()
             wait_s = await self._send_ready()
             try:
@@ -220,7 +210,7 @@ class Sender:
         finally:
             self._in_flight[leader] -= 1
             self._changed.set()
-        for state, batch in taken.items() if self._error is None else ():
+        for state, batch in taken.items() if self.error is None else ():
             found = answers.get(state.tp)
             if self._acks == ACKS_NONE and failed is None:
                 self._appended(state, batch, NO_OFFSET)
@@ -323,7 +313,7 @@ class Sender:
         state.not_before = asyncio.get_running_loop().time() + state.backoff_s
 
     def _fail_all(self, error: PylogError) -> None:
-        self._error = self._error or error
+        self.error = self.error or error
         for state in self._partitions.values():
             for batch in (*state.sent, *state.waiting):
                 self._tell(batch, error)

@@ -82,7 +82,7 @@ class Sender(Protocol):
         """Give the socket the answers that are ready."""
 
 
-class Client(Protocol):
+class Admitted(Protocol):
     """A connection, as admission knows it."""
 
     def go_on(self) -> None:
@@ -108,7 +108,7 @@ class Admission:
     def __init__(self, limits: SocketServerSettings) -> None:
         self.limits = limits
         self.long = LongRequests()
-        self.connections: dict[Client, None] = {}  # the oldest first
+        self.connections: dict[Admitted, None] = {}  # the oldest first
         self.held_bytes = 0  # of large requests, from their first byte to their answer
         self.refused = 0  # connections, since the start: there were too many
         self.misused = 0  # connections, since the start: the client broke the protocol
@@ -118,8 +118,8 @@ class Admission:
         self.is_closing = False
         self.all_gone = asyncio.Event()
         self._is_full = False  # since the last connection that found a place
-        self._for_room: OrderedDict[Client, None] = OrderedDict()  # who waits, in their turn
-        self._for_bytes: OrderedDict[Client, None] = OrderedDict()
+        self._for_room: OrderedDict[Admitted, None] = OrderedDict()  # who waits, in their turn
+        self._for_bytes: OrderedDict[Admitted, None] = OrderedDict()
         self._is_waking = False
         self._sending: list[Sender] = []
         self.is_serving = False  # requests, behind which all that is ready is sent
@@ -139,7 +139,7 @@ class Admission:
         if self._stall_sweeper is not None:
             self._stall_sweeper.cancel()
 
-    def admit(self, connection: Client) -> bool:
+    def admit(self, connection: Admitted) -> bool:
         """Count the connection; may it stay? One line of the log while there are too many."""
         self.connections[connection] = None
         self.refused += len(self.connections) > self._connections_max
@@ -151,7 +151,7 @@ class Admission:
             )
         return not self._is_full and not self.is_closing
 
-    def forget(self, connection: Client) -> None:
+    def forget(self, connection: Admitted) -> None:
         self.connections.pop(connection, None)
         self._for_room.pop(connection, None)
         self._for_bytes.pop(connection, None)
@@ -178,7 +178,7 @@ class Admission:
         self.in_work -= 1
         self.wake()
 
-    def wait(self, connection: Client) -> None:
+    def wait(self, connection: Admitted) -> None:
         self._for_room.setdefault(connection)
 
     def wake(self) -> None:
@@ -209,7 +209,7 @@ class Admission:
         if size < 0:
             self.wake()
 
-    def wait_for_bytes(self, connection: Client) -> None:
+    def wait_for_bytes(self, connection: Admitted) -> None:
         """Have it go on when there is room for the bytes of a large one; see that those who have them use them."""
         self._for_bytes.setdefault(connection)
         if self._stall_sweeper is None and not self.is_closing:

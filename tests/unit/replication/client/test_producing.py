@@ -264,7 +264,7 @@ def test_each_batch_that_leaves_for_a_broker_begins_at_offset_0(how):
             timeout_ms=20_000,
             transaction=made.get("transaction"),
         )
-        sender._added = frozenset({T0})
+        sender.added = frozenset({T0})
         rows, first = Rows(pa.table({"value": [b"v" * 400] * 10}), now_ms=1), 0
         for data in encode(rows, batch_bytes=1500, batch_bytes_max=1500):
             for part, count in split(data):

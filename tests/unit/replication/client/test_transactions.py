@@ -194,7 +194,7 @@ def sending(*codes, batches_sent=3, count=1, timeout_ms=20_000):
     async def main():
         cluster = SimpleNamespace(call_leader=call_leader, leader=leader, forget=lambda topics: None)
         sender = Sender(cluster, MINE.pair, timeout_ms=timeout_ms, transaction=MINE)
-        sender._added = frozenset({T0})
+        sender.added = frozenset({T0})
         for n in range(batches_sent):
             sender.send(T0, one(f"{n}", count), n, count, lambda first, count, outcome: outcomes.append(outcome))
         await sender.room(0)
