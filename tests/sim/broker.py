@@ -15,7 +15,7 @@ from logstore.log.log import Log
 from logstore.store.log_dir import BROKER
 from logstore.store.recovery_points import FILE_NAME as RECOVERY_POINTS
 from replication.broker.broker import Broker
-from replication.config.broker import BrokerConfig
+from replication.config.broker import RACK_AWARE_SELECTOR, BrokerConfig
 from replication.model.cluster import NO_EPOCH, TopicPartition
 from replication.model.state_changes import StateChange
 from replication.replica.leader.leader import Leader
@@ -51,6 +51,10 @@ SETTINGS = {
     "log.segment.bytes": 2000,
     "log.index.interval.bytes": 400,
     "message.max.bytes": 2000,
+    "replica.selector.class": RACK_AWARE_SELECTOR,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+    "group.initial.rebalance.delay.ms": 100,
+    "group.min.session.timeout.ms": 500,
 }
 
 
@@ -148,6 +152,7 @@ class Seen:
 class SimBroker:
     def __init__(self, id: int, sim: Simulation) -> None:
         self.id, self.host, self.sim, self.world = id, f"b{id}", sim, sim.world
+        self.rack = f"rack{id % 2}"
         self.boots = self.lives = 0
         self.broker: Broker | None = None
         self.is_up = False
@@ -193,7 +198,8 @@ class SimBroker:
     def _boot(self) -> None:
         loop, dice = self.world.loop, random.Random(self.world.random.getrandbits(64))
         self.env = Env(SimClock(self.world), self.disk, dice, loop.worker)
-        own = {"broker.id": self.id, "listeners": f"PLAINTEXT://{self.host}:{CLIENTS_PORT}"}
+        listeners = f"PLAINTEXT://{self.host}:{CLIENTS_PORT}"
+        own = {"broker.id": self.id, "broker.rack": self.rack, "listeners": listeners}
         config = BrokerConfig.from_properties(SETTINGS | own)
         self.disk.mkdir(ROOT / BROKER)
         self.broker = Broker(config, self.env, opening=self.sim.store.open, state_changes=StateChanges(self))  # type: ignore[arg-type]
@@ -283,6 +289,11 @@ class SimBroker:
             self.sim.laws.obeys(self, epoch)
             self.known_controller_epoch = epoch
         return is_news
+
+    def is_damaged(self, tp: TopicPartition) -> bool:
+        """As it knows."""
+        seen = self.seen.get(tp)
+        return seen is not None and seen.partition.replica.damage is not None
 
     def flushed_to(self, tp: TopicPartition) -> int:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from logstore.records.batch import Record, build, header_at
@@ -18,6 +19,8 @@ from replication.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
+from tests.sim.copiers import Copiers
+from tests.sim.members import Members
 from tests.sim.world import CLIENTS_PORT, Life
 
 if TYPE_CHECKING:
@@ -25,17 +28,36 @@ if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 TIMEOUT_MS = 5_000
-PRODUCERS = 1_000  # their ids, per partition
+PRODUCERS = 1_000_000  # from here on, so many per partition: no broker gives such an id out
 TOPIC_ID = "c2ltdWxhdGVkIHRvcGljIQ"
+
+
+class Process:
+    """A client with a machine of its own, that may pause, and die without a word."""
+
+    def __init__(self, clients: Clients, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        clients.processes += 1
+        self.life = Life(clients.world.loop, f"client{clients.processes}")
+        self.is_done = False
+        self._work = work
+        self.life.soon(lambda: clients.spawn(self._run()))
+
+    async def _run(self) -> None:
+        await self._work()
+        self.is_done = True
+
+    def die(self) -> None:
+        self.life.end(is_told=True)
 
 
 class Clients:
     def __init__(self, sim: Simulation) -> None:
         self.sim, self.world = sim, sim.world
         self.life = Life(sim.world.loop, "clients")
+        self.bootstrap = ",".join(f"{broker.host}:{CLIENTS_PORT}" for broker in sim.brokers.values())
         self.is_over = False
-        self.count = 0
-        self.positions = dict.fromkeys(sim.tps, 0)
+        self.count = self.processes = 0
+        self.positions = dict.fromkeys(sim.data, 0)
         self.acked_later = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -44,20 +66,43 @@ class Clients:
             broker: Client(sim.host, CLIENTS_PORT, "client", timeout_ms=TIMEOUT_MS)
             for broker, sim in self.sim.brokers.items()
         }
-        for tp in self.sim.tps:
-            self._spawn(self._produce(tp))
-            self._spawn(self._produce_in_sequence(tp))
-            self._spawn(self._consume(tp))
+        for tp in self.sim.data:
+            self.spawn(self._produce(tp))
+            self.spawn(self._produce_in_sequence(tp))
+            self.spawn(self._consume(tp))
+        if self.sim.copies:
+            copiers = Copiers(self)
+            self.spawn(copiers.run())
+            for tp in self.sim.data:
+                self.spawn(copiers.read(tp))
+        if self.sim.has_members:
+            self.spawn(Members(self).run())
 
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if (error := task.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             self.world.broken.append(error)
+
+    async def succession(self, work: Callable[[], Coroutine[Any, Any, None]], most: int) -> None:
+        """Processes follow one another, and go on beside each other. Return when they are over."""
+        chance, running = self.world.random, list[Process]()
+        while not self.is_over:
+            if not (self.sim.is_calm and running):
+                running.append(Process(self, work))
+            await asyncio.sleep(chance.choice((0.4, 1.0, 2.0)))
+            for each in running if not self.sim.is_calm else ():
+                if self.world.chance(0.4):
+                    each.life.pause(chance.choice((100, 400, 900, 2000)))
+            while len(running) > chance.randint(1, most) or (len(running) > 1 and self.world.chance(0.2)):
+                running.pop(chance.randrange(len(running))).die()
+        while not all(each.is_done for each in running):  # noqa: ASYNC110  in virtual time
+            await asyncio.sleep(0.05)
 
     def _leader(self, tp: TopicPartition) -> SimBroker:
         state = self.sim.store.state(tp)
@@ -77,7 +122,7 @@ class Clients:
             await asyncio.sleep(chance.choice((0.01, 0.03, 0.06, 0.2)))
             target = self._leader(tp)
             for _ in range(chance.choice((1, 1, 2, 3))):  # of which a broker takes those together that come together
-                self._spawn(self._send(target, tp))
+                self.spawn(self._send(target, tp))
 
     def _records(self) -> list[Record]:
         first, self.count = self.count, self.count + self.world.random.randint(1, 3)
@@ -103,7 +148,7 @@ class Clients:
 
     async def _produce_in_sequence(self, tp: TopicPartition) -> None:
         """An idempotent producer: it sends a batch to whoever leads until it is acknowledged."""
-        chance, producer_id, sequence = self.world.random, PRODUCERS * tp.partition, 0
+        chance, producer_id, sequence = self.world.random, PRODUCERS * (1 + tp.partition), 0
         while not self.is_over:
             records = self._records()
             batch = bytes(build(records, producer=(producer_id, 0, sequence)))

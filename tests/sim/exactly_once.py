@@ -1,4 +1,4 @@
-"""Drivers of a stream, their tasks and their zombies over the real machine of transactional ids, one message at a time.
+"""Drivers of a stream, their tasks and their zombies over the product's coordinator, one message at a time.
 
 Two lives of the query may go on at once; tasks fail, hang and are tried again; anybody may die between two messages.
 
@@ -13,7 +13,6 @@ import random
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from types import coroutine
 
 from datasource.topics.transactions import protocol, state
@@ -31,14 +30,13 @@ from logstore.errors import PylogError, TransactionAbortedError
 from logstore.store.transactions.state import Content
 from replication.client.transactions import BegunProducer, DescribedTransaction, Pair
 from replication.coordinators.transactions.machine import events
-from replication.coordinators.transactions.machine.state import Phase, Transaction, TransactionSettings
-from replication.coordinators.transactions.machine.step import step
+from replication.coordinators.transactions.machine.state import Phase
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
+from tests.sim.coordinator import Coordinator
 
 NAME = "query"
 BATCHES, PARTITIONS, ATTEMPTS_MAX = 4, 2, 4
-LIMITS = TransactionSettings(transaction_two_phase_commit_enable=True)
 WHERE = TopicPartition("t", 0)
 REFUSED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE)
 
@@ -66,56 +64,40 @@ def tick():
 
 
 class World:
-    """Coordinators that store at once, markers that come late, and partitions that hold back what is not committed."""
+    """A coordinator, markers that come late, and partitions that hold back what is not committed."""
 
     def __init__(self, seed: int, flaw: Flaw | None) -> None:
         self.random, self.flaw = random.Random(seed), flaw
         self.is_two_phase = self.random.random() < 0.8
-        self.ids: dict[str, Transaction] = {}
+        self.coordinator = Coordinator(seed)
         self.fresh = 0
         self.pending: dict[int, list] = {}
         self.states: dict[str, bytes] = {}
         self.visible: list[tuple[int, int]] = []
-        self.now_ms = 0
         self.early: list[str] = []
-        self.markers: dict[str, events.WriteMarkers] = {}  # under way, by transactional id
         self.is_slow = self.random.random() < 0.5
 
-    # --- the coordinator
-
-    def tell(self, id: str, event) -> list[object]:
-        self.now_ms += 1
-        answers, todo = [], [event]
-        while todo:
-            transaction, effects = step(self.ids.get(id, Transaction(id=id)), todo.pop(0), self.now_ms, LIMITS)
-            self.ids[id] = transaction
-            for effect in effects:
-                match effect:
-                    case events.Append():
-                        todo.append(events.Stored(effect))
-                    case events.WriteMarkers():
-                        self.markers[id] = effect
-                    case events.Answer():
-                        answers.append(effect.body)
-        if not self.is_slow:
-            self.write_markers(id)
-        return answers
-
-    def write_markers(self, id: str) -> None:
-        """Those of this id arrive."""
-        if (arrived := self.markers.pop(id, None)) is not None:
-            rows = self.pending.pop(arrived.producer_id, [])
-            for row in rows if arrived.commits else ():
+    def write_markers(self, producer_id: int) -> bool:
+        """Those of this producer arrive, if there are any."""
+        commits = self.coordinator.arrive(producer_id)
+        for row in () if commits is None else self.pending.pop(producer_id, []):
+            if commits:
                 self.commit(row)
-            self.tell(id, events.Marked(arrived.partitions))
+        return commits is not None
 
     def ask(self, id: str, event):
-        (answer,) = self.tell(id, event)
-        if answer.error is ErrorCode.CONCURRENT_TRANSACTIONS and id in self.markers:
-            self.write_markers(id)  # whoever comes again is heard when they have arrived
-            (answer,) = self.tell(id, event)
+        answer = self._told(id, event)
+        known = self.coordinator.transactions.get(id)
+        if answer.error is ErrorCode.CONCURRENT_TRANSACTIONS and known and self.write_markers(known.producer_id):
+            answer = self._told(id, event)  # whoever comes again is heard when they have arrived
         if answer.error:
             raise KafkaError(answer.error)
+        return answer
+
+    def _told(self, id: str, event):
+        answer = self.coordinator.ask(id, event)
+        for producer_id in () if self.is_slow else list(self.coordinator.markers):
+            self.write_markers(producer_id)
         return answer
 
     def commit(self, row) -> None:
@@ -127,32 +109,27 @@ class World:
 
     def initialize(self, id: str, *, is_two_phase: bool):
         self.fresh += 1
-        wanted = partial(events.Initialize, request=0, timeout_ms=1000, fresh_id=self.fresh)
+        how = {"is_two_phase": is_two_phase, "keeps_prepared": is_two_phase, "fresh_id": self.fresh}
         while True:
             try:
-                return self.ask(id, wanted(is_two_phase=is_two_phase, keeps_prepared=is_two_phase))
+                return self.ask(id, lambda request: events.Initialize(request=request, timeout_ms=1000, **how))
             except KafkaError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     raise
 
     def add(self, id: str, pair) -> None:
-        self.ask(id, events.Add(request=0, producer_id=pair[0], producer_epoch=pair[1], partitions=frozenset({WHERE})))
+        producer = {"producer_id": pair[0], "producer_epoch": pair[1]}
+        self.ask(id, lambda request: events.Add(request=request, partitions=frozenset({WHERE}), **producer))
 
     def finish(self, id: str, pair, *, commits: bool) -> bool:
+        producer = {"producer_id": pair[0], "producer_epoch": pair[1]}
         try:
-            self.ask(id, events.End(request=0, producer_id=pair[0], producer_epoch=pair[1], commits=commits))
+            self.ask(id, lambda request: events.End(request=request, commits=commits, **producer))
         except KafkaError as error:
             if error.code not in REFUSED:
                 raise
             return False
         return True
-
-    def forget_idle(self) -> None:
-        """A week passes."""
-        self.now_ms += LIMITS.transactional_id_expiration_ms + 1
-        for id in list(self.ids):
-            self.tell(id, events.Expire())
-        self.ids = {id: t for id, t in self.ids.items() if not t.is_blank}
 
     # --- as `protocol.Brokers`
 
@@ -205,7 +182,7 @@ class World:
 
     async def describe(self, ids):
         await tick()
-        known = {id: t for id in ids if (t := self.ids.get(id)) is not None and not t.is_blank}
+        known = {id: t for id in ids if (t := self.coordinator.transactions.get(id))}
         if ids and driver_id(NAME) not in ids:  # before the decision
             self.early = self.with_state(("Empty", "Ongoing"))
         if self.flaw is Flaw.ANY_WINNER:
@@ -224,7 +201,7 @@ class World:
         return () if self.flaw is Flaw.NO_LEFTOVERS else found
 
     def with_state(self, states) -> list[str]:
-        return [id for id, t in self.ids.items() if t.phase in states]
+        return [id for id, t in self.coordinator.transactions.items() if t.phase in states]
 
     async def pause(self, most_s: float = 0) -> None:
         for _ in range(self.random.randint(1, 4)):
@@ -241,7 +218,7 @@ class World:
     @property
     def opened(self) -> list[str]:
         """What nobody ends; the transaction of a state times out."""
-        return [id for id, t in self.ids.items() if t.phase is Phase.ONGOING and id != driver_id(NAME)]
+        return [id for id in self.with_state((Phase.ONGOING,)) if id != driver_id(NAME)]
 
 
 class Run:
@@ -260,8 +237,8 @@ class Run:
 
     def go_on(self, *, death: float) -> None:
         """One message of somebody. Some are slow."""
-        if self.world.markers and self.random.random() < 0.05:
-            self.world.write_markers(self.random.choice(list(self.world.markers)))
+        if self.world.coordinator.markers and self.random.random() < 0.05:
+            self.world.write_markers(self.random.choice(list(self.world.coordinator.markers)))
         (index,) = self.random.choices(range(len(self.actors)), [pace for *_, pace in self.actors])
         actor, is_mortal, _ = self.actors[index]
         if is_mortal and self.random.random() < death:
@@ -354,7 +331,7 @@ def simulate(seed: int, flaw: Flaw | None = None) -> int:
             run.start(run.life(f"run-{started}"))
             started += 1
             if run.random.random() < 0.1 and run.world.is_two_phase:
-                run.world.forget_idle()
+                run.world.coordinator.pass_week()
         if not run.actors:
             break
         run.go_on(death=death)
@@ -362,8 +339,8 @@ def simulate(seed: int, flaw: Flaw | None = None) -> int:
         run.start(run.life(f"last-{again}"), is_mortal=False)
         while run.actors:
             run.go_on(death=0)
-    for id in list(run.world.markers):
-        run.world.write_markers(id)
+    for producer_id in list(run.world.coordinator.markers):
+        run.world.write_markers(producer_id)
     wanted = [(b, p, row) for b in range(BATCHES) for p in range(PARTITIONS) for row in range(2)]
     if run.is_told:
         # Between the driver's look and its EndTxn a zombie of an earlier batch may begin under a winner's id.

@@ -14,15 +14,17 @@ who may not know yet, add nothing to it, and what they tell is not held against 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from logstore.log.log import Log
+from logstore.log.reader import ReadResult
 from logstore.records.batch import batches
 from replication.model.cluster import LeaderAndIsr, TopicPartition
 from replication.model.state_changes import named
 from replication.replica.machine import follower, isr
 from tests.sim.broker import Seen, SimBroker
+from tests.sim.client_laws import Copied, Read
 from tests.sim.flips import has_soundly
 from tests.sim.tree import Store
 
@@ -32,24 +34,23 @@ class Batch(NamedTuple):
     next_offset: int
     crc: int
     leader_epoch: int
-    number: tuple[int, int]  # of its producer, if that is idempotent, and of its first record
+    number: tuple[int, int, int]  # id and epoch of its producer, and its sequence number; -1: it has none
+
+
+def read(log: Log, start: int, end: int) -> Iterator[ReadResult]:
+    while start < end and (result := log.read(start, max_bytes=1 << 16, upper=end)).data:
+        yield result
+        start = result.next_offset
 
 
 def batches_of(log: Log, start: int, end: int) -> list[Batch]:
     """What the log has in [start, end)."""
-    found: list[Batch] = []
-    while start < end:
-        result = log.read(start, max_bytes=1 << 16, upper=end)
-        if not result.data:
-            break
-        found += batches_in(result.data)
-        start = result.next_offset
-    return found
+    return [batch for result in read(log, start, end) for batch in batches_in(result.data)]
 
 
 def batches_in(data: Any) -> list[Batch]:
     return [
-        Batch(h.base_offset, h.next_offset, h.crc, h.leader_epoch, (h.producer_id, h.base_sequence))
+        Batch(h.base_offset, h.next_offset, h.crc, h.leader_epoch, (h.producer_id, h.producer_epoch, h.base_sequence))
         for _, h in batches(data)
     ]
 
@@ -76,6 +77,8 @@ class Laws:
         self.since: dict[TopicPartition, int] = {}  # the leader epoch that began with an announced loss
         self.damaged: dict[tuple[int, TopicPartition], list[Batch]] = {}  # batches with a bit that flipped
         self.ends_when_left: dict[tuple[TopicPartition, int], int] = {}  # of leader epochs that are over
+        self.copied = Copied()
+        self.read = Read(self.ends, lambda: self.is_whole)
 
     def _stored(self, tp: TopicPartition) -> LeaderAndIsr:
         stored = self.tree.state(tp)
@@ -320,10 +323,20 @@ class Laws:
                 assert not are_told or partition.high_watermark == end, (
                     f"{tp}: HW {partition.high_watermark} at {broker}, end {end}, {stored}, {partition.role}"
                 )
-            numbered = [batch.number for batch in content[stored.leader] if batch.number[0] >= 0]
+            numbered = [batch.number for batch in content[stored.leader] if batch.number[2] >= 0]
             assert not are_told or len(numbered) == len(set(numbered)), f"{tp}: appended twice: {numbered}"
             if not self.unclean:
                 assert content[stored.leader][: len(self.committed[tp])] == self.committed[tp]
                 crcs = {batch.base_offset: batch.crc for batch in content[stored.leader]}
                 for acked, offset, crc in self.acked:
                     assert acked != tp or crcs.get(offset) == crc, f"{tp}: acknowledged {offset} is gone"
+
+    def check_copies(self, content: Mapping[TopicPartition, Sequence[bytes]]) -> None:
+        """`content`: the committed values."""
+        if self.is_whole:
+            self.copied.check_end(content)
+
+    @property
+    def is_whole(self) -> bool:
+        """No loss was announced."""
+        return not (self.unclean or self.excused or self.since)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import enum
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from logstore.log.holes import SegmentCopy
 from logstore.log.producers import state
+from replication.coordinators.groups import coordinator
+from replication.coordinators.groups.classic import commits
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.transactions.coordinator import TransactionCoordinator
+from replication.coordinators.transactions.machine import events
+from replication.coordinators.transactions.machine import step as transactions
+from replication.coordinators.transactions.machine.state import DECIDED, Transaction
+from replication.errors import ErrorCode
 from replication.replica import requests, second_copy
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.rows import Row
 from replication.replica.leader.sessions import FetchSession
+from replication.replica.leader.writers import Writers
 from replication.replica.machine import follower, isr, leadership
 from replication.replica.storage.log_dir import ReplicaLogDir
 
@@ -30,6 +40,11 @@ class Mutant(enum.Enum):
     ACKED_TWICE = "of the batches of one turn, one is acknowledged twice, and another one not"
     APPENDED_TWICE = "a batch that an idempotent producer repeats is appended again"
     SESSION_FORGETS = "a fetch session forgets a partition that is written to between two requests"
+    NO_QUESTION = "a leader takes the first batch of a transaction without asking the coordinator"
+    TOLD_BEFORE_STORED = "a decision is told, and markers are written, before it is stored"
+    FENCED_ENDS = "a producer that was fenced ends the transaction of the one that took its place"
+    ABORTED_OFFSETS = "the offsets of a transaction count, whatever its marker says"
+    ANY_GENERATION = "a group takes offsets from members that it has left behind"
 
 
 def _follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.Step:
@@ -42,6 +57,9 @@ def _follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.St
 right_follow, right_judge = follower.follow, leadership.judge_request
 right_append, right_woken = Leader.append, FetchSession.woken
 right_leave, right_init = Leader.leave, Leader.__init__
+right_append_state, right_appended_state = TransactionCoordinator._append, TransactionCoordinator._appended
+right_end_refusal = transactions._end_refusal
+right_ended = GroupCoordinator.transaction_ended
 right_open = ReplicaLogDir._open_or_mend
 
 
@@ -96,6 +114,33 @@ def _woken(self: FetchSession, row: Row) -> None:
         right_woken(self, row)
 
 
+def _writes_any(state: Any, *_: Any) -> bool:
+    return True
+
+
+def _append_hastily(self: TransactionCoordinator, term: Any, slot: Any, append: events.Append) -> None:
+    right_append_state(self, term, slot, append)
+    if append.stored.phase in DECIDED:
+        self._post(term, slot, events.Stored(append))
+
+
+def _appended_later(self: TransactionCoordinator, term: Any, slot: Any, append: events.Append, written: Any) -> None:
+    if append.stored.phase not in DECIDED:
+        right_appended_state(self, term, slot, append, written)
+
+
+def _end_refusal(t: Transaction, event: events.End, *, is_repeated: bool) -> Any:
+    return right_end_refusal(t, replace(event, producer_epoch=t.producer_epoch), is_repeated=is_repeated)
+
+
+def _commits(self: GroupCoordinator, partition: int, producer_id: int, *, commits: bool) -> None:
+    right_ended(self, partition, producer_id, commits=True)
+
+
+def _may_commit(*_: Any, **__: Any) -> ErrorCode:
+    return ErrorCode.NONE
+
+
 def _patch(owner: Any, name: str, wrong: Any) -> Any:
     @contextmanager
     def patched() -> Any:
@@ -122,6 +167,19 @@ def _appended_twice() -> Any:
 
 
 @contextmanager
+def _any_generation() -> Any:
+    with _patch(commits, "may_commit", _may_commit)(), _patch(coordinator, "may_commit", _may_commit)():
+        yield
+
+
+@contextmanager
+def _told_before_stored() -> Any:
+    owner = TransactionCoordinator
+    with _patch(owner, "_append", _append_hastily)(), _patch(owner, "_appended", _appended_later)():
+        yield
+
+
+@contextmanager
 def _standing_counts() -> Any:
     with _patch(Row, "event", property(_stands_at_the_end))():
         yield
@@ -141,4 +199,9 @@ PATCHES = {
     Mutant.ACKED_TWICE: _patch(Leader, "append", _append),
     Mutant.APPENDED_TWICE: _appended_twice,
     Mutant.SESSION_FORGETS: _patch(FetchSession, "woken", _woken),
+    Mutant.NO_QUESTION: _patch(Writers, "holds", _writes_any),
+    Mutant.TOLD_BEFORE_STORED: _told_before_stored,
+    Mutant.FENCED_ENDS: _patch(transactions, "_end_refusal", _end_refusal),
+    Mutant.ABORTED_OFFSETS: _patch(GroupCoordinator, "transaction_ended", _commits),
+    Mutant.ANY_GENERATION: _any_generation,
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.log.holes import SegmentCopy
 from logstore.store import disk_reserve
@@ -123,10 +124,14 @@ def small_and_the_same(seed: int) -> Any:
     """Directories that are cheap to copy, with names that are the same in each run of a seed; and no compiled code."""
     dice, right = random.Random(seed), (uuid.uuid4, disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE)
     uuid.uuid4 = lambda: uuid.UUID(int=dice.getrandbits(128), version=4)
+    vars(SYSTEM.random).update(uniform=dice.uniform, shuffle=dice.shuffle)
+    vars(SYSTEM.clock).update(now_ms=lambda: 1000)
     disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE = 64, 1 << 60
     try:
         yield
     finally:
+        vars(SYSTEM.random).clear()
+        vars(SYSTEM.clock).clear()
         uuid.uuid4, disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE = right
 
 

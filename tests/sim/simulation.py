@@ -11,14 +11,17 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from logstore.log import isolation
+from logstore.store.description import new_topic_id
 from replication.coordination import cluster, reassignments, topics
 from replication.coordination.tree import RefusedError
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from replication.replica.machine import follower, isr
 from tests.sim.broker import Seen, SimBroker
 from tests.sim.client import TOPIC_ID, Clients
+from tests.sim.copiers import values_in
 from tests.sim.flips import flip, has_soundly, unflip
-from tests.sim.laws import Batch, Laws
+from tests.sim.laws import Batch, Laws, read
 from tests.sim.mutants import PATCHES, Mutant
 from tests.sim.observed import lines_noted, load_classes, observed, small_and_the_same
 from tests.sim.tree import HOST as TREE
@@ -30,6 +33,7 @@ FAULTS_MS = 6_000
 CALM_MS = 30_000  # until then all must be well
 LOOK_MS, SCRUB_LOOKS = 500, 4  # while that is waited for
 QUIET_MS = 1_500
+COPIES_MS = 4_000  # transactions that nobody ends any more are aborted
 
 
 class UnforeseenError(Exception): ...
@@ -55,6 +59,8 @@ class Summary:
     cuts: int = 0
     fills: int = 0
     put_back: int = 0
+    copied: int = 0  # in transactions
+    read: int = 0  # by a group
     calm_ms: int = 0
 
 
@@ -74,7 +80,12 @@ class Simulation:
             "min.insync.replicas": str(chance.choice([1, 2])),
             "unclean.leader.election.enable": str(unclean and not self.is_by_hand).lower(),
         }
-        self.tps = [TopicPartition("t", p) for p in self.rows]
+        self.copies = not unclean and seed % 3 == 1
+        self.has_members = not unclean and seed % 3 == 0
+        self.data = [TopicPartition("t", p) for p in self.rows]
+        names = [OFFSETS_TOPIC] * (self.copies or self.has_members) + [TRANSACTIONS_TOPIC] * self.copies
+        self.internal = [TopicPartition(name, 0) for name in names]
+        self.tps = self.data + self.internal
         self.brokers = {b: SimBroker(b, self) for b in range(1, count + 1)}
         self._at = {broker.host: broker for broker in self.brokers.values()}
         self.laws = Laws(self.store, self.brokers, self.tps, unclean=unclean)
@@ -100,14 +111,31 @@ class Simulation:
         self._calm_down()
         self._until_all_is_well()
         self.clients.is_over = True
-        self._run_until(world.now_ms + QUIET_MS)
+        self._run_until(world.now_ms + (COPIES_MS if self.copies else QUIET_MS))
         self.laws.check_end()
+        if self.copies:
+            self.laws.check_copies({tp: self._committed(tp) for tp in self.data})
         return self._summed_up()
+
+    def _committed(self, tp: TopicPartition) -> list[bytes]:
+        """The values of the transactions that its leader's log has, as a reader of committed data sees them."""
+        stored = self.store.state(tp)
+        log = self.brokers[stored.leader].partitions[tp].log
+        end, aborted = isolation.committed(log, 0, log.log_end_offset)
+        assert end == log.log_end_offset, f"{tp} is undecided from {end} on"
+        return [
+            value
+            for data in read(log, 0, end)
+            for part in isolation.kept(data, aborted)
+            for value in values_in(part.data)
+        ]
 
     def _summed_up(self) -> Summary:
         summary = self.summary
         summary.events = self.world.loop.events
         summary.excused = len(self.laws.excused)
+        summary.copied = self.laws.copied.committed
+        summary.read = self.laws.read.count
         summary.acked = len(self.laws.acked)
         summary.acked_later = self.clients.acked_later
         summary.committed = sum(self.laws.ends.values())
@@ -125,6 +153,9 @@ class Simulation:
             tree = await self.store.open("", on_session=lambda event: None, session_timeout_ms=600_000)
             await cluster.prepare(tree)
             await topics.create_topic(tree, "t", TOPIC_ID, self.rows, self.settings)
+            for tp in self.internal:
+                settings = {"cleanup.policy": "compact", "min.insync.replicas": "2"}
+                await topics.create_topic(tree, tp.topic, new_topic_id(), {0: tuple(self.brokers)[:3]}, settings)
             self.session = tree
 
         self.work = asyncio.ensure_future(prepare())
@@ -234,7 +265,7 @@ class Simulation:
     def _flip(self, broker: SimBroker) -> None:
         """Bits of what is committed, in one batch here and perhaps in a later one elsewhere; nobody is told."""
         chance = self.world.random
-        tp = chance.choice(self.tps)
+        tp = chance.choice(self.data)
         others = [other for other in self.brokers.values() if other is not broker and chance.random() < 0.6]
         committed = self.laws.committed[tp]
         if committed and not self.laws.unclean:
@@ -244,8 +275,11 @@ class Simulation:
                 self._flip_in(other, tp, committed[chance.randrange(at, len(committed))])
 
     def _flip_in(self, broker: SimBroker, tp: TopicPartition, batch: Batch) -> None:
-        """Not the last sound copy; and above what is noted as flushed a start takes it for a torn write, and cuts."""
-        others = [other for other in self.brokers.values() if other is not broker]
+        """Not the last sound copy; and above what is noted as flushed a start takes it for a torn write, and cuts.
+
+        A damaged replica may have seen this copy, and be about to cut its own: that one does not count.
+        """
+        others = [other for other in self.brokers.values() if other is not broker and not other.is_damaged(tp)]
         if not broker.is_up or tp not in broker.partitions:
             return
         is_here = batch.next_offset <= broker.flushed_to(tp) and has_soundly(broker, tp, batch)

@@ -6,7 +6,7 @@ from tests.sim.exactly_once import FLAWS, Flaw, simulate
 from tests.support.repeats import times
 
 COUNT = times(20, 700, "SIM_SEEDS")
-FOUND_AT = {Flaw.NO_RUN_SLOT: 108, Flaw.EARLY_LEFTOVERS: 1600, Flaw.NOT_SEEN: 138}  # seeds: these are rare
+FOUND_AT = {Flaw.NO_RUN_SLOT: 167, Flaw.EARLY_LEFTOVERS: 219}  # seeds: these are rare
 
 
 def test_no_seed_breaks_the_law_of_batches():

@@ -22,7 +22,9 @@ class Plot(Simulation):
         super().__init__(seed)
         self.rows = {0: (LEADER, FOLLOWER)}
         self.settings = {"min.insync.replicas": "1", "unclean.leader.election.enable": "false"}
-        self.tps = [TP]
+        self.tps = self.data = [TP]
+        self.copies = self.has_members = False
+        self.internal = []
         self.brokers = {b: SimBroker(b, self) for b in (LEADER, FOLLOWER, CONTROLLER)}
         self._at = {broker.host: broker for broker in self.brokers.values()}
         self.laws = Laws(self.store, self.brokers, self.tps, unclean=False)

@@ -21,15 +21,20 @@ COUNT = times(3, 60, "SIM_SEEDS")
 CHUNK = 10
 # Those that found a bug when they were last searched: they are tried first.
 FOUND_BY = {
+    Mutant.TRUNCATE_TO_HW: (15,),
     Mutant.COMMITTED_ISR_ONLY: (11,),
-    Mutant.CUT_IN_THE_DARK: (18,),
-    Mutant.CUT_UNASKED: (10,),
+    Mutant.CUT_IN_THE_DARK: (191,),
+    Mutant.CUT_UNASKED: (11,),
     Mutant.NOT_FILLED: (11,),
-    Mutant.NO_RECOVERY: (55,),
-    Mutant.WAITS_OUTLIVE_ROLES: (24,),
-    Mutant.POWER_CUT_UNNOTICED: (26,),
+    Mutant.NO_RECOVERY: (3,),
+    Mutant.WAITS_OUTLIVE_ROLES: (743,),
+    Mutant.POWER_CUT_UNNOTICED: (77,),
+    Mutant.ACKED_TWICE: (3,),
     Mutant.APPENDED_TWICE: (2,),
     Mutant.SESSION_FORGETS: (29,),
+    Mutant.TOLD_BEFORE_STORED: (196,),
+    Mutant.FENCED_ENDS: (10,),
+    Mutant.ANY_GENERATION: (99,),
 }
 
 
