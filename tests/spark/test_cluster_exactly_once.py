@@ -16,8 +16,8 @@ import pytest
 from datasource.connector.options import DECISION_TOPIC
 from datasource.topics.interface import Batch, TransactionSettings
 from datasource.topics.transactions.batches import ClusterTransactions
-from datasource.topics.transactions.protocol import Name, World
-from datasource.topics.transactions.wire import ClusterWorld
+from datasource.topics.transactions.protocol import Brokers, Name
+from datasource.topics.transactions.wire import ClusterBrokers
 from logstore.errors import BatchConflictError, TransactionAbortedError
 from replication.client.kafka_client import Isolation
 from replication.client.transactions import Pair
@@ -94,9 +94,9 @@ class Mortal:
 
     def __init__(self, monkeypatch):
         self.number, self.is_dead, self.count = None, False, 0
-        for method, _ in inspect.getmembers(World, inspect.iscoroutinefunction):
+        for method, _ in inspect.getmembers(Brokers, inspect.iscoroutinefunction):
             if method != "pause":
-                monkeypatch.setattr(ClusterWorld, method, self.wrap(getattr(ClusterWorld, method)))
+                monkeypatch.setattr(ClusterBrokers, method, self.wrap(getattr(ClusterBrokers, method)))
 
     def wrap(self, method):
         async def call(*args, **named):
@@ -207,15 +207,15 @@ def test_what_an_operator_aborted_is_not_decided(client, topic, name):
 def test_a_decision_whose_transaction_was_aborted_stops_every_run(client, topic, name, monkeypatch):
     mortal, life = Mortal(monkeypatch), Life(client, topic, name, "run")
     prepared = [life.task(0, partition) for partition in range(2)]
-    ended = ClusterWorld.end
+    ended = ClusterBrokers.end
 
     async def end(self, attempts, *, commits):
         raise Death
 
-    monkeypatch.setattr(ClusterWorld, "end", end)
+    monkeypatch.setattr(ClusterBrokers, "end", end)
     with pytest.raises(Death):
         life.commit(prepared)
-    monkeypatch.setattr(ClusterWorld, "end", ended)
+    monkeypatch.setattr(ClusterBrokers, "end", ended)
     client.end_transaction(prepared[1].attempt.id, Pair(*prepared[1].attempt[1:]), commits=False)
     for run in ("second", "third"):
         with pytest.raises(Exception, match=f"decided.*{topic}-[012] \\(.*compare") as caught:
