@@ -48,8 +48,10 @@ async def answer(work: Work, needs: Callable[[Any], Sequence[Need]], handler: Ha
         return None if need is None else Failure(CODES[need.resource], describe(work, need))
 
     whole = failure(None if array is None else ())
-    if whole is not None or array is None or form.rows is None:
-        return form.failed(body, whole or Failure(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    if whole is not None:
+        return form.failed(body, whole)
+    assert array is not None, "without rows, what is refused is the whole"
+    assert form.rows is not None, "as above"
     granted: list[Any] = []
     refused: list[tuple[Any, Failure]] = []
     async for some in in_steps(getattr(body, array) or ()):

@@ -106,20 +106,23 @@ class ClusterHandlers:
 
     async def _everything(self, context: Work, body: MetadataRequest) -> EncodedBody:
         """Return the answer about all topics: one since the last change, for all requests of the same kind."""
-        topics = list(self._metadata.topics().values())
-        hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, (topic.name for topic in topics))
-        question = Question(context.version, None, hidden)
-        if not _asks(body) and (answer := self._answers.get(question)) is not None:
+
+        def question() -> Question:
+            hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, self._metadata.topics())
+            return Question(context.version, None, hidden)
+
+        if not _asks(body) and (answer := self._answers.get(question())) is not None:
             return answer
         async with self._making:
-            if not _asks(body) and (answer := self._answers.get(question)) is not None:
+            asked = question()  # there may be other topics by now
+            if not _asks(body) and (answer := self._answers.get(asked)) is not None:
                 return answer
             changes = self._changes
-            shown = [topic for topic in self._metadata.topics().values() if topic.name not in hidden]
+            shown = [topic for name, topic in self._metadata.topics().items() if name not in asked.hidden]
             rows = Rows(len(shown), (self._topic(context, body, topic.name, topic) for topic in shown))
             answer = await self._encoded(context, body, rows)
             if changes == self._changes and not _asks(body):
-                self._keep(question, answer)
+                self._keep(asked, answer)
             return answer
 
     def _keep(self, question: Question, answer: EncodedBody) -> None:

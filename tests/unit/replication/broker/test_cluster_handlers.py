@@ -9,6 +9,7 @@ from replication.model.metadata import Metadata
 from replication.network.work import Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
+from replication.security.access import ALLOW_ALL
 from tests.support.peer import Answers
 from tests.unit.replication.model.test_metadata import ONE, T0, TWO, news
 
@@ -26,7 +27,7 @@ class NoAdmin:
         return self.metadata.topic(topic.name)
 
 
-def ask(handlers, topics, version=9):
+def ask(handlers, topics, version=9, authorizer=ALLOW_ALL):
     """A future of the answer."""
     names = None if topics is None else [{"name": name} for name in topics]
     body = {"topics": names, "allow_auto_topic_creation": True}
@@ -34,6 +35,7 @@ def ask(handlers, topics, version=9):
     frame = b"".join(apis.encode_request(ApiKey.METADATA, version, 1, "me", body))
     request = apis.decode_request(memoryview(frame[4:]))
     context = Work(Answers(), request, 0, 0.0)
+    context.origin.authorizer = authorizer
     found = handlers.metadata(context, request.body)
     if hasattr(found, "__await__"):
         return asyncio.ensure_future(found)
@@ -78,6 +80,27 @@ def test_what_changed_while_an_answer_was_made_is_told_to_the_next():
         admin.made.set()
         await waiting
         assert leaders(await ask(handlers, ["t", "new"])) == {("t", 0): 2, ("new", 0): 1}
+
+    asyncio.run(main())
+
+
+class WithoutSecret:
+    def refused(self, context, needs, request):
+        return {need for need in needs(request) if need.name == "secret"}
+
+
+def test_a_topic_that_is_made_while_a_client_waits_is_left_out_for_one_that_may_not_see_it():
+    async def main():
+        metadata = Metadata()
+        handlers = ClusterHandlers(BrokerConfig(), "cluster", metadata, NoAdmin(metadata))
+        known = [news(TopicPartition(f"t{n}", 0), 1, topic_id=f"{n:022}") for n in range(300)]
+        metadata.update(1, [ONE], known)
+        first = ask(handlers, None)  # made in steps
+        second = ask(handlers, None, authorizer=WithoutSecret())
+        await asyncio.sleep(0)
+        assert not first.done()
+        metadata.update(1, [ONE], [*known, news(TopicPartition("secret", 0), 1, topic_id="s" * 22)])
+        assert set(leaders(await second)) == {(f"t{n}", 0) for n in range(300)}
 
     asyncio.run(main())
 
