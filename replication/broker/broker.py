@@ -139,8 +139,10 @@ class Broker:
         await self.replicas.check_store(tree)
         self.coordinators.begin()
         wrong_epochs = WrongEpochs()
+        metadata = self.replicas.metadata
+        served = endpoints(self._handlers(cluster_id, wrong_epochs), self._turns(), metadata)
         self.server = Server(
-            endpoints(self._handlers(cluster_id, wrong_epochs), self._turns(), self.replicas.metadata),
+            FirstNews(metadata).awaited(served),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.features,
@@ -209,7 +211,7 @@ class Broker:
             FeatureHandlers(self._levels, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
-        return FirstNews(metadata).awaited({**served, **self.coordinators.handlers(self.admin)})
+        return {**served, **self.coordinators.handlers(self.admin)}
 
     def _note_metadata(self) -> None:
         live = self.replicas.metadata.brokers()

@@ -3,17 +3,21 @@
 Its empty picture would pass for an empty cluster: tools would print no topics, and scripts would create those that are
 only not known yet. Such requests wait for the first UpdateMetadata, at most `WAIT_S`; then the connection is closed,
 and the client asks another broker, or again. Leaders and coordinators answer at once with a code that is retried.
+
+A request that waited is authorized again: the first time, no topic id had a name to be refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any
 
 from replication.errors import UninformedError
 from replication.model.metadata import Metadata
-from replication.network.work import Handler, Work
+from replication.network import refusals
+from replication.network.pipeline import Endpoint, Endpoints
+from replication.network.work import Work
 from replication.protocol.apis import ApiKey
 
 WAIT_S = 10.0
@@ -47,22 +51,28 @@ class FirstNews:
         if self._metadata.is_initialized:
             self._came.set()
 
-    def awaited(self, handlers: Mapping[ApiKey, Handler]) -> Mapping[ApiKey, Handler]:
-        """`handlers`, of which those in WAITING wait."""
-        return {key: self._waiting(handler) if key in WAITING else handler for key, handler in handlers.items()}
+    def awaited(self, endpoints: Endpoints) -> Endpoints:
+        """Return `endpoints`, of which those in WAITING wait."""
+        return {
+            key: self._waiting(endpoint) if key in WAITING and isinstance(endpoint, Endpoint) else endpoint
+            for key, endpoint in endpoints.items()
+        }
 
-    def _waiting(self, handler: Handler) -> Handler:
+    def _waiting(self, endpoint: Endpoint) -> Endpoint:
         def handle(work: Work, body: object) -> Awaitable[Any] | Any:
-            return handler(work, body) if self._metadata.is_initialized else self._later(handler, work, body)
+            return endpoint.handle(work, body) if self._metadata.is_initialized else self._later(endpoint, work)
 
-        return handle
+        return endpoint._replace(handle=handle)
 
-    async def _later(self, handler: Handler, work: Work, body: object) -> Any:
+    async def _later(self, endpoint: Endpoint, work: Work) -> Any:
         work.park()
         try:
             async with asyncio.timeout(WAIT_S):
                 await self._came.wait()
         except TimeoutError:
             raise UninformedError(f"no controller has described the cluster to this broker for {WAIT_S:g} s") from None
-        answer = handler(work, body)
+        work.refused = work.refused_of(endpoint.needs, work)
+        if work.refused and not endpoint.answers_refused:
+            return await refusals.answer(work, endpoint.needs, endpoint.handle)
+        answer = endpoint.handle(work, work.body)
         return await answer if hasattr(answer, "__await__") else answer

@@ -1,9 +1,9 @@
 """A broker whom no controller has told of the cluster says that of nothing there is none."""
 
 import asyncio
+import contextlib
 import threading
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,11 +14,14 @@ from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.errors import ErrorCode
+from replication.model.cluster import topic_uuid
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from replication.security.access import BROKER, NOTHING
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
-from tests.support.asker import CLOSED, SILENT, Asker
+from tests.support.asker import CLOSED, SILENT, Asker, fetch_request
 from tests.support.commands import run_pylog
+from tests.support.kafka_answers import create
 from tests.support.repeats import only_long
 from tests.support.site import batch, on_loop, until
 from tests.support.waits import stays
@@ -66,20 +69,23 @@ COORDINATED = [
 ]  # fmt: skip
 
 
-@asynccontextmanager
-async def untold(directory):
-    """A broker of a cluster whose controller says nothing; and the tree's session that is this controller."""
-    coordination = directory / "tree.db"
-    tree = await SqliteTree.open(coordination, on_session=lambda event: None)
-    await cluster.prepare(tree)
-    await tree.create(nodes.CONTROLLER, nodes.encode_controller(7, SYSTEM.clock.now_ms()), ephemeral=True)
+def broker_of(directory):
     given = {
         "broker.id": 1,
         "log.dirs": str(directory / "broker-1"),
         "listeners": "PLAINTEXT://127.0.0.1:0",
-        "coordination": f"sqlite:{coordination}",
+        "coordination": f"sqlite:{directory / 'tree.db'}",
     }
-    broker = Broker(BrokerConfig.from_properties(given))
+    return Broker(BrokerConfig.from_properties(given))
+
+
+@contextlib.asynccontextmanager
+async def untold(directory):
+    """A broker of a cluster whose controller says nothing; and the tree's session that is this controller."""
+    tree = await SqliteTree.open(directory / "tree.db", on_session=lambda event: None)
+    await cluster.prepare(tree)
+    await tree.create(nodes.CONTROLLER, nodes.encode_controller(7, SYSTEM.clock.now_ms()), ephemeral=True)
+    broker = broker_of(directory)
     starting = asyncio.create_task(broker.start())
     try:
         await until(lambda: not str(broker.endpoint).endswith(":0"))
@@ -148,6 +154,51 @@ async def test_leaders_and_coordinators_have_who_asks_come_again(tmp_path):
             sent = ProduceRequest(-1, 1000, (ProduceTopic("orders", (ProducePartition(0, bytes(batch(b"v"))),)),))
             produced = await ask(asker, ApiKey.PRODUCE, 9, sent)
             assert produced.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class SecretIsRefused:
+    """An authorizer that refuses clients all rights to the topic `secret`."""
+
+    def refused(self, context, needs, request):
+        if context.principal is BROKER:
+            return NOTHING
+        return frozenset(need for need in needs(request) if need.name == "secret") or NOTHING
+
+
+@on_loop
+async def test_topic_ids_are_authorized_again_once_the_metadata_is_there(tmp_path):
+    former = broker_of(tmp_path)
+    await former.start()
+    with of(former) as asker:
+        assert await asyncio.to_thread(create, asker, "secret", "open") == [0, 0]
+    secret, shared = (topic_uuid(former.replicas.metadata.topic(name).id) for name in ("secret", "open"))
+    await former.stop()
+
+    by_id = [{"topic_id": topic_id, "name": None} for topic_id in (secret, shared)]
+    async with untold(tmp_path) as (broker, tree), contextlib.AsyncExitStack() as askers:
+        broker.server.pipeline.authorizer = SecretIsRefused()
+        described, deleted, mixed = (askers.enter_context(of(broker)) for _ in range(3))
+        fetched = await ask(described, ApiKey.FETCH, 13, fetch_request(None, topic_id=secret))
+        ((row,),) = (topic.partitions for topic in fetched.topics)
+        assert (row.error_code, bytes(row.records or b"")) == (ErrorCode.UNKNOWN_TOPIC_ID, b""), "it does not wait"
+
+        mixture = [{"topic_id": None, "name": "secret"}, *by_id]
+        waiting = asyncio.gather(
+            ask(described, ApiKey.METADATA, 12, {**OF_ALL, "topics": by_id}),
+            ask(deleted, ApiKey.DELETE_TOPICS, 6, {"topics": by_id[:1], "timeout": 20_000}),
+            ask(mixed, ApiKey.DELETE_TOPICS, 6, {"topics": mixture, "timeout": 20_000}),
+        )
+        await until(lambda: sum(w.is_parked for c in broker.server.admission.connections for w in c.works()) == 3)
+        await tree.delete(nodes.CONTROLLER)
+
+        shown, refused, partly = await waiting
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert {row.topic_id: row.error_code for row in shown.topics} == {secret: denied, shared: ErrorCode.NONE}
+        assert [(row.name, row.topic_id, row.error_code) for row in refused.responses] == [(None, secret, denied)]
+        assert {(row.name, row.topic_id): row.error_code for row in partly.responses} == {
+            ("secret", None): denied, (None, secret): denied, ("open", shared): ErrorCode.NONE
+        }  # fmt: skip
+        assert broker.replicas.metadata.topic("secret") is not None
 
 
 @pytest.mark.slow
