@@ -60,7 +60,9 @@ class FirstNews:
 
     def _waiting(self, endpoint: Endpoint) -> Endpoint:
         def handle(work: Work, body: object) -> Awaitable[Any] | Any:
-            return endpoint.handle(work, body) if self._metadata.is_initialized else self._later(endpoint, work)
+            if self._metadata.is_initialized:
+                return endpoint.handle(work, body)
+            return asyncio.create_task(self._later(endpoint, work))  # the pipeline calls from no task
 
         return endpoint._replace(handle=handle)
 
