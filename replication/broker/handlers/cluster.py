@@ -175,8 +175,10 @@ class ClusterHandlers:
             name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
             if name is None:
                 return _failure(None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id)
-            if name in failed:
-                return _failure(None, failed[name], topic_id)
+            # The id may have become known only now, behind the pipeline's authorization.
+            is_hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, (name,))
+            if code := ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_hidden else failed.get(name, ErrorCode.NONE):
+                return _failure(None, code, topic_id)
         if failed.get(name, ErrorCode.NONE) is ErrorCode.NONE:
             known = self._metadata.topic(name)
             if known is not None:

@@ -28,6 +28,7 @@ from replication.protocol.requests import (
     ElectLeadersRequest,
     TopicPartitions,
 )
+from replication.security.access import Operation, Resource
 
 Response: TypeAlias = Mapping[str, Any]
 Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
@@ -162,6 +163,8 @@ class TopicHandlers:
                     raise _twice(str(name))
                 if not isinstance(name, str):
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
+                if topic_id is not None and context.hidden(Operation.DELETE, Resource.TOPIC, (name,)):
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not delete it")
             except KafkaError as error:
                 return {**_failed(named, error), "topic_id": topic_id}
             wanted_id = None if topic_id is None else topic_id_of(topic_id)

@@ -1,9 +1,11 @@
 """A client without some rights: every API answers what is refused with its own error, and the rest as ever."""
 
+import uuid
+
 import pytest
 
 from logstore.records.batch import Record, build
-from replication.model.cluster import topic_uuid
+from replication.model.cluster import topic_id_of, topic_uuid
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import (
     FetchPartition,
@@ -361,3 +363,37 @@ def test_a_consumer_of_one_refused_topic_gets_no_records(asker, version):
     request = FetchRequest(0, 1, (FetchTopic(SECRET, None, (FetchPartition(0, 0, 1 << 20),)),))
     ((row,),) = (topic.partitions for topic in asker.ask(ApiKey.FETCH, version, request).topics)
     assert (row.error_code, bytes(row.records or b"")) == (TOPIC, b"")
+
+
+class BeforeTheTopicIsKnown(WithoutRights):
+    """Sees each request of a client just before this id becomes that of `secret`."""
+
+    def __init__(self, running, topic_id):
+        self.loop, self.metadata = running.loop, running.brokers[1].replicas.metadata
+        self.names = [(topic_id_of(topic_id), SECRET)]
+
+    def refused(self, context, needs, request):
+        if context.principal is not BROKER:
+            self.loop.call_soon(self.metadata.note_leaders, (), self.names)
+        return super().refused(context, needs, request)
+
+
+@pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.METADATA, ApiKey.DELETE_TOPICS], ids=str)
+def test_a_topic_id_that_becomes_known_while_its_request_is_handled_is_authorized_then(broker, key):
+    new, many = uuid.uuid4(), range(1000)
+    pipeline = broker.brokers[1].server.pipeline
+    pipeline.authorizer = BeforeTheTopicIsKnown(broker, new)
+    rows = [{"name": None, "topic_id": each} for each in (*(uuid.uuid4() for _ in many), new)]
+    partitions = tuple(FetchPartition(number, 0, 1 << 20) for number in many)
+    topics = FetchTopic(None, id_of(broker, OPEN), partitions), FetchTopic(None, new, partitions[:1])
+    with Asker(broker.bootstrap) as asker:
+        if key is ApiKey.FETCH:
+            found = asker.ask(key, 13, FetchRequest(0, 1, topics)).topics
+            codes = {topic.topic_id: topic.partitions[0].error_code for topic in found}
+        elif key is ApiKey.METADATA:
+            codes = {row.topic_id: code(row) for row in asker.ask(key, 12, ALL | {"topics": rows}).topics}
+        else:
+            answer = asker.ask(key, 6, {"topics": rows, "timeout": 5000})
+            codes = {row.topic_id: code(row) for row in answer.responses}
+    pipeline.authorizer = WithoutRights()
+    assert codes.get(new) == TOPIC
