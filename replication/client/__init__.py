@@ -1,7 +1,7 @@
 """A Kafka client that moves batches as bytes: for programs, tools and the Spark source.
 
 From the ground up: `addresses`, where a cluster is; `security`, settings of TLS and SASL; `metadata`, who leads which
-partition; `attempts`, of one call; `coordinators`, who keeps groups and transactional ids; `nearest`, which replica to
+partition; `attempts`, of one call; `coordinators`, those of groups and transactional ids; `nearest`, which replica to
 read; `cluster`, requests to the right broker, repeated while that may help; `leader_requests`, to the leaders of many
 partitions; `settings` of topics, brokers, producers and consumers; `topics`, made and deleted; `groups`, committed
 offsets; `group_admin` and `admin`, what operators ask; `transactions`, begun and ended; `fetching`, the batches of a

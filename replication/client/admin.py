@@ -170,7 +170,7 @@ async def reassign(
 ) -> dict[TopicPartition, KafkaError | None]:
     """Ask for other replicas of these partitions, or (None) have their reassignment cancelled; why one was refused.
 
-    Returns when it is asked for: `reassignments` tells what is under way. Raises: KafkaError, UnreachableError.
+    Returns when it is asked for: `reassignments` shows what is under way. Raises: KafkaError, UnreachableError.
     """
     rows = {tp: {"partition_index": tp.partition, "replicas": row} for tp, row in wanted.items()}
     answer = await _ask_controller(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, by_topic(rows, "partitions"))

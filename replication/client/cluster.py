@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_MS = 30_000  # of one attempt
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
 UNKNOWN_TOPIC_S = 5.0
-NEW_TOPIC_S = 1.0  # the same, of a topic that was never seen: a slip is told soon
+NEW_TOPIC_S = 1.0  # the same, of a topic that was never seen: a misspelt name fails soon
 # Time for one broker that is asked for metadata: one that hangs must not use up the time of the call.
 METADATA_TIMEOUT_MS = 5_000
 
@@ -128,12 +128,12 @@ class Cluster:
             if topic is not None and error is ErrorCode.NONE:
                 return topic
             is_unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            # A name that never was there is a slip, told soon: brokers hear of a new topic one after the other.
+            # A name that was never known is probably misspelt, and fails soon. A new topic reaches brokers one by one.
             late = patience if known is not None else min(patience, now + NEW_TOPIC_S)
             is_late = asyncio.get_running_loop().time() >= late and self._is_informed
             if is_unknown and (is_late or backoff.is_over):
                 others = (await self.describe()).topics
-                if name in others:  # it is new, and whoever answered now has heard of it
+                if name in others:  # it is new, and the metadata of this broker has it
                     return others[name]
                 raise UnknownTopicError(name, others, f"the cluster at {self.where}")
             if not is_unknown and (not error.is_retriable or backoff.is_over):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0  # for what a closing member still says
-Told = Callable[[Tps], Awaitable[None]]
+RebalanceListener = Callable[[Tps], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,8 @@ class ConsumerSettings:
 class AsyncConsumer:
     """See the module. Belongs to one event loop and one task; ends with `close` or `async with`.
 
-    `on_assign` is told of partitions before their first record; `on_revoke` before another member gets them, and what
-    was handed out is committed by then, unless they were lost.
+    `on_assign` is called with partitions before their first record; `on_revoke` before another member gets them, and
+    what was handed out is committed by then, unless they were lost.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class AsyncConsumer:
         topics: Iterable[str],
         settings: ConsumerSettings,
         *,
-        on_assign: Told | None = None,
-        on_revoke: Told | None = None,
+        on_assign: RebalanceListener | None = None,
+        on_revoke: RebalanceListener | None = None,
         security: Security = PLAINTEXT,
     ) -> None:
         self._settings = settings
@@ -227,7 +227,7 @@ class AsyncConsumer:
         try:
             await groups.commit(self._cluster, self._settings.group_id, found, member=who)
         except KafkaError as error:
-            self._step(membership.Heard(who.generation, error.code))
+            self._step(membership.HeartbeatAnswered(who.generation, error.code))
             raise
         self._committed |= wanted
 
@@ -313,7 +313,7 @@ class AsyncConsumer:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """The program must hear of what went wrong between its polls."""
+        """The next poll raises what went wrong between polls."""
         self._changed.set()
         self._error = self._error or failure_of(task, "the consumer")
 
@@ -344,8 +344,8 @@ class AsyncConsumer:
                     self._step(membership.PollLate())
                     await self._requests.leave(m.id)
                     continue
-                heard = await self._requests.heartbeat(m)
-                self._step(membership.Heard(m.generation, heard))
+                error = await self._requests.heartbeat(m)
+                self._step(membership.HeartbeatAnswered(m.generation, error))
                 if m.is_leader and await self._requests.are_topics_changed():
                     self._step(membership.TopicsChanged())
             except PylogError as error:
@@ -354,11 +354,11 @@ class AsyncConsumer:
                 self._changed.set()
 
 
-def apart(told: Callable[[Tps], None] | None) -> Told:
-    """`told` in a thread of its own, so that it may wait for the event loop."""
+def apart(listener: Callable[[Tps], None] | None) -> RebalanceListener:
+    """`listener` in a thread of its own, so that it may wait for the event loop."""
 
-    async def tell(tps: Tps) -> None:
-        if told is not None:
-            await asyncio.to_thread(told, tps)
+    async def call(tps: Tps) -> None:
+        if listener is not None:
+            await asyncio.to_thread(listener, tps)
 
-    return tell
+    return call

@@ -1,7 +1,7 @@
-"""Coordinators: the brokers that keep groups and transactional ids, asked until one answers for them.
+"""Coordinators: the brokers that coordinate groups and transactional ids, asked until one answers for them.
 
-Laws: a request is repeated, at the broker that keeps the key then, when the connection is lost, or while the answer
-says that the key is not kept there (yet). So a broker may act on it twice. A coordinator that is silent is given up
+Laws: a request is repeated, at the coordinator of the key by then, when the connection is lost, or while the answer
+says that it is no coordinator, or is loading. So a broker may act on it twice. A coordinator that is silent is given up
 as soon as the others name another one. Each group has a connection of its own: a join holds up no fetch. Transactional
 ids, of which there may be hundreds, share one for each broker. Belongs to one event loop.
 """
@@ -150,7 +150,7 @@ class Coordinators:
         return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
 
     async def _coordinator(self, key: Key, backoff: Backoff) -> Client | ErrorCode:
-        """The connection to the broker that keeps the key, or why it is not known now. Raises: KafkaError."""
+        """The connection to the coordinator of the key, or why it is not known now. Raises: KafkaError."""
         if key not in self._known:
             found = (await self._find([key], backoff)).get(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if isinstance(found, ErrorCode):
@@ -165,7 +165,7 @@ class Coordinators:
         self._known[key] = (self._shared.at if is_shared else self._shared.make)(*address)
 
     async def _find(self, keys: Collection[Key], backoff: Backoff | None = None) -> dict[Key, Address | ErrorCode]:
-        """Where these of one type are kept, or why that is not known; of the first one alone before Kafka 3.0."""
+        """The coordinators of keys of one type, or why one is not known; of the first one alone before Kafka 3.0."""
         first, names = next(iter(keys)), [key.name for key in keys]
         request = {"key": first.name, "key_type": first.type, "coordinator_keys": names}
         answer = await self._ask_any(request, backoff)

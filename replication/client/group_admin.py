@@ -44,7 +44,7 @@ class GroupMember(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """A group, its state and type in Kafka's words, its assignor, and its members; None: they cannot be told."""
+    """A group, its state and type in Kafka's words, its assignor, and its members; None: no request here has them."""
 
     id: str
     state: str
@@ -56,7 +56,7 @@ class DescribedGroup(NamedTuple):
 async def list_groups(cluster: Cluster) -> list[ListedGroup]:
     """The groups of all brokers, by id.
 
-    Raises: KafkaError: not every broker told its groups until the deadline; UnreachableError.
+    Raises: KafkaError: not every broker listed its groups until the deadline; UnreachableError.
     """
     backoff = cluster.backoff()
     request: dict[str, list[str]] = {"states_filter": [], "types_filter": []}
@@ -80,7 +80,7 @@ def _listed(row: Any) -> ListedGroup:
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     """One group of any type with its members; those of a type that no request here is for are None.
 
-    Raises: KafkaError: there is no such group, or nobody kept it until the deadline; UnreachableError.
+    Raises: KafkaError: there is no such group, or no coordinator until the deadline; UnreachableError.
     """
     request = {"groups": [group], "include_authorized_operations": False}
     row = await _described(cluster, ApiKey.DESCRIBE_GROUPS, group, request)
@@ -130,7 +130,7 @@ def _newer_member(row: Any) -> GroupMember:
 async def delete_group(cluster: Cluster, group: str) -> None:
     """Delete a group that has no members, with its offsets.
 
-    Raises: KafkaError: there is no such group, it has members, or nobody kept it until the deadline.
+    Raises: KafkaError: there is no such group, it has members, or no coordinator until the deadline.
     """
     request = {"groups_names": [group]}
     answer = await cluster.coordinators.call(

@@ -1,4 +1,4 @@
-"""The committed offsets of groups: read and written at the broker that keeps the group.
+"""The committed offsets of groups: read and written at the coordinator of the group.
 
 A commit that returned is at all replicas in sync. Belongs to one event loop.
 """
@@ -39,8 +39,8 @@ async def commit(
 ) -> None:
     """Store these offsets, whatever was stored before.
 
-    Raises: KafkaError: a partition's offset was refused (others may be stored), or nobody kept the group until the
-    deadline; UnreachableError.
+    Raises: KafkaError: a partition's offset was refused (others may be stored), or there was no coordinator until
+    the deadline; UnreachableError.
     """
     if not offsets:
         return
@@ -77,7 +77,7 @@ async def committed(
 
     Offsets of a transaction that is not decided are waited for.
 
-    Raises: KafkaError: the group may not be seen, or nobody kept it until the deadline; UnreachableError.
+    Raises: KafkaError: the group may not be seen, or had no coordinator until the deadline; UnreachableError.
     """
     names = None if partitions is None else by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
     request = {

@@ -198,12 +198,12 @@ class KafkaClient(TransactionCalls, Closing):
 
         One answer of about `fetch_bytes` is asked for ahead, so memory is bounded by a few of them. CRCs are checked.
         `short_circuit`: the files of a leader that runs on this machine are read instead; see `local_replicas`.
-        `leader_epoch` is that of the extent that `end` is from: later records in their place are told.
+        `leader_epoch` is that of the extent that `end` is from: later records in their place are an error.
 
         Raises: OffsetOutOfRangeError, TruncatedError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError;
         InvalidRequestError: an unknown column.
         """
-        names = schema_of(columns).names  # an unknown one is told before anything is asked
+        names = schema_of(columns).names  # an unknown one fails before anything is asked
         tp = TopicPartition(topic, partition)
         is_local = short_circuit and start < end
         if is_local and (replica := self._run(local_replica(self._cluster, tp, end, isolation, leader_epoch))):

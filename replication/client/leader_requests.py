@@ -26,7 +26,7 @@ async def call_leaders(
 
     `ask` sends one broker its share and returns a result, or an error, for each partition.
 
-    Raises: KafkaError: the refusal that stands when the time is over, or that no repetition mends;
+    Raises: KafkaError: the last refusal when the time is over, or that no repetition mends;
     UnknownTopicError, UnreachableError.
     """
     done: dict[TopicPartition, Found] = {}

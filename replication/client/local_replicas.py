@@ -99,7 +99,7 @@ async def local_replica(
 
 
 async def _directory(cluster: Cluster, broker: int, tp: TopicPartition) -> Path | None:
-    """Where the broker says that it keeps the replica; None: it does not tell."""
+    """Where the broker says that it has the replica; None: it does not say."""
     request = {"topics": [{"topic": tp.topic, "partitions": [tp.partition]}]}
     try:
         answer = await cluster.call(broker, ApiKey.DESCRIBE_LOG_DIRS, request, timeout_ms=ANSWER_MS)

@@ -1,9 +1,9 @@
 """A member of a consumer group as a pure machine: `step(membership, event) -> membership, effects`.
 
 Laws: a member joins only while its program polls. With a cooperative assignor it keeps its partitions while the group
-is divided again, and gives up those only that it is told to; then it joins once more, so that another one gets them.
-With an eager one it gives up all before it joins. A broker's answer about an earlier generation is ignored. Effects are
-performed in their order: partitions are given up before the join that tells so is sent.
+is divided again, and gives up only those that its new assignment lacks; then it joins once more, so that another one
+gets them. With an eager one it gives up all before it joins. A broker's answer about an earlier generation is ignored.
+Effects are performed in their order: partitions are given up before the join that says so is sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Membership:
 
 
 class Polled(NamedTuple):
-    """The program is here: it may be told of partitions."""
+    """The program polls: its listener may be called."""
 
 
 class Joined(NamedTuple):
@@ -74,7 +74,7 @@ class Unanswered(NamedTuple):
     """A join or sync was not answered in time."""
 
 
-class Heard(NamedTuple):
+class HeartbeatAnswered(NamedTuple):
     """The answer to a heartbeat or commit of this generation."""
 
     generation: int
@@ -93,7 +93,7 @@ class Closed(NamedTuple):
     """The program is done."""
 
 
-Event = Polled | Joined | Divided | Synced | Unanswered | Heard | PollLate | TopicsChanged | Closed
+Event = Polled | Joined | Divided | Synced | Unanswered | HeartbeatAnswered | PollLate | TopicsChanged | Closed
 
 
 class Join(NamedTuple):
@@ -101,7 +101,7 @@ class Join(NamedTuple):
 
 
 class Divide(NamedTuple):
-    """Decide who gets what, and tell it by `Divided`."""
+    """Decide who gets what; the event `Divided` has the result."""
 
     members: tuple[tuple[str, str | None, bytes], ...]
 
@@ -113,13 +113,13 @@ class Sync(NamedTuple):
 
 
 class Revoke(NamedTuple):
-    """Commit what the program has had of these, tell it, and forget them."""
+    """Commit what the program has had of these, call its listener, and forget them."""
 
     tps: Tps
 
 
 class Lose(NamedTuple):
-    """Others may have these by now: tell the program, and forget them."""
+    """Others may have these by now: call the listener, and forget them."""
 
     tps: Tps
 
@@ -159,7 +159,7 @@ def step(m: Membership, event: Event) -> Stepped:  # noqa: PLR0911  a line for e
             return _refused(m, error) if error else _synced(m, given)
         case Unanswered():
             return replace(m, phase=Phase.OUT), ()
-        case Heard(generation, error):
+        case HeartbeatAnswered(generation, error):
             return _refused(m, error) if error and generation == m.generation else (m, ())
         case PollLate():
             return _out(m), _losing(m)  # it has left, or does so at once: the program is not there to do it

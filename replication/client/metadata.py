@@ -56,19 +56,19 @@ def metadata_of(answer: Any) -> ClusterMetadata:
     )
 
 
-def newer(known: TopicMetadata | None, heard: TopicMetadata) -> TopicMetadata:
+def newer(known: TopicMetadata | None, found: TopicMetadata) -> TopicMetadata:
     """The topic as it is now known: a leader of an older epoch than the known one is not believed.
 
     A topic of another id was created again: its epochs begin anew.
     """
-    if known is None or known.id != heard.id:
-        return heard
-    leaders = {partition: _later(known.leaders.get(partition), leader) for partition, leader in heard.leaders.items()}
-    return heard._replace(leaders=leaders)
+    if known is None or known.id != found.id:
+        return found
+    leaders = {partition: _later(known.leaders.get(partition), leader) for partition, leader in found.leaders.items()}
+    return found._replace(leaders=leaders)
 
 
-def _later(known: PartitionLeader | None, heard: PartitionLeader) -> PartitionLeader:
-    return known if known is not None and known.epoch > heard.epoch != NO_EPOCH else heard
+def _later(known: PartitionLeader | None, found: PartitionLeader) -> PartitionLeader:
+    return known if known is not None and known.epoch > found.epoch != NO_EPOCH else found
 
 
 def _topic(topic: Any) -> TopicMetadata:

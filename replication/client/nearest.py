@@ -1,7 +1,7 @@
 """ReadReplicas: which replica of a partition is read: its leader, or the nearer one that the leader names (KIP-392).
 
 Laws: a leader is asked first in each of its epochs, and again after RENEW_S. When a named replica fails, its leader
-serves: for LEADERS_ONLY_S it hears of no rack for that partition. Belongs to one event loop.
+serves: for LEADERS_ONLY_S its requests for that partition name no rack. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Named(NamedTuple):
 
 
 class ReadReplicas:
-    """See the module. `rack` is where the reader stands; "": it reads from leaders."""
+    """See the module. `rack` is the reader's; "": it reads from leaders."""
 
     def __init__(self, rack: str = "") -> None:
         self._rack = rack

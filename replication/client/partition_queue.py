@@ -30,7 +30,7 @@ Answered = Callable[[int, int, int | PylogError], None]
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch; its records are the ones from `first` on of those that `answered` is told of."""
+    """One batch; its records are `count` from number `first` on, as `answered` counts them."""
 
     data: memoryview
     first: int

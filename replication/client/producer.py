@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-BATCH_BYTES = 1_000_000  # below the limit that brokers have unless they are told otherwise
+BATCH_BYTES = 1_000_000  # below the default limit of brokers, max.message.bytes
 SETTINGS_S = 30.0  # for so long a topic's settings are believed
 ENCODED_AT_ONCE = 8  # partitions, whose batches then leave in one request for a leader; each takes a buffer of a batch
 ROWS_AT_ONCE = 4096  # more are looked at in another thread: the event loop has heartbeats to send
@@ -52,7 +52,7 @@ _ACKS = {"all": ACKS_ALL, 1: ACKS_LEADER, 0: ACKS_NONE}
 class ProducerSettings:
     """How a producer sends; the names are Kafka's.
 
-    acks: "all": each row once, and in every in-sync replica; 1: in the leader; 0: nobody tells. With 1 and 0 a row may
+    acks: "all": each row once, and in every in-sync replica; 1: in the leader; 0: no answer. With 1 and 0 a row may
     be there twice after a failure, and 0 gives no offsets. linger_ms: how long rows wait for others. compression_type:
     gzip, snappy, lz4, zstd. delivery_timeout_ms: after so long a row that is not acknowledged has failed.
     """
@@ -228,7 +228,7 @@ class AsyncProducer:
         return promise.done
 
     async def flush(self) -> None:
-        """Return when everything that was sent before is appended, or has failed: the futures tell."""
+        """Return when everything that was sent before is appended, or has failed, as the futures say."""
         for gathered in self._gathered.values():
             gathered.due = 0.0
         self._changed.set()

@@ -88,7 +88,7 @@ class Sender:
             await backoff.wait()
 
     def send(self, tp: TopicPartition, data: memoryview, first: int, count: int, answered: Answered) -> None:
-        """Send one writable batch of `count` records. `answered` hears of each of them once, in the event loop.
+        """Send one writable batch of `count` records. `answered` gets each of them once, in the event loop.
 
         Raises: PylogError: the sender has failed before.
         """

@@ -89,7 +89,7 @@ class PartitionReader:
         self._agreed: dict[TopicPartition, int] = {}  # the leader epoch in which the position was found right
         self._ids: dict[TopicPartition, str] = {}  # of the topic in which the position is
         self._cut: dict[TopicPartition, TruncatedError] = {}
-        # By broker, and what it is told of the rack: a partition that must come from its leader takes no other with it.
+        # By broker, and the rack in the request: a partition that must come from its leader takes no other with it.
         self._asked: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._fetching: set[TopicPartition] = set()
         self._fetcher: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class PartitionReader:
             while ahead and tp not in self.paused:
                 try:
                     rows = next(ahead[0].rows, None)
-                except UnreadableBatchError as unreadable:  # told once: whoever reads on reads what follows
+                except UnreadableBatchError as unreadable:  # raised once: a reader that goes on reads what follows
                     self.seek(tp, Position(unreadable.next_offset, ahead[0].end.leader_epoch))
                     raise
                 except CorruptLogError:  # in this copy, or on its way: it is fetched again, from the leader
@@ -173,7 +173,7 @@ class PartitionReader:
     # ------------------------------------------------------------------- fetching
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """The program must hear of what went wrong here."""
+        """The next `take` raises what went wrong here."""
         self._changed.set()
         self._error = failure_of(task, "the consumer") or self._error
 
@@ -193,7 +193,7 @@ class PartitionReader:
                 try:
                     planned = await self._planned(tp)
                 except PylogError as error:
-                    self._tell(error, tp)
+                    self._raise_later(error, tp)
                     continue
                 if planned is not None and planned[0] not in self._asked:
                     shares.setdefault(planned[0], {})[tp] = planned[1]
@@ -216,7 +216,7 @@ class PartitionReader:
         return True
 
     async def _planned(self, tp: TopicPartition) -> tuple[tuple[int, str], FetchPartition] | None:
-        """Which broker, told of which rack, to ask for what, if there is one now. Raises: as `Cluster.leader`."""
+        """Which broker to ask, with which rack, for what, if there is one now. Raises: as `Cluster.leader`."""
         leader = await self._cluster.leader(tp)
         topic_id = (await self._cluster.topic(tp.topic)).id
         if tp in self.positions and self._ids.setdefault(tp, topic_id) != topic_id:
@@ -250,7 +250,7 @@ class PartitionReader:
             if may_pass(error):
                 self._later(*share)
             else:
-                self._tell(error, *share)
+                self._raise_later(error, *share)
         finally:
             del self._asked[place]
             self._fetching -= share.keys()
@@ -286,7 +286,7 @@ class PartitionReader:
             end = ends.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
             if isinstance(end, ErrorCode):
                 error = error_of(end, f"where the logs of {tp} part")
-                self._later(tp) if error.code.is_retriable else self._tell(error, tp)
+                self._later(tp) if error.code.is_retriable else self._raise_later(error, tp)
                 continue
             if end < offset:  # or retention has deleted what came before
                 end = max(end, (await list_offsets(self._cluster, {tp: EARLIEST}))[tp].offset)
@@ -376,7 +376,7 @@ class PartitionReader:
         epochs = {tp: each.leader_epoch if self._reset == "latest" else NO_EPOCH for tp, each in found.items()}
         return {tp: Position(each.offset, epochs[tp]) for tp, each in found.items()}
 
-    def _tell(self, error: PylogError, *tps: TopicPartition) -> None:
+    def _raise_later(self, error: PylogError, *tps: TopicPartition) -> None:
         """The next `take` raises it; then these are tried again."""
         self._error = error
         self._later(*tps)

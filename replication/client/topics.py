@@ -118,7 +118,7 @@ async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> No
     backoff, partitions = cluster.backoff(), topic.get("count", 1)
     while True:
         leaders: Mapping[int, PartitionLeader] = {}
-        with contextlib.suppress(UnknownTopicError):  # whoever was asked has not heard of it yet
+        with contextlib.suppress(UnknownTopicError):  # the broker that answered does not know it yet
             leaders = (await cluster.topic(name, is_fresh=True)).leaders
         if len(leaders) >= partitions and all(each.broker != NO_LEADER for each in leaders.values()):
             return

@@ -60,14 +60,14 @@ class Transaction(NamedTuple):
 
 
 class BegunProducer(NamedTuple):
-    """A producer's pair. `ongoing`: that of a transaction which was kept; until it has ended nothing can be written."""
+    """A producer's pair. `ongoing`: that of a prepared transaction; until it has ended nothing can be written."""
 
     pair: Pair
     ongoing: Pair | None
 
 
 class DescribedTransaction(NamedTuple):
-    """The last transaction of an id. `state` is Kafka's word; `partitions` are those that were not told of its end."""
+    """The last transaction of an id. `state` is Kafka's word; `partitions` are those that have no marker of its end."""
 
     transactional_id: str
     state: str
@@ -86,7 +86,7 @@ class ListedTransaction(NamedTuple):
 
 
 async def has_two_phase(cluster: Cluster) -> bool:
-    """Whether the brokers speak of two-phase commits; that they take them `init_producer` alone tells.
+    """Whether the brokers speak of two-phase commits; only `init_producer` shows that they accept them.
 
     Raises: UnreachableError.
     """
@@ -97,12 +97,12 @@ async def has_two_phase(cluster: Cluster) -> bool:
 async def init_producer(
     cluster: Cluster, transactional_id: str, *, timeout_ms: int, is_two_phase: bool = False, keeps: bool = False
 ) -> BegunProducer:
-    """A pair that fences every earlier producer of this id; what it was writing is aborted, or with `keeps` goes on.
+    """A pair that fences every earlier producer of this id; what it was writing is aborted, or with `keeps` stays open.
 
     A transaction is aborted when it is older than `timeout_ms`; with `is_two_phase` never.
 
-    Raises: KafkaError: the timeout is too long, the id or two-phase commits are not allowed, or nobody kept the id
-    until the deadline; UnsupportedVersionError: these brokers have no two-phase commits; UnreachableError.
+    Raises: KafkaError: the timeout is too long, the id or two-phase commits are not allowed, or there was no
+    coordinator until the deadline; UnsupportedVersionError: these brokers have no two-phase commits; UnreachableError.
     """
     request = {
         "transactional_id": transactional_id,
@@ -124,8 +124,8 @@ async def add_partitions(
 ) -> None:
     """Make these a part of the transaction, which begins with the first of them: all, or none.
 
-    Raises: KafkaError: the producer is fenced, a topic is not known or may not be written, or nobody kept the id until
-    the deadline; UnreachableError.
+    Raises: KafkaError: the producer is fenced, a topic is not known or may not be written, or there was no coordinator
+    until the deadline; UnreachableError.
     """
     topics: dict[str, list[int]] = {}
     for tp in partitions:
@@ -140,7 +140,7 @@ async def add_partitions(
     while True:
         try:
             await _call(cluster, transactional_id, ApiKey.ADD_PARTITIONS_TO_TXN, request)
-        except KafkaError as error:  # the coordinator may not have heard of a new topic
+        except KafkaError as error:  # the coordinator may not know a new topic yet
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or patience.is_over:
                 raise
         else:
@@ -151,10 +151,10 @@ async def add_partitions(
 async def end_transaction(cluster: Cluster, transactional_id: str, pair: Pair, *, commits: bool) -> None:
     """Commit or abort what the producer of this pair has written; returns when that is decided for good.
 
-    Readers see it a moment later, a partition after the other. `pair` may be that of a kept transaction.
+    Readers see it a moment later, a partition after the other. `pair` may be that of a prepared transaction.
 
-    Raises: KafkaError: there is no such transaction, it ended the other way, the producer is fenced, or nobody kept the
-    id until the deadline (it may have ended all the same); UnreachableError.
+    Raises: KafkaError: there is no such transaction, it ended the other way, the producer is fenced, or there was no
+    coordinator until the deadline (it may have ended all the same); UnreachableError.
     """
     request = {
         "transactional_id": transactional_id,
@@ -186,7 +186,7 @@ async def end_transactions(cluster: Cluster, pairs: Mapping[str, Pair], *, commi
 async def describe_transactions(cluster: Cluster, ids: Collection[str]) -> dict[str, DescribedTransaction] | None:
     """The last transaction of each of these ids; of one that nobody knows nothing. None: brokers before Kafka 3.0.
 
-    Raises: KafkaError: an id may not be seen, or nobody kept it until the deadline; UnreachableError.
+    Raises: KafkaError: an id may not be seen, or had no coordinator until the deadline; UnreachableError.
     """
     found: dict[str, DescribedTransaction] = {}
     left, backoff = set(ids), cluster.backoff()

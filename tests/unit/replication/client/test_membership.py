@@ -20,7 +20,7 @@ from replication.client.membership import (
     Divide,
     Divided,
     Fail,
-    Heard,
+    HeartbeatAnswered,
     Join,
     Joined,
     Leave,
@@ -65,7 +65,7 @@ def stable(*numbers, cooperative=True, **fields):
 
 def test_a_member_joins_when_its_program_polls_and_not_before():
     m = Membership(is_cooperative=True)
-    for event in (Heard(-1, OK), TopicsChanged(), PollLate()):
+    for event in (HeartbeatAnswered(-1, OK), TopicsChanged(), PollLate()):
         assert run(m, event) == (m, ())
     m, effects = run(m, Polled())
     assert effects == (Join(),)
@@ -86,7 +86,7 @@ def test_the_leader_divides():
 
 def test_a_cooperative_member_keeps_what_stays_and_joins_again_for_what_goes():
     m = stable(0, 1, 2)
-    m, effects = run(m, Heard(1, ErrorCode.REBALANCE_IN_PROGRESS))
+    m, effects = run(m, HeartbeatAnswered(1, ErrorCode.REBALANCE_IN_PROGRESS))
     assert (m.owned, effects) == (tps(0, 1, 2), ())
     m, effects = run(m, Polled())
     assert (m.owned, effects) == (tps(0, 1, 2), (Join(),))
@@ -100,14 +100,14 @@ def test_a_cooperative_member_keeps_what_stays_and_joins_again_for_what_goes():
 
 def test_an_eager_member_gives_up_everything_before_it_joins():
     m = stable(0, 1, cooperative=False)
-    m, effects = run(m, Heard(1, ErrorCode.REBALANCE_IN_PROGRESS), Polled())
+    m, effects = run(m, HeartbeatAnswered(1, ErrorCode.REBALANCE_IN_PROGRESS), Polled())
     assert effects == (Revoke(tps(0, 1)), Join())
     assert run(m, joined(2), Synced(OK, tps(1)))[1] == (Assign(tps(1)),)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
 def test_a_member_that_the_group_gave_up_has_lost_its_partitions(error):
-    m, effects = run(stable(0, 1), Heard(1, error))
+    m, effects = run(stable(0, 1), HeartbeatAnswered(1, error))
     assert effects == (Lose(tps(0, 1)),)
     assert m.id == ("me" if error is ErrorCode.ILLEGAL_GENERATION else "")
     assert (m.phase, m.owned, m.generation) == (Phase.OUT, frozenset(), -1)
@@ -116,7 +116,7 @@ def test_a_member_that_the_group_gave_up_has_lost_its_partitions(error):
 
 def test_what_is_said_of_an_earlier_generation_is_not_heard():
     m = stable(0)
-    assert run(m, Heard(0, ErrorCode.UNKNOWN_MEMBER_ID)) == (m, ())
+    assert run(m, HeartbeatAnswered(0, ErrorCode.UNKNOWN_MEMBER_ID)) == (m, ())
 
 
 def test_a_rebalance_while_it_syncs_makes_it_join_again_with_what_it_has():
@@ -135,7 +135,7 @@ def test_a_program_that_does_not_poll_loses_its_partitions():
 def test_a_static_member_does_not_leave_and_a_fenced_one_fails():
     assert run(stable(0, is_static=True), Closed())[1] == (Revoke(tps(0)),)
     assert run(stable(0), Closed())[1] == (Revoke(tps(0)), Leave("me"))
-    assert run(stable(0, is_static=True), Heard(1, ErrorCode.FENCED_INSTANCE_ID))[1] == (
+    assert run(stable(0, is_static=True), HeartbeatAnswered(1, ErrorCode.FENCED_INSTANCE_ID))[1] == (
         Lose(tps(0)), Fail(ErrorCode.FENCED_INSTANCE_ID),
     )  # fmt: skip
 
