@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from logstore.env import Env
 from logstore.records.marker import Marker
@@ -53,6 +53,9 @@ class _Job:
         return Marker(m.producer_id, m.producer_epoch, m.commits, self.coordinator_epoch, m.version >= 2)
 
 
+_Row: TypeAlias = tuple[_Job, Sequence[TopicPartition]]
+
+
 class Markers:
     """`write_here` writes markers to partitions that this broker leads."""
 
@@ -69,7 +72,7 @@ class Markers:
         self._clients = clients
         self._groups = groups
         self._env = env
-        self._queues: dict[BrokerId, list[tuple[_Job, frozenset[TopicPartition]]]] = {}
+        self._queues: dict[BrokerId, list[_Row]] = {}
         self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
 
     def write(self, markers: WriteMarkers, coordinator_epoch: int, done: Done) -> Callable[[], None]:
@@ -87,12 +90,12 @@ class Markers:
         if job.is_over:
             return
         metadata, now_ms = self._replicas.metadata, self._env.clock.monotonic_ms()
-        found: dict[BrokerId, set[TopicPartition]] = {}
+        found: dict[BrokerId, list[TopicPartition]] = {}
         gone, later = set(), set()
-        for tp in partitions:
+        for tp in sorted(partitions):  # the same order in every process, so that a simulated run can be repeated
             leader = metadata.leader(*tp)
             if leader is not None and leader in metadata.brokers():
-                found.setdefault(leader, set()).add(tp)
+                found.setdefault(leader, []).append(tp)
             elif metadata.is_initialized and metadata.topic(tp.topic) is None and now_ms - job.began_ms > GONE_MS:
                 gone.add(tp)
             else:
@@ -101,7 +104,7 @@ class Markers:
         if later:
             loop.call_later(RETRY_S, self._spread, job, later)
         for broker, tps in found.items():
-            self._queues.setdefault(broker, []).append((job, frozenset(tps)))
+            self._queues.setdefault(broker, []).append((job, tuple(tps)))
             if broker not in self._tasks:
                 self._tasks[broker] = loop.create_task(self._run(broker))
         if gone:
@@ -121,10 +124,10 @@ class Markers:
             if self._queues.get(broker):  # it came while the last was answered
                 self._tasks[broker] = asyncio.get_running_loop().create_task(self._run(broker))
 
-    async def _write_here(self, row: tuple[_Job, frozenset[TopicPartition]]) -> Written:
+    async def _write_here(self, row: _Row) -> Written:
         return await write_here(self._replicas, self._groups, row[0].marker, row[1])
 
-    def _answered(self, job: _Job, tps: frozenset[TopicPartition], codes: Written) -> None:
+    def _answered(self, job: _Job, tps: Sequence[TopicPartition], codes: Written) -> None:
         if job.is_over:
             return
         # A newer marker than this one is there already, if the epoch of the producer is higher.
@@ -134,12 +137,12 @@ class Markers:
             logger.warning("producer=%d another coordinator has written markers", job.markers.producer_id)
             job.give_up()
             return
-        if tps - written:
-            asyncio.get_running_loop().call_later(RETRY_S, self._spread, job, tps - written)
+        if left := set(tps) - written:
+            asyncio.get_running_loop().call_later(RETRY_S, self._spread, job, left)
         if written:
             job.done(written)
 
-    async def _send(self, broker: BrokerId, rows: list[tuple[_Job, frozenset[TopicPartition]]]) -> list[Written]:
+    async def _send(self, broker: BrokerId, rows: list[_Row]) -> list[Written]:
         address = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return [{} for _ in rows]
@@ -160,7 +163,7 @@ class Markers:
         ]
 
 
-def _row(job: _Job, tps: frozenset[TopicPartition]) -> Mapping[str, Any]:
+def _row(job: _Job, tps: Sequence[TopicPartition]) -> Mapping[str, Any]:
     return {
         "producer_id": job.markers.producer_id,
         "producer_epoch": job.markers.producer_epoch,
@@ -175,7 +178,7 @@ async def write_here(
     replicas: ReplicaManager, groups: GroupCoordinator, marker: Marker, tps: Iterable[TopicPartition]
 ) -> Written:
     """Write the marker to partitions that this broker leads; return what became of each once it is committed."""
-    wanted = tuple(tps)
+    wanted = tuple(sorted(tps))
     pending = PendingProduce(wanted)
     failed: dict[TopicPartition, ErrorCode] = {}
     for tp in wanted:

@@ -280,7 +280,7 @@ class AsyncConsumer:
                 known = await groups.committed(self._cluster, self._settings.group_id, tps)
                 self._committed |= {tp: each.offset for tp, each in known.items()}
                 begin = {tp: Position(each.offset, each.leader_epoch) for tp, each in known.items()}
-                await self._reader.add({tp: begin.get(tp) for tp in tps})
+                await self._reader.add({tp: begin.get(tp) for tp in sorted(tps)})
                 await self._on_assign(tps)
             case membership.Leave(member_id):
                 await self._requests.leave(member_id)

@@ -65,7 +65,7 @@ class Sender:
         self.error: PylogError | None = None  # if nothing is taken any more
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unanswered_bytes, self._told = 0, asyncio.Event()
+        self._unanswered_bytes, self._room = 0, asyncio.Event()
         self._start(self._send_all())
 
     @classmethod
@@ -113,8 +113,8 @@ class Sender:
     async def room(self, bytes_max: int) -> None:
         """Wait until no more than so many bytes are unanswered."""
         while self._unanswered_bytes > bytes_max:
-            self._told.clear()
-            await self._told.wait()
+            self._room.clear()
+            await self._room.wait()
 
     async def close(self) -> None:
         """Stop. Records that were not acknowledged may be appended, or not."""
@@ -245,7 +245,7 @@ class Sender:
         state.sent.remove(batch)
         state.backoff_s = 0.0
         state.is_known = self._producer is not None and not state.is_rewinding
-        self._tell(batch, base_offset)
+        self._settle(batch, base_offset)
         self._rewind(state)
 
     def _refused(self, state: PartitionQueue, batch: Batch, error: KafkaError) -> None:
@@ -270,7 +270,7 @@ class Sender:
             if batch.can_be_halved:
                 again += self._halves(batch)
             elif batch is oldest and is_lost:
-                self._tell(batch, batch.failure(state.tp))
+                self._settle(batch, batch.failure(state.tp))
             else:  # whatever was said of those behind the oldest was said of a gap
                 batch.prepare_again()
                 again.append(batch)
@@ -300,11 +300,11 @@ class Sender:
         if self._transaction is not None:
             self._fail_all(error)
         else:
-            self._tell(state.waiting.popleft(), error)
+            self._settle(state.waiting.popleft(), error)
 
-    def _tell(self, batch: Batch, outcome: int | PylogError) -> None:
+    def _settle(self, batch: Batch, outcome: int | PylogError) -> None:
         self._unanswered_bytes -= len(batch.data)
-        self._told.set()
+        self._room.set()
         batch.answered(batch.first, batch.count, outcome)
 
     def _retry_later(self, state: PartitionQueue) -> None:
@@ -316,7 +316,7 @@ class Sender:
         self.error = self.error or error
         for state in self._partitions.values():
             for batch in (*state.sent, *state.waiting):
-                self._tell(batch, error)
+                self._settle(batch, error)
             state.sent.clear()
             state.waiting.clear()
         self._changed.set()
