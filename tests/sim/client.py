@@ -97,7 +97,7 @@ class Clients:
                 running.append(Process(self, work))
             await asyncio.sleep(chance.choice((0.4, 1.0, 2.0)))
             for each in running if not self.sim.is_calm else ():
-                if self.world.chance(0.4):
+                if self.world.chance(self.sim.circumstances.client_pause):
                     each.life.pause(chance.choice((100, 400, 900, 2000)))
             while len(running) > chance.randint(1, most) or (len(running) > 1 and self.world.chance(0.2)):
                 running.pop(chance.randrange(len(running))).die()
@@ -119,7 +119,7 @@ class Clients:
     async def _produce(self, tp: TopicPartition) -> None:
         chance = self.world.random
         while not self.is_over:
-            await asyncio.sleep(chance.choice((0.01, 0.03, 0.06, 0.2)))
+            await asyncio.sleep(chance.choice((0.01, 0.03, 0.06, 0.2)) * self.sim.circumstances.pace)
             target = self._leader(tp)
             for _ in range(chance.choice((1, 1, 2, 3))):  # of which a broker takes those together that come together
                 self.spawn(self._send(target, tp))
@@ -154,7 +154,7 @@ class Clients:
             batch = bytes(build(records, producer=(producer_id, 0, sequence)))
             code: int | None = None
             while code not in (ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) and not self.is_over:
-                await asyncio.sleep(chance.choice((0.02, 0.1, 0.3)))
+                await asyncio.sleep(chance.choice((0.02, 0.1, 0.3)) * self.sim.circumstances.pace)
                 code = await self._append(self._leader(tp), tp, batch)
             sequence += len(records)
             if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:  # after a loss: as another producer

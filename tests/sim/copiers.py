@@ -24,6 +24,7 @@ from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation, ProducePartition, ProduceRequest, ProduceTopic
+from tests.sim.circumstances import END
 from tests.sim.client_laws import Attempt
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Copiers:
         await asyncio.sleep(self._world.random.choice((0, 0, 0.1, 0.4)))
         was_fenced, commits = self._laws.is_fenced(attempt), not self._world.chance(0.2)
         attempt.is_asked = commits
+        self._clients.sim.meet(END)
         yield commits
         self._laws.ended(attempt, was_fenced=was_fenced, commits=commits)
 

@@ -11,6 +11,7 @@ from replication.client.cluster import Cluster
 from replication.client.consumer import AsyncConsumer, ConsumerSettings
 from replication.client.membership import Tps
 from replication.model.cluster import TopicPartition
+from tests.sim.circumstances import OFFSETS
 
 if TYPE_CHECKING:
     from tests.sim.client import Clients
@@ -67,6 +68,8 @@ class Members:
             self._laws.reads(tp, rows["offset"].to_pylist())
         if self._world.chance(0.2):
             positions = {tp: consumer.position(tp) for tp in sorted(consumer.assignment)}
+            if positions:
+                self._clients.sim.meet(OFFSETS)
             await consumer.commit(positions)
             self._laws.commits(positions)
         if self._world.chance(0.02):

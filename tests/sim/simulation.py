@@ -18,6 +18,7 @@ from replication.coordination.tree import RefusedError
 from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from replication.replica.machine import follower, isr
 from tests.sim.broker import Seen, SimBroker
+from tests.sim.circumstances import CIRCUMSTANCES, COPIES, MEMBERS, USUAL, Circumstances
 from tests.sim.client import TOPIC_ID, Clients
 from tests.sim.copiers import values_in
 from tests.sim.flips import flip, has_soundly, unflip
@@ -65,23 +66,25 @@ class Summary:
 
 
 class Simulation:
-    def __init__(self, seed: int, mutant: Mutant | None = None) -> None:
-        self.world = World(seed)
+    def __init__(self, seed: int, mutant: Mutant | None = None, circumstances: Circumstances = USUAL) -> None:
+        self.world, self.circumstances = World(seed), circumstances
         chance = self.world.random
         self.summary = Summary(seed)
         count = chance.choice([3, 3, 3, 4])
-        factor = chance.choice([2, 3, 3])
-        unclean = chance.random() < 0.1
+        factor = chance.choice(circumstances.factors)
+        unclean = chance.random() < circumstances.unclean
         self.store = Store(self.world)
         self.store.checks_controller_epoch = mutant is not Mutant.NO_CONTROLLER_EPOCH_CHECK
-        self.rows = {p: tuple(chance.sample(range(1, count + 1), factor)) for p in range(chance.choice([1, 1, 2]))}
+        self.rows = {
+            p: tuple(chance.sample(range(1, count + 1), factor)) for p in range(chance.choice(circumstances.partitions))
+        }
         self.is_by_hand = unclean and seed % 2 == 0  # unclean elections are asked for
         self.settings = {
-            "min.insync.replicas": str(chance.choice([1, 2])),
+            "min.insync.replicas": str(chance.choice(circumstances.min_isr)),
             "unclean.leader.election.enable": str(unclean and not self.is_by_hand).lower(),
         }
-        self.copies = not unclean and seed % 3 == 1
-        self.has_members = not unclean and seed % 3 == 0
+        clients = "" if unclean else circumstances.clients[seed % 3]
+        self.copies, self.has_members = clients == COPIES, clients == MEMBERS
         self.data = [TopicPartition("t", p) for p in self.rows]
         names = [OFFSETS_TOPIC] * (self.copies or self.has_members) + [TRANSACTIONS_TOPIC] * self.copies
         self.internal = [TopicPartition(name, 0) for name in names]
@@ -100,9 +103,8 @@ class Simulation:
         self.operator.soon(self._prepare)
         while self.session is None:
             self._run_until(world.now_ms + LOOK_MS)
-        world.drop = chance.choice([0, 0.005, 0.02])
-        world.spike, world.fails = chance.choice([0, 0.02, 0.1]), chance.choice([0, 0.01, 0.03])
-        world.busy = chance.choice([0, 0.1, 0.5])
+        world.drop, world.spike = chance.choice(self.circumstances.drops), chance.choice(self.circumstances.spikes)
+        world.fails, world.busy = chance.choice(self.circumstances.fails), chance.choice([0, 0.1, 0.5])
         for broker in self.brokers.values():
             world.after(chance.randint(0, 50), broker.start)
         self.clients.life.soon(self.clients.begin)
@@ -176,20 +178,27 @@ class Simulation:
     # ----------------------------------------------------------------- faults
 
     def _next_fault(self) -> None:
-        if self.is_calm:
+        if self.is_calm or not self.circumstances.faults:
             return
-        chance = self.world.random
-        fault = chance.choice(FAULTS)
-        broker = self.brokers[chance.choice(list(self.brokers))]
+        self._strike(self.world.random.choice(self.circumstances.faults))
+        if self.is_by_hand:
+            self.store.ask_for_unclean(self.tps)
+        self.world.after(self.world.random.choice(self.circumstances.gaps_ms), self._next_fault)
+
+    def meet(self, moment: str) -> None:
+        """A client is about to do this: a fault may happen now."""
+        when, fault, probability = self.circumstances.at
+        if moment == when and not self.is_calm and self.world.chance(probability):
+            self._strike(fault)
+
+    def _strike(self, fault: str) -> None:
+        broker = self.brokers[self.world.random.choice(list(self.brokers))]
         self.summary.faults += 1
         self.world.note(f"fault: {fault} {broker.id}")
         getattr(self, f"_{fault}")(broker)
-        if self.is_by_hand:
-            self.store.ask_for_unclean(self.tps)
-        self.world.after(chance.choice([20, 100, 300, 600]), self._next_fault)
 
     def _later(self, act: Callable[[], object]) -> None:
-        self.world.after(self.world.random.choice([50, 200, 700, 1500]), act)
+        self.world.after(self.world.random.choice(self.circumstances.lasts_ms), act)
 
     def down(self, broker: SimBroker, kind: Crash, life: Life | None = None) -> None:
         """The broker's process, or its machine, ends: if this life of it has not ended before."""
@@ -244,8 +253,27 @@ class Simulation:
 
     def _isolate_leader(self, broker: SimBroker) -> None:
         """Clients write to it while another one is elected."""
-        stored = self.store.state(self.world.random.choice(self.tps))
-        self._isolate(self.brokers.get(stored.leader, broker) if stored is not None else broker)
+        self._isolate(self._leader_of(self.tps, broker))
+
+    def _isolate_coordinator(self, broker: SimBroker) -> None:
+        """The coordinator of transactions."""
+        self._isolate(self._leader_of([TopicPartition(TRANSACTIONS_TOPIC, 0)], broker))
+
+    def _power_without_leader(self, broker: SimBroker) -> None:
+        """Followers lose what they have not flushed, while their leader, which has it, is isolated."""
+        tp = self.world.random.choice(self.data)
+        leader = self._leader_of([tp], broker)
+        self._isolate(leader)
+        for follower_id in {*self.store.replicas(tp)} - {leader.id}:
+            self.world.after(50, lambda follower=self.brokers[follower_id]: self._power(follower))
+
+    def _leader_of(self, tps: list[TopicPartition], default: SimBroker) -> SimBroker:
+        stored = self.store.state(self.world.random.choice(tps))
+        return default if stored is None else self.brokers.get(stored.leader, default)
+
+    def _cut_off_client(self, broker: SimBroker) -> None:
+        """No broker hears the client that does something now."""
+        self._cut({(LIFE.get().host, broker.host) for broker in self.brokers.values()})
 
     def _cut(self, cuts: set[Any]) -> None:
         self.world.cuts |= cuts
@@ -403,32 +431,13 @@ class Simulation:
             self.world.broken.append(error)
 
 
-FAULTS = [
-    *["kill"] * 4,
-    *["power"] * 4,
-    "wipe",
-    *["cut_in_the_middle"] * 3,
-    *["pause"] * 2,
-    *["pause_controller"] * 2,
-    *["part"] * 3,
-    *["part_from_tree"] * 2,
-    *["isolate"] * 2,
-    *["isolate_leader"] * 4,
-    *["remove_controller_node"] * 2,
-    *["shut_down"] * 2,
-    *["reassign"] * 4,
-    *["offline"] * 3,
-    *["flip"] * 4,
-]
-
-
-def simulate(seed: int, mutant: Mutant | None = None) -> Summary:
-    """Run one seed.
+def simulate(seed: int, mutant: Mutant | None = None, circumstances: Circumstances | None = None) -> Summary:
+    """Run one seed, a mutant's in its own circumstances.
 
     Raises: AssertionError: a law was broken; UnforeseenError: a driver failed.
     """
     load_classes()
-    sim = Simulation(seed, mutant)
+    sim = Simulation(seed, mutant, circumstances or CIRCUMSTANCES.get(mutant, USUAL))
     try:
         with small_and_the_same(seed), lines_noted(sim), observed(sim), PATCHES.get(mutant, nullcontext)():
             return sim.run()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.circumstances import CIRCUMSTANCES
 from tests.sim.mutants import Mutant
 from tests.sim.simulation import simulate
 from tests.support.repeats import times
@@ -19,23 +20,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
 COUNT = times(3, 60, "SIM_SEEDS")
 CHUNK = 10
-# Those that found a bug when they were last searched: they are tried first.
-FOUND_BY = {
-    Mutant.TRUNCATE_TO_HW: (15,),
-    Mutant.COMMITTED_ISR_ONLY: (11,),
-    Mutant.CUT_IN_THE_DARK: (191,),
-    Mutant.CUT_UNASKED: (11,),
-    Mutant.NOT_FILLED: (11,),
-    Mutant.NO_RECOVERY: (3,),
-    Mutant.WAITS_OUTLIVE_ROLES: (743,),
-    Mutant.POWER_CUT_UNNOTICED: (77,),
-    Mutant.ACKED_TWICE: (3,),
-    Mutant.APPENDED_TWICE: (2,),
-    Mutant.SESSION_FORGETS: (29,),
-    Mutant.TOLD_BEFORE_STORED: (403,),
-    Mutant.FENCED_ENDS: (10,),
-    Mutant.ANY_GENERATION: (99,),
-}
+FOUND_BY_MAX = 30  # seeds: more than each third one finds its bug
 
 
 @pytest.mark.timeout(600)
@@ -48,12 +33,19 @@ def test_no_seed_breaks_a_law(first):
 
 @pytest.mark.parametrize("mutant", Mutant)
 def test_the_laws_find_a_bug_that_is_put_in(mutant):
-    for seed in (*FOUND_BY.get(mutant, ()), *range(1, 200)):
+    for seed in range(1, FOUND_BY_MAX + 1):
         try:
             simulate(seed, mutant)
         except AssertionError:
             return
     raise AssertionError(f"not found: {mutant.value}")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", {circumstances: mutant for mutant, circumstances in CIRCUMSTANCES.items()}.values())
+def test_circumstances_break_no_law_without_their_bug(mutant):
+    for seed in range(1, times(2, 30) + 1):
+        simulate(seed, circumstances=CIRCUMSTANCES[mutant])
 
 
 def test_a_seed_does_the_same_again_in_any_process():
