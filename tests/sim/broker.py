@@ -206,7 +206,7 @@ class SimBroker:
         asyncio.ensure_future(self.broker.start()).add_done_callback(self._ended_early)
 
     def _ended_early(self, starting: asyncio.Task[Any]) -> None:
-        """As a process that cannot start: it ends, and somebody starts it again."""
+        """A process that cannot start ends, and somebody starts it again."""
         error = starting.exception()
         if isinstance(error, PylogError | OSError):
             self.world.note(f"{self.id}: cannot start: {error}")
@@ -215,7 +215,7 @@ class SimBroker:
             self.world.broken.append(error)
 
     def shut_down(self) -> None:
-        """As a process does at a SIGTERM."""
+        """End in order, like a process at a SIGTERM."""
         if self.broker is not None:
             self.life.soon(self._stop, self.broker)
 
@@ -257,7 +257,7 @@ class SimBroker:
             self.life.soon(clear, self.broker.replicas.offline)
 
     def scrub(self) -> None:
-        """As the scrub does, which has a thread of its own in a broker."""
+        """Look for damage like the scrub, which has a thread of its own in a broker."""
         for seen in self.seen.values() if self.is_up else ():
             if (found := soundness.find(seen.log)) is not None:
                 error = CorruptLogError(found.path, found.position, found.reason)
@@ -291,7 +291,7 @@ class SimBroker:
         return is_news
 
     def is_damaged(self, tp: TopicPartition) -> bool:
-        """As it knows."""
+        """Return whether the broker knows of damage to the replica."""
         seen = self.seen.get(tp)
         return seen is not None and seen.partition.replica.damage is not None
 

@@ -1,4 +1,4 @@
-"""What producers in transactions and groups are promised, whatever becomes of them, of coordinators and of leaders.
+"""The promises to producers in transactions and to groups, whoever fails: client, coordinator or leader.
 
 A reader of committed data sees the numbers of a transaction all or not at all, each once; those of an acknowledged
 commit, and of none that was not asked to commit. A producer that was fenced before it asked appends and ends nothing.

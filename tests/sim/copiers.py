@@ -78,7 +78,7 @@ class Copiers:
         return attempt
 
     async def _copy_once(self, cluster: Cluster) -> None:
-        """As the product's client writes a transaction."""
+        """Write a transaction like the product's client."""
         pair = await self._begin(cluster)
         attempt, transaction = await self._chosen(cluster, pair), Transaction(ID, pair)
         sender = Sender(cluster, pair, timeout_ms=TIMEOUT_MS, transaction=transaction)
@@ -93,7 +93,7 @@ class Copiers:
             await transactions.end_transaction(cluster, *transaction, commits=commits)
 
     async def _copy_on(self, cluster: Cluster) -> None:
-        """As Java's producers do since 4.0 (KIP-890): brokers add the partitions, and each end begins another epoch."""
+        """Write like Java's producers since 4.0 (KIP-890): brokers add the partitions, each end begins an epoch."""
         pair = await self._begin(cluster)
         for _ in range(self._world.random.randint(1, 4)):
             if self._clients.is_over:
@@ -197,7 +197,7 @@ class Copiers:
 
 
 def values_in(data: Any, start: int = 0) -> list[bytes]:
-    """Of transactions, from an offset on."""
+    """Return the values of transactions from an offset on."""
     return [
         record.value
         for at, header in batches(data)

@@ -217,12 +217,12 @@ class World:
 
     @property
     def opened(self) -> list[str]:
-        """What nobody ends; the transaction of a state times out."""
+        """The transactions that nobody ends, but for that of a state, which times out."""
         return [id for id in self.with_state((Phase.ONGOING,)) if id != driver_id(NAME)]
 
 
 class Run:
-    """One seed: who is there, and who goes on next. What Spark has checkpointed is `done` batches."""
+    """One seed: who is there, and who goes on next. Spark has checkpointed `done` batches."""
 
     def __init__(self, seed: int, flaw: Flaw | None) -> None:
         self.world = World(seed, flaw)

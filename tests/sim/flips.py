@@ -23,7 +23,7 @@ def flip(broker: Any, tp: TopicPartition, batch: Any) -> None:
 
 
 def unflip(broker: Any, tp: TopicPartition, batch: Any) -> None:
-    """What is not sound becomes what it was."""
+    """Make the damaged copies sound again."""
     for inode, last, is_sound in list(_places(broker, tp, batch)):
         if not is_sound:
             _turn(inode, last)

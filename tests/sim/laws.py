@@ -1,4 +1,4 @@
-"""What must hold after every event, and at the end. A violation is an AssertionError that says where and what.
+"""The laws that hold after every event, and at the end. A violation is an AssertionError that says where and what.
 
 The truth is what leaders have called committed: for every partition, the batches below the highest HW that a leader
 ever had, as (base offset, next offset, CRC, leader epoch).
@@ -44,7 +44,7 @@ def read(log: Log, start: int, end: int) -> Iterator[ReadResult]:
 
 
 def batches_of(log: Log, start: int, end: int) -> list[Batch]:
-    """What the log has in [start, end)."""
+    """Return the batches of the log in [start, end)."""
     return [batch for result in read(log, start, end) for batch in batches_in(result.data)]
 
 
@@ -67,7 +67,7 @@ class Laws:
         self.leaders: dict[tuple[TopicPartition, int], int] = {}
         self.highest: dict[tuple[TopicPartition, int, int], int] = {}  # HW of a leader epoch in a life of the leader
         self.seen: dict[TopicPartition, LeaderAndIsr] = {}
-        # Who lost writes and may still count as in sync, with the broker epoch of the life that lost them.
+        # Brokers that lost writes and may still count as in sync, with the epoch of the life that lost them.
         self.tainted: dict[tuple[int, TopicPartition], int] = {}
         self.last_ends: dict[tuple[int, TopicPartition], int] = {}
         self.acked: list[tuple[TopicPartition, int, int]] = []
@@ -111,7 +111,7 @@ class Laws:
         assert known <= self.ends[tp], f"{tp}: {broker} begins with HW {known}, committed are {self.ends[tp]}"
 
     def _committed_in(self, tp: TopicPartition, start: int, end: int) -> list[Batch]:
-        """What is committed of [start, end)."""
+        """Return the committed batches of [start, end)."""
         committed = self.committed[tp]
         return committed[bisect_left(committed, (start,)) : bisect_left(committed, (end,))]
 
@@ -129,7 +129,7 @@ class Laws:
     def committed_by(self, partition: Seen) -> None:
         """The HW only grows within a leader epoch, unless its leader begins another life.
 
-        What it passes is committed, for ever, and with these bytes.
+        Batches below the HW are committed, for ever, and with these bytes.
 
         A late leader commits only what every member of the ISR that stands has: it moves its HW by fetches from before
         its epoch was left, and whoever leads since then has got what was fetched.
@@ -211,7 +211,7 @@ class Laws:
             assert [batch.crc for batch in found] == [crc], f"{tp}: {offset} acknowledged, committed is {found}"
 
     def consumed(self, tp: TopicPartition, data: bytes, leader_epoch: int) -> None:
-        """What is read is what was committed, whoever it is read from."""
+        """Every batch that is read was committed, whoever it is read from."""
         if self.unclean or leader_epoch < self.since.get(tp, 0):
             return
         for batch in batches_in(data):
@@ -266,7 +266,7 @@ class Laws:
                 del self.tainted[broker, partition]
 
     def _check_member(self, tp: TopicPartition, stored: LeaderAndIsr, member: int, partition: Seen | None) -> None:
-        """Whoever may be elected has all that is committed; a leader waits for whoever may be elected."""
+        """Each member of the ISR has all that is committed; a leader waits for each of them."""
         end = partition.log_end_offset if partition else self.last_ends.get((member, tp), 0)
         if end < self.ends[tp] and not self.unclean:
             assert (member, tp) in self.tainted, (

@@ -1,4 +1,4 @@
-"""What the laws hear of a run beside what they see: drivers that are observed, and lines of the log."""
+"""The events of a run that the laws cannot see in states: calls of drivers, and lines of the log."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def observed(sim: Simulation) -> Any:
 
 
 class _Lines(logging.Handler):
-    """What brokers log, for the reader of a broken run; and no traceback of what nobody has foreseen."""
+    """The log of brokers, for the reader of a broken run; an unforeseen error breaks the run."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(logging.INFO)

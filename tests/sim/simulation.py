@@ -42,7 +42,7 @@ class UnforeseenError(Exception): ...
 
 @dataclass
 class Summary:
-    """What happened in a run."""
+    """Counts of a run."""
 
     seed: int
     events: int = 0
@@ -320,7 +320,7 @@ class Simulation:
     def _put_back(self) -> None:
         """By hand, as operations.md has it: the leader gets back what no replica has soundly any more.
 
-        And who could not recover a log starts again.
+        A broker that could not recover a log starts again.
         """
         for broker in self.brokers.values():
             if broker.broker is not None and broker.broker.replicas.broken:
@@ -367,7 +367,7 @@ class Simulation:
                 broker.start()
 
     def _until_all_is_well(self) -> None:
-        """What is damaged is found, and what is sound nowhere any more is put back."""
+        """Scrubs find the damage, and a batch that is sound nowhere any more is put back."""
         looks = 0
         while True:
             self._run_until(self.world.now_ms + LOOK_MS)

@@ -49,7 +49,7 @@ def test_circumstances_break_no_law_without_their_bug(mutant):
 
 
 def test_a_seed_does_the_same_again_in_any_process():
-    """Whatever the order of sets of texts there: with a partition, with transactions, and with members of a group."""
+    """Orders of sets differ there: with a partition, with transactions, and with members of a group."""
     shown = "from tests.sim.simulation import simulate; print(*map(simulate, (5, 7, 12, 13)), sep='\\n')"
     one, other = (
         subprocess.run(

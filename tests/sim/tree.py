@@ -1,7 +1,7 @@
 """The coordination store: nodes in memory, and sessions with it that end, are cut off, and lose answers.
 
-`Store` is what brokers agree on; `SimTree` is one session, as `replication.coordination.tree` promises it. What a
-session is told comes in the order of things. While it is cut off its calls fail, and what was in flight is done or not.
+`Store` is what brokers agree on; `SimTree` is one session, as `replication.coordination.tree` promises it. A session
+gets its events in their order. While it is cut off its calls fail, and what was in flight is done or not.
 """
 
 from __future__ import annotations

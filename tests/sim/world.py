@@ -75,7 +75,7 @@ class Life:
 
 
 class World:
-    """What the network is like, chance, and what a reader of a broken run wants to know."""
+    """The state of the network, chance, and notes for the reader of a broken run."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -267,7 +267,7 @@ class _Worker(Worker):
 
 
 class Channel:
-    """What one process sends to another one on one connection: in order, later, and held back while that is cut."""
+    """One direction of a connection: bytes arrive in order, later, and not while the way is cut."""
 
     def __init__(self, world: World, source: str, target: str, receiver: Life | None) -> None:
         self.world, self._way, self._receiver = world, (source, target), receiver
