@@ -189,8 +189,7 @@ class Log:
         ProducerFencedError, CoordinatorFencedError, TransactionStateError.
         """
         limits = self._limits or limits_of(self.config, self.env.clock.now_ms())
-        prepared = [prepare(append, limits) for append in appends]
-        return self._append(prepared, leader_epoch, guard, is_owner=is_owner, may_wait=may_wait)
+        return self._append(prepare(appends, limits), leader_epoch, guard, is_owner=is_owner, may_wait=may_wait)
 
     def append_as_follower(
         self, records: Buffer, *, is_owner: bool = False, may_wait: bool = True

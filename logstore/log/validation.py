@@ -84,14 +84,17 @@ def limits_of(config: LogConfig, now_ms: int | None) -> Limits:
     return Limits(length_max) if allowed is None else Limits(length_max, allowed.start, allowed.stop - 1)
 
 
-def prepare(append: Buffer | Marker, limits: Limits) -> Prepared | Marker | errors.PylogError:
-    """Return what may be appended, or the error with which it is refused: see `valid_batches`."""
-    if isinstance(append, Marker):
-        return append
-    try:
-        return _new(Prepared, (append, valid_batches(append, limits)))
-    except errors.PylogError as error:
-        return error
+def prepare(appends: Sequence[Buffer | Marker], limits: Limits) -> list[Prepared | Marker | errors.PylogError]:
+    """Return of each what may be appended, or the error with which it is refused: see `valid_batches`."""
+    found: list[Prepared | Marker | errors.PylogError] = []
+    for append in appends:
+        try:
+            found.append(
+                append if isinstance(append, Marker) else _new(Prepared, (append, valid_batches(append, limits)))
+            )
+        except errors.PylogError as error:
+            found.append(error)
+    return found
 
 
 def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
@@ -103,38 +106,35 @@ def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
     Raises: InvalidRecordError, DamagedBatchError, RecordTooLargeError, InvalidTimestampError.
     """
     found: list[BatchHeader] = []
-    position, size_bytes, view = 0, len(data), memoryview(data)
+    position, size_bytes = 0, len(data)
+    view = data if type(data) is memoryview else memoryview(data)
     length_max, from_ms, to_ms = limits or NO_LIMITS
     try:
         while position + HEADER_BYTES <= size_bytes:
             fields = HEADER.unpack_from(data, position)
             header = _new(BatchHeader, fields)
-            # Most batches are only compressed, and all is in range: one look at local names finds them good.
             offset, length, _, magic, crc, attributes, delta, oldest_ms, newest_ms, producer, epoch, sequence, count = (
                 fields
             )
-            is_usual = (
+            end = position + LENGTH_END + length
+            # Most batches are only compressed, and all is in range: one look at local names finds them good.
+            if not (
                 magic == MAGIC
                 and attributes in USUAL_ATTRIBUTES
-                and length >= EMPTY_LENGTH
+                and EMPTY_LENGTH <= length <= length_max
+                and end <= size_bytes
                 and 0 <= offset <= _OFFSET_MAX
-                and 0 < count <= delta + 1
-            )
-            if not is_usual:
-                header_at(data, position)  # raises if it is wrong
-            end = position + LENGTH_END + length
-            if end > size_bytes:
-                break
-            if crc32c(view[position + ATTRIBUTES_AT : end]) != crc:
-                check(data, position, header)  # raises
-            if limits is not None and not (
-                is_usual
-                and count == delta + 1
-                and length <= length_max
+                and 0 < count == delta + 1
                 and (producer < 0 or (epoch >= 0 and sequence >= 0))
                 and from_ms <= oldest_ms <= newest_ms <= to_ms
+                and crc32c(view[position + ATTRIBUTES_AT : end]) == crc
             ):
-                check_written(position, header, limits)
+                header_at(data, position)  # raises if it is wrong
+                if end > size_bytes:
+                    break
+                check(data, position, header)  # raises
+                if limits is not None:
+                    check_written(position, header, limits)
             found.append(header)
             position = end
     except WrongChecksumError as error:

@@ -89,6 +89,9 @@ class DirectoryView(NamedTuple):
 NOTHING = DirectoryView(None, array("q"), None, SegmentEnd(0, 0), ClosedSegments())
 
 
+_new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
+
+
 def are_same(bases: Bases, others: Bases) -> bool:
     """True if they are equal: mostly they are one array, or not as long."""
     return bases is others or (len(bases) == len(others) and bases == others)
@@ -259,8 +262,8 @@ class PartitionDirectory:
         has_same = are_same(bases, view.bases)
         if self._is_alone and has_same and view.active is not None:
             # The next look sees another time, and reads again.
-            grown = FileStat(view.active.inode, tail.position, view.active.mtime_ns)
-            self._set(view, DirectoryView(view.directory, bases, grown, tail, *view[4:]))
+            grown = _new(FileStat, (view.active.inode, tail.position, view.active.mtime_ns))
+            self._set(view, _new(DirectoryView, (view.directory, bases, grown, tail, *view[4:])))
             return
         active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         directory, closed, transactional = view.directory, view.closed, view.transactional

@@ -12,6 +12,7 @@ from logstore.records.batch import NO_TIMESTAMP, BatchHeader
 # A batch in a segment: where it begins and ends, its last offset, and its largest timestamp in ms.
 Step: TypeAlias = tuple[int, int, int, int]
 
+_new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
 NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment with batches stays empty
 
 
@@ -63,4 +64,5 @@ class SegmentEnd(NamedTuple):
                 times.append((newest_ms, newest_offset - segment_base))
                 indexed_position, indexed_entries = position, indexed_entries + 1
         known = (end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset)
-        return SegmentEnd(*known, self.index_ok, damage, self.timed_entries, self.timed_ms), entries, times
+        made: SegmentEnd = _new(SegmentEnd, (*known, self.index_ok, damage, self.timed_entries, self.timed_ms))
+        return made, entries, times
