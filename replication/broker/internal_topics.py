@@ -102,8 +102,9 @@ class InternalTopic:
     ) -> Written | None:
         if len(batch) > leadership.role.replica.config.batch_bytes_max:
             return Written(ErrorCode.MESSAGE_TOO_LARGE)
-        waiter = partial(PendingAppend, lambda result: on_written(_written(result)), timeout_ms)
-        (result,) = leadership.role.append((Append(batch, ALL_IN_SYNC, waiter, is_own=True),))
+        waiter = partial(PendingAppend, timeout_ms=timeout_ms)
+        append = Append(batch, ALL_IN_SYNC, waiter, lambda result: on_written(_written(result)), is_own=True)
+        (result,) = leadership.role.append((append,))
         return None if result is None else _written(result)
 
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:

@@ -19,7 +19,7 @@ from replication.network.work import Handler, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
-from replication.protocol.messages import FetchRequest, ProduceRequest
+from replication.protocol.messages import FetchRequest, ProduceOne, ProduceRequest
 from replication.protocol.small_messages import MetadataRequest, OffsetCommitRequest
 from replication.security.access import (
     Need,
@@ -91,12 +91,12 @@ def _group(work: Work) -> Found:
 
 
 def _produce(work: Work) -> Found:
-    body: ProduceRequest = work.body
-    _, _, topics, transactional_id = body
-    if len(topics) == 1 and transactional_id is None:
-        return (of_topic(Operation.WRITE, topics[0][0]),)
-    found = _topics(Operation.WRITE, (topic[0] for topic in topics))
-    return found if transactional_id is None else [of_transaction(Operation.WRITE, transactional_id), *found]
+    body: ProduceOne | ProduceRequest = work.body
+    if type(body) is ProduceOne:
+        return (of_topic(Operation.WRITE, body.tp[0]),)
+    found = _topics(Operation.WRITE, (topic.name for topic in body.topics))
+    named = body.transactional_id
+    return found if named is None else [of_transaction(Operation.WRITE, named), *found]
 
 
 def _fetch(work: Work, *, name_of: NameOf) -> Found:

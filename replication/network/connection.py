@@ -125,7 +125,10 @@ class Connection(asyncio.BufferedProtocol):
         exchange = self._exchange
         if exchange.open or exchange.waiting or self._in_room or self._is_winding_up or not self._outbox.may_write:
             return None
-        return self._frames.only(self._scratch, nbytes) if self.admission.has_room else None
+        admission = self.admission
+        if admission.in_work + admission.gathered >= admission.limits.queued_max_requests:
+            return None
+        return self._frames.only(self._scratch, nbytes)
 
     def _take(self, nbytes: int, now_s: float) -> bool:
         """Take the frames that are whole with what came. False: there will be no more."""
@@ -198,7 +201,9 @@ class Connection(asyncio.BufferedProtocol):
     def answer(self, work: Work, response: Any) -> None:
         """Send the response with the others of this turn, or go on with it in steps if it is a long one."""
         parts: Sequence[Buffer]
-        if type(response) is Encoded:
+        if type(response) is bytes:
+            parts = (response,)
+        elif type(response) is Encoded:
             parts = response
         elif work.is_long and response is not None:
             work.reply(encode_long(self.admission.long, work, response))

@@ -32,11 +32,12 @@ class Open(Protocol):
 
 
 class Exchange:
-    __slots__ = ("open", "waiting")
+    __slots__ = ("begin", "open", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Frame, int]] = deque()  # whole frames that have not begun, and their held bytes
         self.open: deque[Open] = deque()  # requests, in their order
+        self.begin = self.open.append  # opens a request: its response leaves behind those of all that are open
 
     def next_key(self) -> int | None:
         """Return the API key of the first frame that waits, if it may begin."""
@@ -49,10 +50,6 @@ class Exchange:
             if key != _PRODUCE or last.key != _PRODUCE or last.is_long or len(self.open) >= PIPELINE_MAX:
                 return None
         return key
-
-    def begin(self, request: Open) -> None:
-        """Open a request: its response leaves behind those of all that are open."""
-        self.open.append(request)
 
     def respond(self, request: Open, parts: Sequence[Buffer]) -> Sequence[Buffer]:
         """Close a request with its response; return the buffers that may leave now, in order."""

@@ -23,7 +23,6 @@ from replication.protocol.wire import (
     check_items,
     cut,
     text,
-    uvarint,
 )
 
 PRODUCE_FLEXIBLE = 9
@@ -76,53 +75,6 @@ def produce_request(version: int, buffer: memoryview, at: int, items_max: int = 
 
 
 _new = tuple.__new__  # half the time of a NamedTuple's own call; a test compares what both ways make
-_ONE_TOPIC = struct.Struct(">hhiih")  # no transactional id, acks, timeout, topics, length of the name
-_ONE_PARTITION = struct.Struct(">iii")  # partitions, index, size of the records
-_ONE_COMPACT_TOPIC = struct.Struct(">BhiBB")  # the same; lengths are one more, and below 128
-_ONE_COMPACT_PARTITION = struct.Struct(">Bi")  # partitions, index
-
-
-def produce_one(version: int, buffer: memoryview, at: int) -> messages.ProduceRequest | None:
-    """Decode a request for one partition, without a transaction; None: another request, see `produce_request`."""
-    return _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
-
-
-def _one_batch(buffer: memoryview, at: int) -> messages.ProduceRequest | None:
-    if len(buffer) < at + _ONE_TOPIC.size + _ONE_PARTITION.size:
-        return None
-    no_id, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(buffer, at)
-    at += _ONE_TOPIC.size
-    end = at + size
-    if no_id != -1 or topics != 1 or size < 0 or end + _ONE_PARTITION.size > len(buffer):
-        return None
-    partitions, index, records_size = _ONE_PARTITION.unpack_from(buffer, end)
-    first = end + _ONE_PARTITION.size
-    if partitions != 1 or records_size < 0 or first + records_size != len(buffer):
-        return None
-    return _one(acks, timeout_ms, text(buffer[at:end]), index, buffer[first:])
-
-
-def _one_batch_compact(buffer: memoryview, at: int) -> messages.ProduceRequest | None:
-    if len(buffer) < at + _ONE_COMPACT_TOPIC.size:
-        return None
-    no_id, acks, timeout_ms, topics, size = _ONE_COMPACT_TOPIC.unpack_from(buffer, at)
-    at += _ONE_COMPACT_TOPIC.size
-    end = at + size - 1
-    if no_id or topics != 2 or not 0 < size < 0x80 or end + _ONE_COMPACT_PARTITION.size > len(buffer):
-        return None
-    partitions, index = _ONE_COMPACT_PARTITION.unpack_from(buffer, end)
-    records_size, first = uvarint(buffer, end + _ONE_COMPACT_PARTITION.size)
-    last = first + records_size - 1
-    no_tags = buffer[last:] == bytes(3)  # of the partition, the topic, the request
-    if partitions != 2 or not records_size or not no_tags:
-        return None
-    return _one(acks, timeout_ms, text(buffer[at:end]), index, buffer[first:last])
-
-
-def _one(acks: int, timeout_ms: int, topic: str, partition: int, records: memoryview) -> messages.ProduceRequest:
-    row = _new(messages.ProducePartition, (partition, records))
-    return _new(messages.ProduceRequest, (acks, timeout_ms, (_new(messages.ProduceTopic, (topic, (row,))),), None))
-
 
 # A consumer's request for one partition, without a rack, tags and partitions that leave a session: what is before the
 # topic's name (or with its id), and what is behind it.

@@ -22,6 +22,7 @@ _PRODUCED_V5 = struct.Struct(">ihqqq")
 _FETCHED = struct.Struct(">ihqq")
 _FETCHED_V5 = struct.Struct(">ihqqq")
 _LEADER = struct.Struct(">iib")  # leader, epoch, no tags
+_TWO_INTS = struct.Struct(">ii")
 _ABORTED = struct.Struct(">qq")
 _REPLICA_STATE = struct.Struct(">iqb")
 _NO_TAGS = b"\x00"
@@ -41,36 +42,30 @@ def produce_response(version: int, response: messages.ProduceResponse) -> list[B
     return [b"".join(parts)]
 
 
-def produced_one(version: int, correlation_id: int, name: str, index: int, fields: tuple[int, int, int]) -> bytes:
-    """The whole ProduceResponse, its size in front, to a request of one batch that was appended, as most are.
-
-    `fields`: base offset, append time, log start offset.
-    """
-    topic = _one_topic(version >= PRODUCE_FLEXIBLE, name)
-    row = _PRODUCED.pack(index, 0, *fields[:2]) if version < 5 else _PRODUCED_V5.pack(index, 0, *fields)
-    end = _PRODUCED_END[version]
-    if version >= PRODUCE_FLEXIBLE:
-        head = _TAGGED_HEAD.pack(5 + len(topic) + len(row) + len(end), correlation_id, 0)
-    else:
-        head = _TWO_INTS.pack(4 + len(topic) + len(row) + len(end), correlation_id)
-    return b"".join((head, topic, row, end))
-
-
-_TWO_INTS = struct.Struct(">ii")
-_TAGGED_HEAD = struct.Struct(">iib")
+def produced_one(
+    version: int, correlation_id: int, tp: tuple[str, int], base_offset: int, append_ms: int, log_start: int
+) -> bytes:
+    """The whole ProduceResponse, its size in front, to a request of one batch that was appended, as most are."""
+    name, index = tp
+    layout, size, topic, end = _produced_one(version, name)
+    if version < 5:
+        return layout.pack(size, correlation_id, topic, index, 0, base_offset, append_ms, end)
+    return layout.pack(size, correlation_id, topic, index, 0, base_offset, append_ms, log_start, end)
 
 
 @lru_cache(maxsize=4096)
-def _one_topic(is_flexible: bool, name: str) -> bytes:
-    form = COMPACT if is_flexible else LEGACY
-    return form.put_count(1) + form.put_string(name) + form.put_count(1)
-
-
-def _produced_end(version: int) -> bytes:
-    response = messages.ProduceResponse([messages.TopicProduced("", [messages.PartitionProduced(0, 0)])])
+def _produced_one(version: int, name: str) -> tuple[struct.Struct, int, bytes, bytes]:
+    """Return the layout of such a response, its size, and the bytes of it that are always the same."""
+    response = messages.ProduceResponse([messages.TopicProduced(name, [messages.PartitionProduced(0, 0)])])
+    form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     fields = _PRODUCED if version < 5 else _PRODUCED_V5
+    topic = form.put_count(1) + form.put_string(name) + form.put_count(1)
     (body,) = produce_response(version, response)
-    return bytes(body[len(_one_topic(version >= PRODUCE_FLEXIBLE, "")) + fields.size :])
+    end = bytes(body[len(topic) + fields.size :])
+    if form is COMPACT:
+        topic = _NO_TAGS + topic  # of the header
+    layout = struct.Struct(f">ii{len(topic)}s{fields.format[1:]}{len(end)}s")
+    return layout, layout.size - INT32.size, topic, end
 
 
 def _put_produced(version: int, form: Form, produced: messages.PartitionProduced, parts: list[bytes]) -> None:
@@ -281,6 +276,3 @@ def produce_request(version: int, request: messages.ProduceRequest) -> list[Buff
     parts.append(end)
     out.append(b"".join(parts))
     return out
-
-
-_PRODUCED_END = {version: _produced_end(version) for version in range(3, 13)}

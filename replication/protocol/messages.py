@@ -44,6 +44,25 @@ class ProduceRequest(NamedTuple):
     transactional_id: str | None = None
 
 
+class ProduceOne(NamedTuple):
+    """A ProduceRequest of one batch, without a transaction, as most are: read as any other, and made in less time."""
+
+    acks: int
+    timeout_ms: int
+    tp: tuple[str, int]  # topic and partition
+    records: Buffer
+
+    @property
+    def transactional_id(self) -> None:
+        """None: a request with one is another value."""
+        return
+
+    @property
+    def topics(self) -> tuple[ProduceTopic, ...]:
+        topic, partition = self.tp
+        return (ProduceTopic(topic, (ProducePartition(partition, self.records),)),)
+
+
 class RecordError(NamedTuple):
     """Why one record of a batch was refused (v8+)."""
 

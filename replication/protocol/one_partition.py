@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from replication.protocol import decoding, small_messages
 from replication.protocol.apis import SERVED, UNREADABLE, ApiKey, Request
+from replication.protocol.decoding import PRODUCE_FLEXIBLE
+from replication.protocol.messages import ProduceOne
 from replication.protocol.small_messages import CommitPartition, CommitTopic, OffsetCommitRequest
+from replication.protocol.wire import INT16, INT32, uvarint
 
 COMMIT_BYTES_MIN = 32
 _new = tuple.__new__  # half the time of a NamedTuple's own call; a test compares what both ways make
 FETCH_ONE = 11  # the first version that is read at once
 _ONE_HEAD = struct.Struct(">hhih")  # API key, version, correlation id, size of the client's id
+_PRODUCE, _PRODUCE_FIRST, _PRODUCE_LAST = ApiKey.PRODUCE, *SERVED[ApiKey.PRODUCE]  # (a member takes time to look up)
+_TOPIC = struct.Struct(">hhiih")  # no transactional id, acks, timeout, topics, length of the name
+_PARTITION = struct.Struct(">ii")  # partitions, index
+# The same behind the header's tags; lengths are one more, and below 128.
+_COMPACT_TOPIC, _COMPACT_PARTITION = struct.Struct(">BBhiBB"), struct.Struct(">Bi")
+_NO_TAGS = bytes(3)  # of the partition, the topic, the request
 
 
 def decode_one(frame: memoryview) -> Request | None:
@@ -46,12 +55,59 @@ def _body_begin(frame: memoryview, first: int, last: int, flexible: int) -> tupl
 
 
 def _decode_produce(frame: memoryview) -> Request | None:
-    head = _body_begin(frame, *SERVED[ApiKey.PRODUCE], decoding.PRODUCE_FLEXIBLE)
-    if head is None:
+    """Producers send the same before the records again and again: that is decoded once, whoever asks."""
+    _, version, correlation_id, size = _ONE_HEAD.unpack_from(frame)
+    if not _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
         return None
-    version, correlation_id, client_id, at = head
-    body = decoding.produce_one(version, frame, at)
-    return None if body is None else _new(Request, (ApiKey.PRODUCE, version, correlation_id, client_id, body))
+    if is_compact := version >= PRODUCE_FLEXIBLE:
+        end = size + frame[size + 19] + 24  # of the partition's index, if all is as `_read_constant` reads it
+        records_size, first = frame[end], end + 1
+        if records_size >= 0x80:
+            records_size, first = (records_size & 0x7F) | frame[first] << 7, end + 2
+            if records_size >= 0x4000:
+                records_size, first = uvarint(frame, end)
+        last = first + records_size - 1
+        is_whole = records_size > 0 and frame[last:] == _NO_TAGS
+    else:
+        end = size + (frame[size + 22] << 8 | frame[size + 23]) + 32
+        (records_size,) = INT32.unpack_from(frame, end)
+        first, last = end + 4, len(frame)
+        is_whole = records_size == last - first
+    if not is_whole:
+        return None
+    known, constant = _produces[is_compact], frame[8:end].tobytes()
+    if (found := known.get(constant)) is None:
+        if (found := _read_constant(constant, is_compact=is_compact)) is None:
+            return None
+        if len(constant) <= REMEMBERED_BYTES:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            known[constant] = found
+    client_id, acks, timeout_ms, tp = found
+    body = _new(ProduceOne, (acks, timeout_ms, tp, frame[first:last]))
+    return _new(Request, (_PRODUCE, version, correlation_id, client_id, body))
+
+
+def _read_constant(data: bytes, *, is_compact: bool) -> tuple[str, int, int, tuple[str, int]] | None:
+    """Return client id, acks, timeout, and topic and partition of a Produce of one batch, without a transaction."""
+    (size,) = INT16.unpack_from(data)
+    at = 2 + size
+    if size < 0:
+        return None
+    client_id = str(data[2:at], "ascii")  # what is not may be no UTF-8
+    if is_compact:
+        tags, no_id, acks, timeout_ms, topics, size = _COMPACT_TOPIC.unpack_from(data, at)
+        at += _COMPACT_TOPIC.size
+        end = at + size - 1
+        partitions, index = _COMPACT_PARTITION.unpack_from(data, end)
+        is_one = topics == partitions == 2 and 0 < size < 0x80 and not tags and not no_id
+    else:
+        no_id, acks, timeout_ms, topics, size = _TOPIC.unpack_from(data, at)
+        at += _TOPIC.size
+        end = at + size
+        partitions, index = _PARTITION.unpack_from(data, end)
+        is_one = topics == partitions == 1 and size >= 0 and no_id == -1
+    return (client_id, acks, timeout_ms, (str(data[at:end], "utf-8"), index)) if is_one else None
 
 
 def _decode_fetch(frame: memoryview) -> Request | None:
@@ -88,10 +144,12 @@ def _decode_commit(frame: memoryview) -> Request | None:
     return Request(ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, found)
 
 
-REMEMBERED, REMEMBERED_BYTES = 4096, 512  # commits; and how long they are at most
-# By the constant part of a frame: version, client's id, all but the topics, topic, partition. It is not asked who sent
-# it: what a client may do is decided behind the decoding.
+REMEMBERED, REMEMBERED_BYTES = 4096, 512  # constant parts; and how long they are at most
+# By the constant part of a frame. It is not asked who sent it: what a client may do is decided behind the decoding.
+# Commits: version, client's id, all but the topics, topic, partition. Produces, legacy and compact: `_read_constant`.
 _commits: dict[bytes, tuple[int, str | None, tuple[Any, ...], str, int]] = {}
+_Produces: TypeAlias = dict[bytes, tuple[str, int, int, tuple[str, int]]]
+_produces: tuple[_Produces, _Produces] = ({}, {})
 _DECODES_ONE: dict[int, Callable[[memoryview], Request | None]] = {
     ApiKey.PRODUCE: _decode_produce,
     ApiKey.FETCH: _decode_fetch,

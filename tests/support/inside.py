@@ -65,7 +65,7 @@ def loaded_kernels():
     """Whether and since when a broker looks into records by its kernels (`.check`, `.looks`, `.thread`)."""
     from replication.replica.leader import guard
 
-    return guard._Loaded
+    return guard._loaded
 
 
 def cluster_of(client):

@@ -17,9 +17,12 @@ from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.pipeline import TurnHandler
-from replication.network.work import Encoded, Work
+from replication.network.work import Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.small_messages import OffsetCommitRequest, offset_commit_response, one_offset_committed
+
+_new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
+NONE = ErrorCode.NONE  # (a member takes time to look up)
 
 
 class OffsetCommitHandler:
@@ -50,7 +53,7 @@ class OffsetCommitHandler:
 
         for work, is_stored in zip(asked, self._groups.commit_each(commits, settled), strict=True):
             if is_stored:
-                _answer(work, ErrorCode.NONE)
+                _answer(work, NONE)
             elif is_stored is None:
                 work.begin()
             else:
@@ -72,19 +75,20 @@ class OffsetCommitHandler:
             for index, offset, leader_epoch, text in rows:
                 if index not in topic.partitions:
                     return None
-                new = NewOffset(offset, leader_epoch, text or "", now_ms, until_ms)
-                offsets[TopicPartition(name, index)] = new
+                new = _new(NewOffset, (offset, leader_epoch, text or "", now_ms, until_ms))
+                offsets[_new(TopicPartition, (name, index))] = new
         if len(offsets) != count or not count:
             return None
-        return Commit(group_id, member_id, generation, instance_id, offsets)
+        commit: Commit = _new(Commit, (group_id, member_id, generation, instance_id, offsets))
+        return commit
 
 
 def _answer(work: Work, error: ErrorCode) -> None:
     body: OffsetCommitRequest = work.body
     topics = body.topics
     if len(topics) == 1 and len(topics[0].partitions) == 1:
-        name, ((index, *_),) = topics[0]
+        name, ((index, _, _, _),) = topics[0]
         data = one_offset_committed(work.version, work.correlation_id, name, index, error)
     else:
         data = offset_commit_response(work.version, work.correlation_id, topics, error)
-    work.answer(Encoded((data,)))
+    work.origin.answer(work, data)

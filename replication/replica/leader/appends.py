@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logstore.errors import DiskFullError
 from logstore.log.validation import AppendOutcome
@@ -26,13 +26,14 @@ PROMPT_BYTES_MAX = 256 * 1024
 class Append(NamedTuple):
     """A batch of a client for one partition, or a marker, on its way to the log.
 
-    `wait` is called, once, if the result is not known at once: for who is told of it. `is_own`: this broker made the
-    batch, and nobody needs to look into it.
+    `wait` is called with the `context`, once, if the result is not known at once: it returns the waiter for that.
+    `is_own`: this broker made the batch, and nobody needs to look into it.
     """
 
     records: bytearray | memoryview | Marker
     acks: int
-    wait: Callable[[], Waiter]
+    wait: Callable[[Any], Waiter]
+    context: Any
     is_own: bool = False
 
 
@@ -60,7 +61,7 @@ def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> list[Buffer | Mar
     """Return the batches of the first ones that are small, and that the guard passes at once."""
     found: list[Buffer | Marker] = []
     terms, left_bytes = None, PROMPT_BYTES_MAX
-    for records, _, _, is_own in appends:
+    for records, _, _, _, is_own in appends:
         if isinstance(records, Marker):
             break
         left_bytes -= len(records)

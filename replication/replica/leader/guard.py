@@ -54,6 +54,8 @@ _REASON_MASK = 0xFF
 _address_of, _Byte = ctypes.addressof, ctypes.c_char
 
 Refusal = tuple[ErrorCode, str]
+OTHER_OFFSET: Refusal = (ErrorCode.INVALID_RECORD, "a batch that is produced begins at offset 0")
+ANY_VERSION = frozenset((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4))  # attributes that all requests may bring
 Kernel = Callable[[int, int, int, int, int, int], int]
 
 
@@ -66,18 +68,20 @@ class Accepts(NamedTuple):
 
 def refuse_header(accepts: Accepts, records: Buffer) -> Refusal | None:
     """Why these bytes cannot be appended, as far as the header of the batch tells. The log checks the CRC."""
-    if len(records) < _HEAD.size:
+    if (size := len(records)) < _HEAD.size:
         return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
-    _, length, magic, attributes = _HEAD.unpack_from(records)
-    size_bytes = length + LENGTH_END
+    base_offset, length, magic, attributes = _HEAD.unpack_from(records)
     if magic != MAGIC:
         code = ErrorCode.INVALID_RECORD if 0 <= magic < MAGIC else ErrorCode.CORRUPT_MESSAGE
         return code, f"message format {magic}; only {MAGIC} is taken"
-    if size_bytes != len(records) or size_bytes < HEADER_BYTES:
-        more = HEADER_BYTES <= size_bytes < len(records)
+    size_bytes = length + LENGTH_END
+    if size_bytes != size or size_bytes < HEADER_BYTES:
+        more = HEADER_BYTES <= size_bytes < size
         said = "exactly one batch per partition is taken, and there are more"
-        return ErrorCode.INVALID_RECORD, said if more else f"a batch of {size_bytes} bytes in {len(records)}"
-    return _refuse_attributes(accepts, attributes, records)
+        return ErrorCode.INVALID_RECORD, said if more else f"a batch of {size_bytes} bytes in {size}"
+    if attributes not in ANY_VERSION and (refusal := _refuse_attributes(accepts, attributes, records)) is not None:
+        return refusal
+    return OTHER_OFFSET if base_offset else None
 
 
 def _refuse_attributes(accepts: Accepts, attributes: int, records: Buffer) -> Refusal | None:
@@ -96,7 +100,7 @@ def _refuse_attributes(accepts: Accepts, attributes: int, records: Buffer) -> Re
 
 
 def base_offset_of(records: Buffer) -> int:
-    """Return the offset that a batch claims; clients send 0."""
+    """Return the offset that a batch claims."""
     return int(_HEAD.unpack_from(records)[0])
 
 
@@ -107,28 +111,33 @@ class _Loaded:
     each. Where the kernels are not compiled yet, that takes half a minute: meanwhile it looks so, too.
     """
 
-    check: Kernel | None = None
-    thread: threading.Thread | None = None
-    looks = 0
+    def __init__(self) -> None:
+        self.check: Kernel | None = None
+        self.thread: threading.Thread | None = None
+        self.looks = 0
+
+
+_loaded = _Loaded()
 
 
 def load() -> None:
     """Load the compiled check; from any thread."""
     from logstore.records.kernels import check_records
 
-    _Loaded.check = check_records
+    (compiled,) = check_records.overloads.values()  # type: ignore[attr-defined]  # (it is a function of numba's)
+    _loaded.check = compiled.entry_point  # half the time of a call that looks for the types of its arguments
 
 
 def _kernel(records: int) -> Kernel | None:
     """Return the compiled check for this many records more; None: it is not loaded yet."""
-    if _Loaded.check is not None:
-        return _Loaded.check
-    _Loaded.looks += records
+    if _loaded.check is not None:
+        return _loaded.check
+    _loaded.looks += records
     # Never here: where another thread is loading them, an import waits until it has compiled all of them.
-    if _Loaded.looks > LOOKS_BEFORE and _Loaded.thread is None:
-        _Loaded.thread = threading.Thread(target=load, name="kernels", daemon=True)
-        _Loaded.thread.start()
-    return _Loaded.check
+    if _loaded.looks > LOOKS_BEFORE and _loaded.thread is None:
+        _loaded.thread = threading.Thread(target=load, name="kernels", daemon=True)
+        _loaded.thread.start()
+    return _loaded.check
 
 
 class Terms(NamedTuple):
@@ -154,7 +163,7 @@ def passes(records: bytearray | memoryview, terms: Terms) -> bool:
 
     Compressed batches never are: those are decompressed in a thread. CRC and header are checked by the log.
     """
-    kernel, size = _Loaded.check, len(records) - HEADER_BYTES
+    kernel, size = _loaded.check, len(records) - HEADER_BYTES
     if size < 0 or records[_CODEC_AT] & CODEC_MASK:
         return False
     if kernel is None:
@@ -164,7 +173,8 @@ def passes(records: bytearray | memoryview, terms: Terms) -> bool:
         if (kernel := _kernel(count)) is None:
             return _passes_slowly(records, terms)
     header = _address_of(_Byte.from_buffer(records))
-    return not kernel(header, header + HEADER_BYTES, size, *terms)
+    needs_keys, oldest_ms, newest_ms = terms
+    return not kernel(header, header + HEADER_BYTES, size, needs_keys, oldest_ms, newest_ms)
 
 
 def _passes_slowly(records: bytearray | memoryview, terms: Terms) -> bool:

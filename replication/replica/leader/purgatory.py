@@ -38,9 +38,6 @@ class PendingProduce:
         self._act: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def waiter(self) -> Waiter:
-        return self
-
     def settle(self, tp: TopicPartition, result: AppendResult) -> None:
         if tp not in self.results:
             self.results[tp] = result

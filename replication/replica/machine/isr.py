@@ -48,6 +48,9 @@ class FollowerProgress(NamedTuple):
     leader_end_at_fetch: int = 0
 
 
+_new = tuple.__new__  # of a value that has all its fields: a tenth of the time of `_replace`
+
+
 class Leading(NamedTuple):
     """One leader epoch of a partition, seen by its leader. The leadership began when it was not a leader before.
 
@@ -286,7 +289,8 @@ def append_alone(state: Leading, log_end_offset: int) -> Leading:
 
     The end must not go back. Most produce requests of a single broker take this way: no event and no effect is made.
     """
-    return Leading(*state[:7], log_end_offset, log_end_offset, *state[9:])  # `_replace` costs three times as much
+    made: Leading = _new(Leading, (*state[:7], log_end_offset, log_end_offset, *state[9:]))
+    return made
 
 
 def judge_epoch(current: int, asked: int) -> ErrorCode:

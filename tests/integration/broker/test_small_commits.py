@@ -160,8 +160,7 @@ async def test_of_one_turn_each_gets_its_own_answer(tmp_path, is_slow):
                 ((row,),) = (list(topic["partitions"]) for topic in response["topics"])
                 assert row["error_code"] is ErrorCode.ILLEGAL_GENERATION
                 continue
-            (data,) = response
-            assert int.from_bytes(data[4:8], "big") == work.correlation_id == works.index(work)
+            assert int.from_bytes(response[4:8], "big") == work.correlation_id == works.index(work)
         assert groups.group("g").offsets.committed[OFFSETS].offset == 3
         assert groups.group("i").offsets.committed[OFFSETS].offset == 2
 

@@ -11,6 +11,9 @@ from typing import Protocol
 from replication.coordinators.groups.classic.state import Member, Phase
 from replication.errors import ErrorCode
 
+# A member of an enumeration takes as long to look up as the rest of a rule.
+_NONE, _DEAD, _EMPTY, _COMPLETING = ErrorCode.NONE, Phase.DEAD, Phase.EMPTY, Phase.COMPLETING
+
 
 class Membership(Protocol):
     """A group, or its working state."""
@@ -73,10 +76,10 @@ def may_commit(
     `has_offsets` only chooses between two refusals: a group without anything has no generation that could be named.
     """
     phase = group.phase
-    if phase is Phase.DEAD:
+    if phase is _DEAD:
         return ErrorCode.NOT_COORDINATOR
-    if generation < 0 and (phase is Phase.EMPTY or (in_transaction and not member_id and instance_id is None)):
-        return ErrorCode.NONE
+    if generation < 0 and (phase is _EMPTY or (in_transaction and not member_id and instance_id is None)):
+        return _NONE
     member = group.members.get(member_id)
     if member is None or (instance_id is not None and member.instance_id != instance_id):
         is_known = has_offsets or group.members or group.pending or group.generation or phase is not Phase.EMPTY
@@ -85,5 +88,5 @@ def may_commit(
         return who_is(group, member_id, instance_id)
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    is_between = phase is Phase.COMPLETING and not in_transaction
-    return ErrorCode.REBALANCE_IN_PROGRESS if is_between else ErrorCode.NONE
+    is_between = phase is _COMPLETING and not in_transaction
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_between else _NONE

@@ -107,7 +107,7 @@ def test_the_response_to_one_batch_is_written_as_any_other(version):
     row = PartitionProduced(7, 0, 1 << 40, 1_700_000_000_000, 12)
     response = ProduceResponse([TopicProduced("té", [row])])
     whole = apis.encode_response(apis.ApiKey.PRODUCE, version, 99, response)
-    assert encoding.produced_one(version, 99, "té", 7, row[2:5]) == b"".join(whole)
+    assert encoding.produced_one(version, 99, ("té", 7), *row[2:5]) == b"".join(whole)
 
 
 @pytest.mark.parametrize("version", FETCH)
