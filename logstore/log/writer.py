@@ -38,8 +38,6 @@ NO_ROOM = SegmentRoom(0, 0, 0, 0)  # of a log without a segment
 
 # The argument of an append; an error, with which it was refused before, keeps its place.
 Append: TypeAlias = Prepared | Marker | PylogError
-# A batch on its way: bytes, where it begins in them, and its header.
-_Batch: TypeAlias = tuple[Buffer, int, BatchHeader]
 
 
 class _Write:
@@ -47,7 +45,6 @@ class _Write:
 
     __slots__ = (
         "append_ms",
-        "batches",
         "data",
         "epoch",
         "epochs",
@@ -57,7 +54,6 @@ class _Write:
         "is_asked",
         "left_bytes",
         "offset",
-        "places",
         "position",
         "producers",
         "room",
@@ -71,15 +67,13 @@ class _Write:
         self.room = room
         self.epoch = epoch  # the latest
         self.epochs: list[tuple[int, int]] = []  # those that begin here, and at which offset
-        self.batches: list[_Batch] = []  # that may be in it
-        self.places: list[int] = []  # of these among the outcomes
         self.data: list[Buffer] = []
         self.steps: list[Step] = []
         self.has_producers = bool(view.snapshots)
         self.has_transactions = False
         self.is_asked = False  # the states of producers were, so they are those of this end
         self.headers: list[BatchHeader] = []  # as stamped: only if the log has producers
-        self.producers: set[int] = set()  # of batches that are to be in it
+        self.producers: set[int] = set()
 
     def note(self, batch: BatchHeader) -> None:
         """Have the states of producers know of the batch, which is stamped."""
@@ -153,125 +147,95 @@ class LogWriter:
         if isinstance(first, Prepared) and len(first.headers) != 1:
             return [self._append_all(first, leader_epoch, config)]
         write = self._new_write(leader_epoch, config)
-        outcomes = self._join(write, appends, leader_epoch, config)
-        try:
-            count = self._place(write, write.batches, leader_epoch, config)
-        except StorageError:
-            raise
-        except PylogError as error:  # of the new segment that the first batch needs
-            return [*outcomes[: write.places[0]], error]
-        if count:
-            write.data = [data for data, _, _ in write.batches[:count]]
-            self._write(write, config)
-        return outcomes if count == len(write.batches) else outcomes[: write.places[count]]
-
-    def _join(
-        self, write: _Write, appends: Sequence[Append], leader_epoch: int | None, config: LogConfig
-    ) -> list[AppendOutcome]:
-        """Give the write the batches of the first of these, as many as may be in one; return what becomes of these."""
-        end, append_ms, batches, places = write.offset, write.append_ms, write.batches, write.places
-        outcomes: list[AppendOutcome] = []
+        done: list[AppendOutcome] = []
         for append in appends:
-            outcome: AppendOutcome | None = None
-            if isinstance(append, Prepared):
-                data, headers = append
-                if len(headers) != 1:
-                    break
-                batch, size_bytes = headers[0], len(data)
-                if batch.producer_id >= 0 or leader_epoch is None:
-                    if batch.producer_id in write.producers:
-                        break
-                    outcome = self._judge(write, batch, end, leader_epoch, config)
-                    end = end if leader_epoch is not None else batch.base_offset
-            elif isinstance(append, Marker):
-                if append.producer_id in write.producers:  # whether it ends something is known behind this write
-                    break
-                outcome = self._judge_marker(append, end)
-                if outcome is None:
-                    data, size_bytes = self._marker(append), 0
-                    batch = header_at(data)
-                    write.producers.add(append.producer_id)
-            else:
-                outcome = append
-            if outcome is not None:
-                outcomes.append(outcome)
-                continue
-            following = end + batch.last_offset_delta + 1
-            places.append(len(outcomes))
-            batches.append((data, 0, batch))
-            outcomes.append(_new(AppendInfo, (end, following, append_ms, size_bytes, False)))
-            end = following
-        return outcomes
+            try:
+                outcome = self._add(write, append, leader_epoch, config)
+            except StorageError:
+                raise
+            except PylogError as error:
+                outcome = error
+            if outcome is None:
+                break
+            done.append(outcome)
+        if write.steps:
+            self._write(write, config)
+        return done
 
-    def _judge(
-        self, write: _Write, batch: BatchHeader, end: int, leader_epoch: int | None, config: LogConfig
-    ) -> AppendOutcome | None:
-        """Return the outcome of a batch that is not to be written: it is there already, or is refused."""
-        try:
-            if leader_epoch is None:
-                self._check_order((batch,), end)
+    def _add(self, write: _Write, append: Append, leader_epoch: int | None, config: LogConfig) -> AppendOutcome | None:
+        """Have this write append one batch more, if it is to be appended. None: not in this write."""
+        if isinstance(append, Marker):
+            return self._add_marker(write, append, leader_epoch, config)
+        if not isinstance(append, Prepared):
+            return append
+        data, headers = append
+        if len(headers) != 1:
+            return None
+        batch = headers[0]
+        if batch.producer_id >= 0 and leader_epoch is not None:
+            if batch.producer_id in write.producers:
                 return None
-            known, write.is_asked = self._known((batch,), config), True
-        except StorageError:
-            raise
-        except PylogError as error:
-            return error
-        if known.duplicates:
-            return AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True)
-        write.producers.add(batch.producer_id)
-        return None
+            known, write.is_asked = self._known(headers, config), True
+            if known.duplicates:
+                return AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True)
+        if leader_epoch is None:
+            self._check_order(headers, write.offset)
+        if not self._place(write, data, 0, batch, leader_epoch, config):
+            return None
+        write.data.append(data)
+        following = write.offset
+        return _new(AppendInfo, (following - batch.last_offset_delta - 1, following, write.append_ms, len(data), False))
 
-    def _judge_marker(self, marker: Marker, end: int) -> AppendOutcome | None:
-        """Return the outcome of a marker that is not to be written: it ends no transaction, or is refused."""
-        producer_id, epoch, _, coordinator_epoch, is_above = marker
+    def _add_marker(
+        self, write: _Write, marker: Marker, leader_epoch: int | None, config: LogConfig
+    ) -> AppendInfo | None:
+        """Add a marker, as `_add` does. A marker that ends no transaction is a duplicate, and is not written."""
+        producer_id, epoch, commits, coordinator_epoch, is_above = marker
+        if producer_id in write.producers:  # whether it ends something is known once that is written
+            return None
         view = self._files.view
-        try:
-            ends = bool(view.snapshots) and self._producers.ask(
-                view, lambda known: known.may_end(producer_id, epoch, coordinator_epoch, is_above=is_above)
-            )
-        except StorageError:
-            raise
-        except PylogError as error:
-            return error
-        return None if ends else AppendInfo(end, end, -1, 0, is_duplicate=True)
-
-    def _marker(self, marker: Marker) -> bytearray:
-        producer_id, epoch, commits, coordinator_epoch, _ = marker
-        now_ms = self._env.clock.now_ms()
-        return end_marker((producer_id, epoch), commit=commits, coordinator_epoch=coordinator_epoch, now_ms=now_ms)
+        ends = bool(view.snapshots) and self._producers.ask(
+            view, lambda known: known.may_end(producer_id, epoch, coordinator_epoch, is_above=is_above)
+        )
+        if not ends:
+            return AppendInfo(write.offset, write.offset, -1, 0, is_duplicate=True)
+        data = end_marker(
+            (producer_id, epoch), commit=commits, coordinator_epoch=coordinator_epoch, now_ms=self._env.clock.now_ms()
+        )
+        if not self._place(write, data, 0, header_at(data), leader_epoch, config):
+            return None
+        write.data.append(data)
+        return AppendInfo(write.offset - 1, write.offset, -1, 0)
 
     def _append_all(self, append: Prepared, leader_epoch: int | None, config: LogConfig) -> AppendOutcome:
         """Append any number of batches, with one write per segment."""
         data, headers, known = memoryview(append.data), append.headers, NOTHING_KNOWN
         write = self._new_write(leader_epoch, config, INT64_MAX)  # nothing is joined
-        first, start = write.offset, 0
         try:
             if leader_epoch is None:
-                self._check_order(headers, first)
-                first = headers[0].base_offset if headers else first
+                self._check_order(headers, write.offset)
             elif any(batch.producer_id >= 0 for batch in headers):
                 known = self._known(headers, config)
         except PylogError as error:
             return error
-        if known.duplicates:
-            first, start = known.first_offset, sum(batch.size_bytes for batch in headers[: known.duplicates])
-            if known.duplicates == len(headers):
-                return AppendInfo(first, known.next_offset, -1, 0, is_duplicate=True)
-        rest: list[_Batch] = []
-        at = start
+        first = write.offset
+        at = start = position = sum(batch.size_bytes for batch in headers[: known.duplicates])
         for batch in headers[known.duplicates :]:
-            rest.append((data, at, batch))
-            at += batch.size_bytes
-        written_bytes = at - start
-        while rest:
-            count = self._place(write, rest, leader_epoch, config)
-            rest = rest[count:]
-            end = rest[0][1] if rest else at
-            write.data, start = [data[start:end]], end
+            while not self._place(write, data, position, batch, leader_epoch, config):
+                write.data.append(data[start:position])
+                self._write(write, config)
+                write, start = self._new_write(leader_epoch, config, INT64_MAX), position
+            position += batch.size_bytes
+        if write.steps:
+            write.data.append(data[start:position])
             self._write(write, config)
-            if rest:
-                write = self._new_write(leader_epoch, config, INT64_MAX)
-        return AppendInfo(first, write.offset, write.append_ms, written_bytes)
+        if known.duplicates == len(headers) > 0:
+            return AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True)
+        if known.duplicates:
+            first = known.first_offset
+        elif leader_epoch is None and headers:
+            first = headers[0].base_offset
+        return AppendInfo(first, write.offset, write.append_ms, position - at)
 
     def _check_order(self, headers: Sequence[BatchHeader], end: int) -> None:
         """Raise unless the offsets of a leader's batches go up from the end of the log."""
@@ -293,44 +257,46 @@ class LogWriter:
             view, self._room(view, config) if view.bases else NO_ROOM, self._epochs.latest, append_ms, left_bytes
         )
 
-    def _place(self, write: _Write, batches: Sequence[_Batch], leader_epoch: int | None, config: LogConfig) -> int:
-        """Add the first of these to the write, which has none yet, stamped; return how many.
+    def _place(
+        self,
+        write: _Write,
+        data: Buffer,
+        at: int,
+        batch: BatchHeader,
+        leader_epoch: int | None,
+        config: LogConfig,
+    ) -> bool:
+        """Add the batch that is in `data` `at` there to the write, stamped. False: it needs a write of its own.
 
-        The next one needs a write of its own. If the first one needs a new segment, that is made.
+        A write whose first batch needs a new segment has that made.
         """
         # Local names: this is most of what a small batch costs among many.
-        position, following, left_bytes, room = write.position, write.offset, write.left_bytes, write.room
-        append_ms, steps = write.append_ms, write.steps
-        for data, at, batch in batches:
-            offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, producer_id, _, _, _ = batch
-            if leader_epoch is not None:
-                offset, epoch = following, leader_epoch
-                STAMP.pack_into(data, at, offset, length, epoch)
-                if append_ms >= 0:
-                    max_ms = append_ms
-                    stamp_append_time(data, at, max_ms)  # type: ignore[arg-type]
-            size_bytes, last_offset = length + LENGTH_END, offset + delta
-            end = position + size_bytes
-            rolls = must_roll(room, position, size_bytes, last_offset, max_ms, attributes)
-            if rolls or size_bytes > left_bytes or (producer_id >= 0 and not write.has_producers):
-                if steps:
-                    break
-                if rolls:
-                    position = self._make_room(write, offset, last_offset, config)
-                    room, end = write.room, position + size_bytes
-                write.has_producers |= producer_id >= 0
-            if write.has_producers:
-                stamped = offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms
-                write.note(BatchHeader(*stamped, *batch[9:]))
-            if epoch > write.epoch:
-                write.epoch = epoch
-                write.epochs.append((epoch, offset))
-            steps.append((position, end, last_offset, max_ms))
-            if not position:
-                room = self._room_behind(max_ms, config)
-            position, following, left_bytes = end, last_offset + 1, left_bytes - size_bytes
-        write.offset = following
-        return len(steps)
+        offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, producer_id, _, _, _ = batch
+        if leader_epoch is not None:
+            offset, epoch = write.offset, leader_epoch
+            STAMP.pack_into(data, at, offset, length, epoch)
+            if write.append_ms >= 0:
+                max_ms = write.append_ms
+                stamp_append_time(data, at, max_ms)  # type: ignore[arg-type]
+        position, size_bytes, last_offset = write.position, length + LENGTH_END, offset + delta
+        rolls = must_roll(write.room, position, size_bytes, last_offset, max_ms, attributes)
+        if rolls or size_bytes > write.left_bytes or (producer_id >= 0 and not write.has_producers):
+            if write.steps:
+                return False
+            if rolls:
+                position = self._make_room(write, offset, last_offset, config)
+            write.has_producers |= producer_id >= 0
+        if write.has_producers:
+            write.note(BatchHeader(offset, length, epoch, magic, crc, attributes, delta, base_ms, max_ms, *batch[9:]))
+        if epoch > write.epoch:
+            write.epoch = epoch
+            write.epochs.append((epoch, offset))
+        write.steps.append((position, position + size_bytes, last_offset, max_ms))
+        if not position:
+            write.room = self._room_behind(max_ms, config)
+        write.position, write.offset = position + size_bytes, last_offset + 1
+        write.left_bytes -= size_bytes
+        return True
 
     def _make_room(self, write: _Write, offset: int, last_offset: int, config: LogConfig) -> int:
         """Begin a new segment for a batch of these offsets, if the active one does not take it; return its position."""

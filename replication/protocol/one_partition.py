@@ -9,11 +9,12 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from replication.errors import ProtocolError
 from replication.protocol import decoding, small_messages
 from replication.protocol.apis import SERVED, UNREADABLE, ApiKey, Request
 from replication.protocol.decoding import PRODUCE_FLEXIBLE
 from replication.protocol.messages import ProduceOne
-from replication.protocol.small_messages import CommitPartition, CommitTopic, OffsetCommitRequest
+from replication.protocol.small_messages import CommitOne
 from replication.protocol.wire import INT16, INT32, uvarint
 
 COMMIT_BYTES_MIN = 32
@@ -21,6 +22,7 @@ _new = tuple.__new__  # half the time of a NamedTuple's own call; a test compare
 FETCH_ONE = 11  # the first version that is read at once
 _ONE_HEAD = struct.Struct(">hhih")  # API key, version, correlation id, size of the client's id
 _PRODUCE, _PRODUCE_FIRST, _PRODUCE_LAST = ApiKey.PRODUCE, *SERVED[ApiKey.PRODUCE]  # (a member takes time to look up)
+_COMMIT = ApiKey.OFFSET_COMMIT
 _TOPIC = struct.Struct(">hhiih")  # no transactional id, acks, timeout, topics, length of the name
 _PARTITION = struct.Struct(">ii")  # partitions, index
 # The same behind the header's tags; lengths are one more, and below 128.
@@ -36,7 +38,7 @@ def decode_one(frame: memoryview) -> Request | None:
     decode = _DECODES_ONE.get(frame[1]) if not frame[0] else None
     try:
         return decode(frame) if decode is not None else None
-    except UNREADABLE:
+    except (ProtocolError, *UNREADABLE):  # of what is read as if it were such a request
         return None
 
 
@@ -124,11 +126,10 @@ def _decode_commit(frame: memoryview) -> Request | None:
     split = split_commit(bytes(frame)) if len(frame) <= REMEMBERED_BYTES else None
     known = None if split is None else _commits.get(split[0])
     if split is not None and known is not None:
-        version, client_id, body, topic, partition = known
+        version, client_id, constant = known
         _, correlation_id, offset, leader_epoch = split
-        row = _new(CommitTopic, (topic, (_new(CommitPartition, (partition, offset, leader_epoch, "")),)))
-        commit = _new(OffsetCommitRequest, (*body, (row,)))
-        return _new(Request, (ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, commit))
+        commit = _new(CommitOne, (*constant, offset, leader_epoch))
+        return _new(Request, (_COMMIT, version, correlation_id, client_id, commit))
     head = _body_begin(frame, *SERVED[ApiKey.OFFSET_COMMIT], small_messages.COMMIT_FLEXIBLE)
     if head is None:
         return None
@@ -136,18 +137,18 @@ def _decode_commit(frame: memoryview) -> Request | None:
     found = small_messages.commit_one(version, frame, at)
     if found is None:
         return None
-    ((topic, ((partition, _, _, text),)),) = found.topics
+    group_id, generation, member_id, _, retention_ms, ((topic, ((partition, _, _, text),)),) = found
     if split is not None and not text:
         if len(_commits) >= REMEMBERED:
             _commits.clear()
-        _commits[split[0]] = version, client_id, found[:-1], topic, partition
+        _commits[split[0]] = version, client_id, (group_id, generation, member_id, retention_ms, (topic, partition))
     return Request(ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, found)
 
 
 REMEMBERED, REMEMBERED_BYTES = 4096, 512  # constant parts; and how long they are at most
 # By the constant part of a frame. It is not asked who sent it: what a client may do is decided behind the decoding.
-# Commits: version, client's id, all but the topics, topic, partition. Produces, legacy and compact: `_read_constant`.
-_commits: dict[bytes, tuple[int, str | None, tuple[Any, ...], str, int]] = {}
+# Commits: version, client's id, and what `CommitOne` begins with. Produces, legacy and compact: `_read_constant`.
+_commits: dict[bytes, tuple[int, str | None, tuple[Any, ...]]] = {}
 _Produces: TypeAlias = dict[bytes, tuple[str, int, int, tuple[str, int]]]
 _produces: tuple[_Produces, _Produces] = ({}, {})
 _DECODES_ONE: dict[int, Callable[[memoryview], Request | None]] = {

@@ -59,6 +59,29 @@ class OffsetCommitRequest(NamedTuple):
     topics: Sequence[CommitTopic]
 
 
+class CommitOne(NamedTuple):
+    """An OffsetCommitRequest for one partition, by no static member, without metadata: made in less time."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    retention_ms: int
+    tp: tuple[str, int]  # topic and partition
+    committed_offset: int
+    committed_leader_epoch: int
+
+    @property
+    def group_instance_id(self) -> None:
+        """None: a request of a static member is another value."""
+        return
+
+    @property
+    def topics(self) -> tuple[CommitTopic, ...]:
+        topic, partition = self.tp
+        row = CommitPartition(partition, self.committed_offset, self.committed_leader_epoch, "")
+        return (CommitTopic(topic, (row,)),)
+
+
 _OFFSET = (struct.Struct(">iq"), struct.Struct(">iqi"))  # partition, offset, (leader epoch)
 EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
 

@@ -19,7 +19,12 @@ from replication.model.metadata import Metadata
 from replication.network.pipeline import TurnHandler
 from replication.network.work import Work
 from replication.protocol.apis import ApiKey
-from replication.protocol.small_messages import OffsetCommitRequest, offset_commit_response, one_offset_committed
+from replication.protocol.small_messages import (
+    CommitOne,
+    OffsetCommitRequest,
+    offset_commit_response,
+    one_offset_committed,
+)
 
 _new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
 NONE = ErrorCode.NONE  # (a member takes time to look up)
@@ -63,7 +68,9 @@ class OffsetCommitHandler:
         """Return the commit of few partitions, all of which there are, each once; None: it is another one."""
         if work.is_long:
             return None
-        body: OffsetCommitRequest = work.body
+        body: CommitOne | OffsetCommitRequest = work.body
+        if isinstance(body, CommitOne):
+            return self._simplest(body, now_ms)
         group_id, generation, member_id, instance_id, retention_ms, topics = body
         until_ms, count = expire_ms(now_ms, retention_ms), 0
         offsets: dict[TopicPartition, NewOffset] = {}
@@ -75,20 +82,26 @@ class OffsetCommitHandler:
             for index, offset, leader_epoch, text in rows:
                 if index not in topic.partitions:
                     return None
-                new = _new(NewOffset, (offset, leader_epoch, text or "", now_ms, until_ms))
-                offsets[_new(TopicPartition, (name, index))] = new
+                new = NewOffset(offset, leader_epoch, text or "", now_ms, until_ms)
+                offsets[TopicPartition(name, index)] = new
         if len(offsets) != count or not count:
             return None
-        commit: Commit = _new(Commit, (group_id, member_id, generation, instance_id, offsets))
+        return Commit(group_id, member_id, generation, instance_id, offsets)
+
+    def _simplest(self, body: CommitOne, now_ms: int) -> Commit | None:
+        group_id, generation, member_id, retention_ms, tp, offset, leader_epoch = body
+        topic = self._metadata.topic(tp[0])
+        if topic is None or tp[1] not in topic.partitions:
+            return None
+        new = _new(NewOffset, (offset, leader_epoch, "", now_ms, expire_ms(now_ms, retention_ms)))
+        commit: Commit = _new(Commit, (group_id, member_id, generation, None, {_new(TopicPartition, tp): new}))
         return commit
 
 
 def _answer(work: Work, error: ErrorCode) -> None:
-    body: OffsetCommitRequest = work.body
-    topics = body.topics
-    if len(topics) == 1 and len(topics[0].partitions) == 1:
-        name, ((index, _, _, _),) = topics[0]
-        data = one_offset_committed(work.version, work.correlation_id, name, index, error)
+    body: CommitOne | OffsetCommitRequest = work.body
+    if isinstance(body, CommitOne):
+        data = one_offset_committed(work.version, work.correlation_id, *body.tp, error)
     else:
-        data = offset_commit_response(work.version, work.correlation_id, topics, error)
+        data = offset_commit_response(work.version, work.correlation_id, body.topics, error)
     work.origin.answer(work, data)

@@ -160,6 +160,7 @@ class ProduceHandler:
         if transactional_id is not None and is_transactional(data):
             self._append(batches)  # those before it, so that it stays behind them
             batches.appends.clear()
+            batches.slow.clear()
             self._append_verified(row, leader, data, transactional_id)
             return
         append: Append = _new(Append, (data, acks, self._await_result, row, False))

@@ -218,8 +218,8 @@ class Leader(Readable):
         if self.group is None:
             self.group = _AppendGroup(self)
             replica.submit(self.group)
-        self.group.appends += rest
         self.group.waiters += [append.wait(append.context) for append in rest]
+        self.group.appends += rest
         return [*results, *[None] * len(rest)]
 
     def _written(self) -> None:

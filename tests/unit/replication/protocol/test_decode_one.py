@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replication.errors import ProtocolError
-from replication.protocol import apis, one_partition
+from replication.protocol import apis, bounds, one_partition
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.messages import (
@@ -21,6 +21,7 @@ from replication.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
+from replication.protocol.small_messages import CommitOne, OffsetCommitRequest
 
 NAMES = st.sampled_from(["", "a", "b", "aa", "é", "x" * 30, "y" * 126, "z" * 300])
 CLIENTS = st.sampled_from(["me", "", "é"])
@@ -104,8 +105,9 @@ def check_alike(frame):
     """Return whether it was decoded in less time."""
     one = one_partition.decode_one(memoryview(frame))
     if one is not None:
-        if isinstance(body := one.body, ProduceOne):
-            one = one._replace(body=ProduceRequest(body.acks, body.timeout_ms, body.topics, body.transactional_id))
+        whole = {ProduceOne: ProduceRequest, CommitOne: OffsetCommitRequest}.get(type(one.body))
+        if whole is not None:
+            one = one._replace(body=whole(*(getattr(one.body, name) for name in whole._fields)))
         assert one == apis.decode_request(memoryview(frame))
     return one is not None
 
@@ -165,6 +167,16 @@ def test_a_produce_is_decoded_as_if_none_had_been_before(produces, flips):
             check_alike(damaged(frame_of_produce(next(number), produce), flips))
         except ProtocolError as error:
             raise AssertionError("decoded, and yet no request") from error
+
+
+@pytest.mark.parametrize("version", range(*SERVED[ApiKey.PRODUCE]))
+@pytest.mark.parametrize("records", [b"\xff" * 300, b"\x80" * 300, bytes(300)])
+def test_a_produce_of_another_kind_is_left_to_the_decoder_of_all(version, records):
+    """Its bytes are where those of a request for one partition say what is to be read."""
+    for topic, transactional_id in (("orders", "order-processor"), ("o" * 200, None), ("orders", "t" * 200)):
+        frame = frame_of_produce(7, (version, topic, -1, 5, 0, records, transactional_id, False, "app"))
+        check_alike(frame)
+        assert bounds.decode_short(memoryview(frame)).body.transactional_id == transactional_id
 
 
 @pytest.mark.parametrize("version", [3, 9])
