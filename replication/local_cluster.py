@@ -150,14 +150,14 @@ class _Process:
 
     def _wait_for_word(self, stdout: int, is_over: threading.Event) -> None:
         end_ms = SYSTEM.clock.monotonic_ms() + self._start_timeout_s * 1000
-        heard = select.poll()
-        heard.register(stdout, select.POLLIN)
-        told = ""
-        while not heard.poll(LOOK_MS):
+        poller = select.poll()
+        poller.register(stdout, select.POLLIN)
+        logged = ""
+        while not poller.poll(LOOK_MS):
             warning = self._latest_warning()
-            if warning not in ("", told):
+            if warning not in ("", logged):
                 logger.warning("broker=%d is starting: %s", self.broker, warning)
-                told = warning
+                logged = warning
             if is_over.is_set():
                 raise LocalClusterError(f"stopped while broker {self.broker} was starting")
             if SYSTEM.clock.monotonic_ms() >= end_ms:

@@ -78,7 +78,7 @@ class InternalTopic(Protocol):
     def append_batch(
         self, leadership: Any, batch: bytearray, timeout_ms: int, on_written: Callable[[Written], None]
     ) -> Written | None:
-        """`append` such a batch, outside of transactions, in this leadership; None: `told` gets the outcome, later."""
+        """`append` such a batch, outside of transactions, in this leadership; None: `on_written` gets the outcome."""
 
     async def load(self, leadership: Any, into: Loading) -> bool:
         """Take in everything that is committed; False if the leadership ended before it was read."""

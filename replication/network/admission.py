@@ -38,7 +38,7 @@ class SocketServerSettings:
     max_connections: int = 2_147_483_647
     socket_send_buffer_bytes: int = -1
     socket_receive_buffer_bytes: int = -1
-    transaction_two_phase_commit_enable: bool = False  # what clients are told of
+    transaction_two_phase_commit_enable: bool = False  # as clients see it
 
     def places(self) -> int:
         """How many connections there may be, so that logs always find a file descriptor.

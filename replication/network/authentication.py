@@ -21,7 +21,7 @@ from replication.protocol.apis import ApiKey, Versions
 from replication.security.scram import Exchange, ScramError
 
 PROBE_S = 2.0  # a look at what a port speaks
-SILENT_S = 1.0  # a broker that has not told its versions by then is asked whether it is too old to know them
+SILENT_S = 1.0  # a broker that has not answered with its versions by then is asked whether it is too old to know them
 _NONCE_BITS = 192
 _NONE, _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 0, 33, 34
 _NAMES, _EXPIRED = (62, 64), 10  # OpenSSL's codes: another name, another address; its time is over

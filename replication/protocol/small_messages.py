@@ -277,7 +277,7 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataRequest(NamedTuple):
-    """`topics` None: all of them. The last two: is the client to be told what it may do?"""
+    """`topics` None: all of them. The last two: does the client ask what it may do?"""
 
     topics: tuple[MetadataTopic, ...] | None
     allow_auto_topic_creation: bool = True

@@ -62,7 +62,7 @@ class ReplicaManager:
         self.delete_records = partial(offsets.delete_records, self.leader)
         self.requests = ControllerRequests(self._set, self.metadata, log_change)
         self._clock = env.clock
-        self.lives = BrokerEpochs()
+        self.broker_epochs = BrokerEpochs()
         self.fetch_sessions = FetchSessions(env.clock)
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class ReplicaManager:
         self.requests.broker_epoch = broker_epoch
         self._isr.connect(tree)
         self._set.offline.connect(tree)
-        self.lives.connect(tree)
+        self.broker_epochs.connect(tree)
 
     def suspend(self, *, is_suspended: bool = True) -> None:
         """Note whether the coordination store cannot be reached: leaders propose no ISR then."""
@@ -119,11 +119,11 @@ class ReplicaManager:
             leader.step(isr.Suspended(is_suspended))
 
     def disconnect(self) -> None:
-        """The session is over: this broker leads and follows nothing until it is told anew."""
+        """The session is over: this broker leads and follows nothing until the next LeaderAndIsr."""
         self._set.tree, self.requests.broker_epoch = None, NO_EPOCH
         self._isr.disconnect()
         self._set.offline.disconnect()
-        self.lives.disconnect()
+        self.broker_epochs.disconnect()
         self._set.disconnect()
         self.fetch_sessions.close()
         self._fetchers.close()
@@ -221,8 +221,8 @@ class ReplicaManager:
     ) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
-        `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. A
-        failure is an error code, never an exception. `is_own`: this broker made them.
+        `request` gets the result of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed.
+        A failure is an error code, never an exception. `is_own`: this broker made them.
         """
         may_write = sum(map(len, records.values())) <= PROMPT_BYTES_MAX
         for tp, batches in records.items():
@@ -263,7 +263,7 @@ class ReplicaManager:
         STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered.
         """
         who = replica_id, replica_epoch
-        if replica_id >= 0 and not await self.lives.is_life(*who):
+        if replica_id >= 0 and not await self.broker_epochs.is_current(*who):
             return {tp: PartitionFetched(tp.partition, ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
         terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation)
         found = self.fetch_session(0, ONE_REQUEST, who, rack).fetch(wanted, (), terms, _as_found)

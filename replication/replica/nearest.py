@@ -27,7 +27,7 @@ def preferred_replica(
 ) -> BrokerId | None:
     """The follower from which a consumer in `rack` reads `offset` best: of several the one that has most; or None.
 
-    `starts`: where the followers' logs start, as far as they have told. None, too, if the leader stands there itself.
+    `starts`: where the followers' logs start, as far as they have sent them. None, too, if the leader is there itself.
     """
     if racks.get(state.broker) == rack:
         return None

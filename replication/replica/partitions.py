@@ -126,9 +126,9 @@ class Partitions:
     async def maybe_forget_losses(self, tree: Tree) -> None:
         """Forget the loss once the controller has decided about every replica of this life."""
         topics = await cluster.read_topics(tree)
-        told = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
+        decided = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
         is_all_known = all(topics[tp.topic].replicas for tp in self.partitions if tp.topic in topics)
-        is_decided = is_all_known and told.issuperset(self._assigned(topics)) and self.has_lost_writes
+        is_decided = is_all_known and decided.issuperset(self._assigned(topics)) and self.has_lost_writes
         if is_decided and await registration.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 
@@ -145,7 +145,7 @@ class Partitions:
         for partition in self.partitions.values():
             partition.forget()
         if self.partitions:
-            self.repairs.untold()
+            self.repairs.unlearn()
 
     async def close(self) -> None:
         await self.repairs.close()

@@ -78,15 +78,15 @@ class Repairs:
         if isinstance(error, CorruptLogError):
             self._host.disk.loop.call_soon_threadsafe(self._look, tp, error.path)
 
-    def told(self, tp: TopicPartition, stored: LeaderAndIsr, replicas: Assignment) -> None:
+    def learn(self, tp: TopicPartition, stored: LeaderAndIsr, replicas: Assignment) -> None:
         self._stored[tp] = stored
         self._replicas[tp] = replicas
-        self._step(tp, repair.Told(stored))
+        self._step(tp, repair.LeaderKnown(stored))
 
-    def untold(self) -> None:
+    def unlearn(self) -> None:
         self._stored.clear()
         for tp in list(self.states):
-            self._step(tp, repair.Untold())
+            self._step(tp, repair.LeaderUnknown())
 
     def forget(self, tp: TopicPartition) -> None:
         self.states.pop(tp, None)

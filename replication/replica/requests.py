@@ -230,7 +230,7 @@ class ControllerRequests:
             partition.replica.suspect(error)
             return self._code(error)
         finally:
-            self._replicas.repairs.told(row.tp, row.state, row.replicas)
+            self._replicas.repairs.learn(row.tp, row.state, row.replicas)
         self._log_change(lines.completed(row.tp, word))
         return ErrorCode.NONE
 
@@ -292,10 +292,10 @@ class ControllerRequests:
             error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
                 return ib.UpdateMetadataResponse(error_code=WireCode(error))
-            told_in = request.broker_epoch, request.controller_epoch
-            is_whole = told_in != self._told_in
+            known_epoch = request.broker_epoch, request.controller_epoch
+            is_whole = known_epoch != self._told_in
             gone = await self._gone({topic.topic_name for topic in request.topic_states}) if is_whole else ()
-            self._told_in = told_in
+            self._told_in = known_epoch
             live = ((broker.id, broker.endpoints[0], broker.rack) for broker in request.live_brokers)
             brokers = tuple(BrokerAddress(broker, at.host, at.port, rack) for broker, at, rack in live)
             self._metadata.update(request.controller_id, brokers, (), gone=gone)

@@ -79,7 +79,7 @@ class FetchHandlers:
             return at_once
         naming = self._named(context, request)
         is_over, asked = steps.advance(naming, STEP_ITEMS)
-        if is_over and (request.replica_id < 0 or self._replicas.lives.is_known(*request.replica)):
+        if is_over and (request.replica_id < 0 or self._replicas.broker_epochs.is_known(*request.replica)):
             return self._fetch(context, request, asked)
         return steps.begin(self._fetch_later(context, request, naming, asked))
 
@@ -87,7 +87,7 @@ class FetchHandlers:
         self, context: Work, request: FetchRequest, naming: Generator[None, None, _Asked], asked: _Asked | None
     ) -> Answer:
         """The same, of a long request, or of a follower whose life must be looked up."""
-        if request.replica_id >= 0 and not await self._replicas.lives.is_life(*request.replica):
+        if request.replica_id >= 0 and not await self._replicas.broker_epochs.is_current(*request.replica):
             self._wrong_epochs.count(context)
             refused = self._refused(request, ErrorCode.STALE_BROKER_EPOCH)
             return refused._replace(error_code=ErrorCode.NONE) if request.session_epoch == ONE_REQUEST else refused

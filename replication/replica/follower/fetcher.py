@@ -23,7 +23,7 @@ from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import PartitionFetched
 from replication.replica.follower.follower import Follower
-from replication.replica.follower.session import Key, Session, Standing
+from replication.replica.follower.session import Key, Session, SessionPartition
 from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange, is_no_news
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class _Connection:
             self._appending.clear()
             self._roles.update(questions)
             self._drop_offline()
-            if not questions and not self._session.standing:
+            if not questions and not self._session.in_session:
                 self._session.end()  # nothing stands
                 self._roles.clear()
                 self.is_idle = True
@@ -227,7 +227,7 @@ class _Connection:
         any_role = next(iter(self._roles), None)
         if any_role is None or not any_role.replica.host.offline.is_any_said:
             return
-        for role, fetch, _ in tuple(self._session.standing.values()):
+        for role, fetch, _ in tuple(self._session.in_session.values()):
             if role.is_offline:
                 self.forget(role)
                 role.ask_again(fetch)
@@ -252,7 +252,7 @@ class _Connection:
                 role.step(EpochEndAnswered(question.leader_epoch, question.epoch, epoch, end_offset))
         else:
             allowed = self._without_held_back(fetches, questions)
-            if allowed or self._session.standing:
+            if allowed or self._session.in_session:
                 await self._fetch(client, allowed, questions)
         if ends and fetches:
             for role, fetch in fetches.items():  # they go in the next round, with the truncated followers
@@ -304,16 +304,16 @@ class _Connection:
         if response.error_code:
             raise ProtocolError(f"error {response.error_code} for fetch session {request.session_id}")
         self._empty_answers += 1
-        failed: list[tuple[Standing, PartitionFetched]] = []
+        failed: list[tuple[SessionPartition, PartitionFetched]] = []
         for topic in response.topics:
             for row in topic.partitions:
                 key = topic.topic_id, row.partition
-                standing = session.standing.get(key)
-                if standing is not None and row.error_code:
-                    failed.append((session.standing.pop(key), row))
-                elif standing is not None:
-                    self._answered(key, standing, row)
-        questions.update((standing.role, standing.fetch) for standing, _ in failed)
+                known = session.in_session.get(key)
+                if known is not None and row.error_code:
+                    failed.append((session.in_session.pop(key), row))
+                elif known is not None:
+                    self._answered(key, known, row)
+        questions.update((known.role, known.fetch) for known, _ in failed)
         again = session.answered(request, response)
         if self._is_spare:
             questions.update(again)
@@ -323,7 +323,7 @@ class _Connection:
             await self._failed(client, failed, questions)
 
     async def _failed(
-        self, client: Client, failed: Iterable[tuple[Standing, PartitionFetched]], questions: _Questions
+        self, client: Client, failed: Iterable[tuple[SessionPartition, PartitionFetched]], questions: _Questions
     ) -> None:
         beyond: dict[Follower, tuple[Fetch, PartitionFetched]] = {}
         refused: dict[int, list[TopicPartition]] = {}
@@ -342,16 +342,16 @@ class _Connection:
         if beyond:
             await self._find_extent(client, beyond, questions)
 
-    def _answered(self, key: Key, standing: Standing, row: PartitionFetched) -> None:
-        role, asked, start = standing
-        role.heard(row.high_watermark, len(row.records))
+    def _answered(self, key: Key, known: SessionPartition, row: PartitionFetched) -> None:
+        role, asked, start = known
+        role.note_answer(row.high_watermark, len(row.records))
         is_idle = role.is_over or role.is_offline
         is_news = (
             len(row.records) or is_idle or not is_no_news(role.state, asked, row.high_watermark, row.log_start_offset)
         )
         if not is_news and not self._is_spare and start == role.replica.start:
             return  # it stands
-        del self._session.standing[key]
+        del self._session.in_session[key]
         if not row.records:
             self._session.forgotten.add(key)  # unless it asks again
         if not is_news:

@@ -156,8 +156,8 @@ class Follower:
             if effects:
                 self._perform(effects)
 
-    def heard(self, high_watermark: int, size_bytes: int) -> None:
-        """Note of an answer the leader's high watermark, and charge the quota if it holds this replica back."""
+    def note_answer(self, high_watermark: int, size_bytes: int) -> None:
+        """Note the leader's high watermark, and charge the quota if it holds this replica back."""
         self._leader_high_watermark = high_watermark
         if size_bytes and self.is_throttled:
             self.replica.host.follower_quota.charge(size_bytes)
@@ -257,7 +257,7 @@ class Follower:
         write = _Write(self, lambda: None, then)
         try:
             is_done = log.append_as_follower(records, is_owner=True, may_wait=False) is not None
-        except Exception as error:  # noqa: BLE001  it is told as that of a thread
+        except Exception as error:  # noqa: BLE001  it is handled as that of a thread
             is_done, write.error = True, error
         host.disk.end_write()
         if is_done:

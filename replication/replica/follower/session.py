@@ -29,8 +29,8 @@ Key: TypeAlias = tuple[uuid.UUID | None, int]  # a partition, as requests name i
 Fetches: TypeAlias = Mapping[Follower, Fetch]
 
 
-class Standing(NamedTuple):
-    """A request at the leader; `start` is the log's start that it tells."""
+class SessionPartition(NamedTuple):
+    """A partition of the fetch session at the leader; `start`: the log start offset that was sent for it."""
 
     role: Follower
     fetch: Fetch
@@ -38,17 +38,17 @@ class Standing(NamedTuple):
 
 
 class Session:
-    """`is_single`: each request is a session of its own, and nothing stands after its answer."""
+    """`is_single`: each request is a session of its own, and no partition stays in it."""
 
     def __init__(self, config: BrokerConfig, *, is_single: bool) -> None:
-        self.standing: dict[Key, Standing] = {}
-        self.forgotten: set[Key] = set()  # stand at the leader still, and no more here
+        self.in_session: dict[Key, SessionPartition] = {}
+        self.forgotten: set[Key] = set()  # in the leader's session still, and no more here
         self._config = config
         self._is_single = is_single
         self._number, self._epoch = 0, FIRST_REQUEST
 
     def request(self, fetches: Fetches, wait_ms: int, broker_epoch: int) -> FetchRequest:
-        """Return the next request, which asks for these, too: from now on they stand."""
+        """Return the next request, which asks for these, too: from now on they are in the session."""
         config = self._config
         topics = []
         for name, group in rows_by_topic((role.replica.tp, role) for role in fetches).items():
@@ -65,7 +65,7 @@ class Session:
             topics.append(FetchTopic(name, group[0].replica.topic_uuid, rows))
         for role, fetch in fetches.items():
             key = _key_of(role)
-            self.standing[key] = Standing(role, fetch, role.replica.start)
+            self.in_session[key] = SessionPartition(role, fetch, role.replica.start)
             self.forgotten.discard(key)
         gone: dict[uuid.UUID | None, list[int]] = {}
         for topic_id, partition in self.forgotten:
@@ -92,15 +92,15 @@ class Session:
 
     def forget(self, role: Follower) -> None:
         key = _key_of(role)
-        standing = self.standing.get(key)
-        if standing is not None and standing.role is role:
-            del self.standing[key]
+        known = self.in_session.get(key)
+        if known is not None and known.role is role:
+            del self.in_session[key]
             self.forgotten.add(key)
 
     def end(self) -> Fetches:
         """Begin another one with the next request. Return the requests that stood at the leader, unanswered."""
-        left = {role: fetch for role, fetch, _ in self.standing.values()}
-        self.standing.clear()
+        left = {role: fetch for role, fetch, _ in self.in_session.values()}
+        self.in_session.clear()
         self.forgotten.clear()
         self._epoch = FIRST_REQUEST  # it names the former session, which ends with it
         return left

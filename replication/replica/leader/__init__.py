@@ -1,7 +1,7 @@
 """The role of a replica that leads, in one leader epoch after the other.
 
 From the ground up: `results`, what handlers and leaders say to each other, as values; `purgatory`, who waits for a
-commit; `isr_writer`, ISRs written to the tree, many at once; `broker_epochs`, who may ask as a follower; `standing`,
+commit; `isr_writer`, ISRs written to the tree, many at once; `broker_epochs`, who may ask as a follower; `caught_up`,
 the followers that ask on; `log_starts`, where their logs start; `writers`, whose transactions hold the partition;
 `guard`, what clients may append; `appends`, how that gets into the log; `readable`, a replica as a fetch reads it;
 `leader`, which drives `machine.isr` and takes records; `bystander`, what a replica shows that does not lead; `rows`,

@@ -1,4 +1,4 @@
-"""BrokerEpochs: the epochs in which the other brokers live. A follower is believed if it names its own.
+"""BrokerEpochs: the epochs of the other brokers. A follower is believed if it names its own.
 
 A follower's fetch shows the end of its log, and moves the high watermark, so nobody else may ask in its name: its epoch
 is a secret between it and the tree. An unknown one is looked up there, every LOOK_PAUSE_S at most. Belongs to the event
@@ -38,7 +38,7 @@ class BrokerEpochs:
         """Is it so without a look?"""
         return epoch != NO_EPOCH and self._known.get(broker) == epoch
 
-    async def is_life(self, broker: BrokerId, epoch: int) -> bool:
+    async def is_current(self, broker: BrokerId, epoch: int) -> bool:
         """Is the broker registered in this epoch, or was it when that was last looked up?
 
         False while it cannot be looked up: who asks will ask again.
@@ -64,7 +64,7 @@ class BrokerEpochs:
             try:
                 found = await cluster.read_brokers(tree)
             except CoordinationError as error:
-                logger.info("the lives of brokers cannot be looked up: %s", error)
+                logger.info("the epochs of brokers cannot be looked up: %s", error)
             else:
                 if tree is self._tree:
                     self._known = {broker: info.epoch for broker, info in found.items()}

@@ -11,7 +11,7 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 
 class Bystander(Readable):
-    """For one fetch, which waits for nothing; `leader_epoch` is the one that the replica was told."""
+    """For one fetch, which waits for nothing; `leader_epoch` is the one that LeaderAndIsr named to the replica."""
 
     is_over = False
     high_watermark = -1  # those who ask here read what is on the disk, committed or not

@@ -1,7 +1,7 @@
-"""IsrWriter: the ISRs of the partitions that this broker leads, written to the tree, and the controller told of them.
+"""IsrWriter: writes the ISRs of the partitions that this broker leads to the tree, and notifies the controller.
 
 A change is written in one step, if the node has the version that the leader knows, and who joins is registered in the
-life that was seen. Changes that come while a write is under way go together, next. An outcome is told only for certain:
+life that was seen. Changes that come while a write is under way go together, next. An outcome is always certain:
 after a lost connection the nodes are read. If another leader epoch has written since, the leader is not answered, and
 waits for its controller. Belongs to the event loop.
 """

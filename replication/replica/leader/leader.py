@@ -19,11 +19,11 @@ from replication.errors import ErrorCode
 from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr, TopicPartition
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.replica.leader.appends import NOTHING, Append, failed, write_in_thread, write_now
+from replication.replica.leader.caught_up import CaughtUp, CaughtUpFollowers
 from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces, Waiter
 from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
-from replication.replica.leader.standing import Standing, StandingFollowers
 from replication.replica.leader.writers import Writers
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
@@ -93,9 +93,9 @@ class Leader(Readable):
         self.replica = replica
         self.recent = BatchCache()
         self.starts = LogStarts()  # of the followers
-        self.standing = StandingFollowers()
+        self.caught_up = CaughtUpFollowers()
         self.writers = Writers()
-        self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
+        self._sent: dict[int, int] = {}  # follower -> the high watermark that it was sent last
         self._waits = PendingProduces()
         self.group: _AppendGroup | None = None  # until the log's queue comes to it
         self._is_advancing = False  # will, at the end of this turn
@@ -126,7 +126,7 @@ class Leader(Readable):
         Fetches in the former epoch are answered now: see `Readable.refusal`.
         """
         host = self.replica.host
-        self.standing.clear()
+        self.caught_up.clear()
         self.starts.clear()
         self.state, effects = isr.lead_on(
             self.state, stored, replicas, log_end_offset=self.replica.end, now_ms=host.clock.monotonic_ms()
@@ -148,14 +148,14 @@ class Leader(Readable):
         if self._waits:
             self._waits.sweep()
         since_ms = now_ms - self._limits.replica_lag_time_max_ms // 2
-        if not isr.are_all_asking(self.state, self.standing, since_ms):  # else nobody is too slow
-            self._note_standing()
+        if not isr.are_all_asking(self.state, self.caught_up, since_ms):  # else nobody is too slow
+            self._note_caught_up()
             self.step(isr.Ticked(now_ms))
 
-    def _note_standing(self) -> None:
-        events, outside = isr.asked_on(self.state, self.standing)
+    def _note_caught_up(self) -> None:
+        events, outside = isr.asked_on(self.state, self.caught_up)
         for follower in outside:
-            self.standing[follower].renew()
+            self.caught_up[follower].renew()
         for event in events:
             self.step(event)
 
@@ -182,7 +182,7 @@ class Leader(Readable):
     def append(self, appends: Sequence[Append], *, may_write: bool = True) -> list[AppendResult | None]:
         """Append these behind all that came before, stamped in place; return what became of each.
 
-        None: the waiter that `wait` of the append returned is told later. The event loop writes the first ones where
+        None: the waiter that `wait` of the append returned gets the result. The event loop writes the first ones where
         that takes less than to have a thread do it, if it `may_write`.
         """
         if self.is_over:
@@ -195,7 +195,7 @@ class Leader(Readable):
         return [few if append.acks == ALL_IN_SYNC else next(done) for append in appends]
 
     def end_transaction(self, marker: Marker, request: PendingProduce) -> None:
-        """Append the marker, as `append`; `request` is told when it is committed.
+        """Append the marker, as `append`; `request` gets the result when it is committed.
 
         From now on nobody writes in that transaction here.
         """
@@ -230,7 +230,7 @@ class Leader(Readable):
             return
         commits = self.state.is_alone and not self._waits  # nobody else is in sync, and nothing waits before it
         if commits:
-            self.standing.clear()  # of followers out of sync
+            self.caught_up.clear()  # of followers out of sync
             self.state = isr.append_alone(self.state, max(end, self.state.log_end_offset))
         if not self._is_advancing and not (commits and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
@@ -250,9 +250,9 @@ class Leader(Readable):
         self._is_advancing = False
         if not self.is_over:
             self.replica.wake_followers()
-            if self.standing and self.replica.end > self.state.log_end_offset:
-                self._note_standing()
-                self.standing.clear()
+            if self.caught_up and self.replica.end > self.state.log_end_offset:
+                self._note_caught_up()
+                self.caught_up.clear()
             # Never less than before: where damage hides the end of the log, followers would cut theirs.
             self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
             self._committed(self.state.high_watermark)
@@ -299,7 +299,7 @@ class Leader(Readable):
                 few = _too_few(self.replica.tp, self.state, minimum)
                 result = result._replace(error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=few)
             request.settle(self.replica.tp, result)
-        self.standing.tell()
+        self.caught_up.tell()
         self.replica.wake_consumers()
         if self.replica.host.config.has_nearest_reads:
             self.replica.wake_followers()  # their consumers wait for the high watermark
@@ -340,14 +340,14 @@ class Leader(Readable):
             self.step(isr.Fetched(terms.replica_id, asked.fetch_offset, now_ms, terms.replica_epoch))
         return None
 
-    def follow(self, follower: BrokerId, offset: int, standing: Standing) -> bool:
+    def follow(self, follower: BrokerId, offset: int, caught_up: CaughtUp) -> bool:
         if offset >= self.state.log_end_offset:
-            self.standing[follower] = standing
+            self.caught_up[follower] = caught_up
         return follower in self.state.isr
 
-    def unfollow(self, follower: BrokerId, standing: Standing) -> None:
-        if self.standing.get(follower) is standing:
-            del self.standing[follower]
+    def unfollow(self, follower: BrokerId, caught_up: CaughtUp) -> None:
+        if self.caught_up.get(follower) is caught_up:
+            del self.caught_up[follower]
 
     def is_throttled(self, follower: BrokerId) -> bool:
         """Return whether the quota holds back what this follower copies: never while it is in sync."""
@@ -360,12 +360,12 @@ class Leader(Readable):
         """Return whether it must learn of a log start, or of a high watermark for the consumers that it serves."""
         if self.replica.start > start:
             return True
-        return self.replica.host.config.has_nearest_reads and self._told.get(follower, -1) < self.high_watermark
+        return self.replica.host.config.has_nearest_reads and self._sent.get(follower, -1) < self.high_watermark
 
     def sent(self, terms: FetchTerms, size_bytes: int) -> None:
         super().sent(terms, size_bytes)
         if terms.is_follower:
-            self._told[terms.replica_id] = self.high_watermark
+            self._sent[terms.replica_id] = self.high_watermark
             if size_bytes and self.is_throttled(terms.replica_id):
                 self.replica.host.leader_quota.charge(size_bytes)
                 self.replica.host.counters.throttled_bytes_out += size_bytes

@@ -1,4 +1,4 @@
-"""LogStarts: where the logs of the followers start, as far as they have told in this leader epoch.
+"""LogStarts: where the logs of the followers start, as far as they have sent them in this leader epoch.
 
 Belongs to the event loop.
 """
@@ -17,7 +17,7 @@ class LogStarts(dict[BrokerId, int]):
         self._waits: list[asyncio.Future[None]] = []
 
     def low_watermark(self, own: int, followers: Iterable[BrokerId]) -> int:
-        """Nothing below is at any of these replicas; -1 if one has told nothing."""
+        """Nothing below is at any of these replicas; -1 if one has sent none."""
         return min([own, *(self.get(broker, -1) for broker in followers)])
 
     def note(self, follower: BrokerId, offset: int) -> None:
@@ -26,10 +26,10 @@ class LogStarts(dict[BrokerId, int]):
             self.tell()
 
     def next(self) -> asyncio.Future[None]:
-        """Done when another log start was told, or others are waited for: see `tell`."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waits.append(told)
-        return told
+        """Done when another log start came, or others are waited for: see `tell`."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits.append(done)
+        return done
 
     def tell(self) -> None:
         """Have all that wait look again."""

@@ -84,7 +84,7 @@ def end_of_epoch(
 ) -> EpochEnd:
     """The largest epoch that is not above `epoch`, and where it ends; OffsetForLeaderEpoch.
 
-    If all are newer, a follower is told where the log begins. For an epoch that is yet to come a client gets nothing,
+    If all are newer, a follower gets the log's begin. For an epoch that is yet to come a client gets nothing,
     and a follower, which may be ahead, the end of the log.
     """
     try:
@@ -130,9 +130,9 @@ async def delete_records(find: Find, tp: tuple[str, int], offset: int, *, timeou
     deadline_s = replica.host.disk.loop.time() + timeout_ms / 1000
     while low_watermark(leader) < offset and not leader.is_over:
         left_s = deadline_s - replica.host.disk.loop.time()
-        told = leader.starts.next()
+        coming = leader.starts.next()
         try:
-            await asyncio.wait_for(told, left_s)
+            await asyncio.wait_for(coming, left_s)
         except TimeoutError:
             return DeletedRecords(ErrorCode.REQUEST_TIMED_OUT)
     if leader.is_over:

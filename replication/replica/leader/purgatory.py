@@ -106,7 +106,7 @@ class PendingAppend:
 
 
 class CommitWait(NamedTuple):
-    """Records that are in the log, and what their request is told once everything below `end_offset` is committed."""
+    """Records that are in the log, and the result of their request once everything below `end_offset` is committed."""
 
     end_offset: int
     result: AppendResult

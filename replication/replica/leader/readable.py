@@ -7,8 +7,8 @@ from typing import Protocol
 from replication.errors import ErrorCode
 from replication.model.cluster import BrokerId
 from replication.protocol.messages import FetchPartition, PartitionFetched
+from replication.replica.leader.caught_up import CaughtUp
 from replication.replica.leader.results import FetchTerms
-from replication.replica.leader.standing import Standing
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
@@ -54,11 +54,11 @@ class Readable(Protocol):
             return error
         return ErrorCode.KAFKA_STORAGE_ERROR if terms.is_follower and self.replica.ends_early else ErrorCode.NONE
 
-    def follow(self, follower: BrokerId, offset: int, standing: Standing) -> bool:
+    def follow(self, follower: BrokerId, offset: int, caught_up: CaughtUp) -> bool:
         """Take an admitted fetch of a follower from `offset` on; return whether the follower is in sync."""
         return True
 
-    def unfollow(self, follower: BrokerId, standing: Standing) -> None:
+    def unfollow(self, follower: BrokerId, caught_up: CaughtUp) -> None:
         """The follower does not repeat this fetch any more."""
         return
 

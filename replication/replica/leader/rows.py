@@ -45,7 +45,7 @@ class Reader(Protocol):
 
 
 class Row:
-    """One partition of a fetch. Implements `Standing`. A reader thread leaves here what it finds."""
+    """One partition of a fetch. Implements `CaughtUp`. A reader thread leaves here what it finds."""
 
     __slots__ = (
         "aborted", "asked", "error", "leader", "quota_bytes", "reader", "result", "stable_end", "start", "tp", "upper",
@@ -69,7 +69,7 @@ class Row:
         self.aborted: Sequence[Aborted] = ()
         self.error: Exception | None = None
 
-    # ------------------------------------------------------------------- as `Standing`
+    # ------------------------------------------------------------------- as `CaughtUp`
 
     @property
     def asked_ms(self) -> int:

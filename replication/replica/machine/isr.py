@@ -8,7 +8,7 @@
 - An ISR change counts when its conditional write was accepted; at most one is in flight. A refused write means that
   another broker decided: the leader changes nothing more until it has read the stored state.
 - A follower joins by a fetch in this leader epoch, from an offset that has reached the HW *and* the start of this
-  leadership; the write names the joining life, and is valid only while that lives.
+  leadership; the write names the joining life, and is valid only while that lasts.
 - A leadership may last for several leader epochs. With each of them all followers are unknown again, and the HW stays:
   nobody else has committed anything, since each epoch was led by this broker, or counted on it in vain.
 - A follower leaves when no fetch has reached the leader's log end for `replica.lag.time.max.ms`, or when it came back
@@ -84,7 +84,7 @@ class Leading(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the HW has reached this leadership: it is the true one, and may be told as the log's end."""
+        """Return whether the HW has reached this leadership: it is the true one, and may be sent as the log's end."""
         return self.high_watermark >= self.leadership_start_offset
 
 
@@ -194,7 +194,7 @@ def lead(
 ) -> Step:
     """Begin a leader epoch. Nothing is known of the followers yet; each has the full lag time.
 
-    `high_watermark` is what this replica knew. It may be below the true one, and is not told before it has reached
+    `high_watermark` is what this replica knew. It may be below the true one, and is not shown before it has reached
     the present log end.
     """
     state = Leading(

@@ -47,7 +47,7 @@ def judge_leadership(
     known_leader_epoch: int | None,
     has_topic_id: bool = True,
 ) -> ErrorCode:
-    """Return NONE if the state gives this replica a role. `known_leader_epoch`: None if this life has not heard of it.
+    """Return NONE if the state gives this replica a role. `known_leader_epoch`: None if none is known yet.
 
     `has_topic_id` is false if the replica on disk belongs to another topic of the same name.
     """

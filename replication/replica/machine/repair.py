@@ -11,12 +11,12 @@
   cut on. Batches that the leader cannot send may be intact only in the part that would be cut here.
 - Batches that the leader cannot send are filled in place, range by range, from any replica that has them intact. That
   changes no intact batch, so a leader may do it, too, once no other replica has taken over from it in time.
-- A damaged replica follows no leader. It is offline until it was cut, or all of it is filled; then it is told that it
-  is intact, and only after that it fetches.
+- A damaged replica follows no leader. It is offline until it was cut, or all of it is filled; then LeaderAndIsr says
+  that it is intact, and only after that it fetches.
 
 ::
 
-    Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: out──> ReadLeader ──shown──> Cut ──> Forget, then it follows
+    Found ──Note──> Noted ──MarkOffline──> (waits) ──out of ISR─> ReadLeader ──shown──> Cut ──> Forget, then it follows
                                              ^ │                      │ not shown       │ failed     ^
                                              │ └─leads, Ticked──> Fill <                │            │
                                              └────────Ticked────────┴─── not all ───────┘     all ───┘
@@ -34,16 +34,16 @@ from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr
 class Damaged:
     """A damaged replica. `offset`: everything below is sound, as far as is known; None: not known yet.
 
-    `is_noted`: the next life knows of it. `told_in` is the leader epoch that a controller spoke of in this session,
-    `out_in` the same if it follows there and is not in the ISR; None: it leads, or is a member, or nobody has said.
+    `is_noted`: the next life knows of it. `known_epoch` is the leader epoch that a controller spoke of in this session,
+    `out_epoch` the same if it follows there and is not in the ISR; None: it leads, or is a member, or nobody has said.
     `is_busy`: the leader is read, or the log is being cut or filled.
     """
 
     offset: int | None
     reason: str
     is_noted: bool = False
-    told_in: int | None = None
-    out_in: int | None = None
+    known_epoch: int | None = None
+    out_epoch: int | None = None
     leader: BrokerId = NO_LEADER
     is_busy: bool = False
 
@@ -63,12 +63,12 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LeaderKnown:
     stored: LeaderAndIsr
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class LeaderUnknown:
     """The session is over: nothing is known of epochs."""
 
 
@@ -103,7 +103,7 @@ class Ticked:
     """Time has passed: what failed is done again."""
 
 
-Event: TypeAlias = Found | Noted | Told | Untold | LeaderRead | WasCut | NotCut | Filled | Ticked
+Event: TypeAlias = Found | Noted | LeaderKnown | LeaderUnknown | LeaderRead | WasCut | NotCut | Filled | Ticked
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +181,19 @@ def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
     match event:
         case Noted():
             return _next(replace(state, is_noted=True), MarkOffline(state.reason))
-        case Told(stored):
+        case LeaderKnown(stored):
             epoch, is_out = stored.leader_epoch, stored.leader not in (me, NO_LEADER) and me not in stored.isr
-            return _next(replace(state, told_in=epoch, out_in=epoch if is_out else None, leader=stored.leader))
+            return _next(replace(state, known_epoch=epoch, out_epoch=epoch if is_out else None, leader=stored.leader))
         case LeaderRead():
             return _leader_read(state, event)
         case WasCut():
-            return None, (Forget(state.out_in),)
+            return None, (Forget(state.out_epoch),)
         case Filled():
             return _filled(me, state, event)
         case Ticked():
             return _next(state, is_late=True)
-        case Untold():
-            return replace(state, told_in=None, out_in=None), ()
+        case LeaderUnknown():
+            return replace(state, known_epoch=None, out_epoch=None), ()
         case NotCut():
             return replace(state, is_busy=False), ()
         case _:
@@ -201,18 +201,18 @@ def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
 
 
 def _leader_read(state: Damaged, event: LeaderRead) -> Step:
-    if event.leader_epoch != state.out_in:
+    if event.leader_epoch != state.out_epoch:
         return _next(replace(state, is_busy=False))
     if event.sound_from is None:
-        return state, (Fill(state.leader, state.out_in),)
+        return state, (Fill(state.leader, state.out_epoch),)
     return state, (Cut(event.sound_from),)
 
 
 def _filled(me: BrokerId, state: Damaged, event: Filled) -> Step:
     if event.is_sound:
-        return None, (Forget(None if state.leader in (me, NO_LEADER) else state.told_in),)
+        return None, (Forget(None if state.leader in (me, NO_LEADER) else state.known_epoch),)
     state = replace(state, is_busy=False)
-    return (state, ()) if event.leader_epoch == state.told_in else _next(state)
+    return (state, ()) if event.leader_epoch == state.known_epoch else _next(state)
 
 
 def _found(state: Damaged | None, event: Found) -> Step:
@@ -220,7 +220,7 @@ def _found(state: Damaged | None, event: Found) -> Step:
     if state is None:
         state, stored = Damaged(offset=event.offset, reason=event.reason), event.stored
         if stored is not None:  # not whether it is out: it may have fetched since, and be a member
-            state = replace(state, told_in=stored.leader_epoch, leader=stored.leader)
+            state = replace(state, known_epoch=stored.leader_epoch, leader=stored.leader)
         return state, (Note(event.offset, event.reason),)
     if event.offset is None or state.is_busy or (state.offset is not None and state.offset <= event.offset):
         return state, ()
@@ -230,10 +230,10 @@ def _found(state: Damaged | None, event: Found) -> Step:
 
 def _next(state: Damaged, *before: Effect, is_late: bool = False) -> Step:
     """The next effect. A leader, or a member of the ISR, first waits for another replica to take over."""
-    if not state.is_noted or state.told_in is None or state.is_busy:
+    if not state.is_noted or state.known_epoch is None or state.is_busy:
         return state, before
-    if state.out_in is not None:
-        return replace(state, is_busy=True), (*before, ReadLeader(state.leader, state.out_in, state.offset))
+    if state.out_epoch is not None:
+        return replace(state, is_busy=True), (*before, ReadLeader(state.leader, state.out_epoch, state.offset))
     if not is_late:
         return state, (*before, Wait())
-    return replace(state, is_busy=True), (Fill(state.leader, state.told_in),)
+    return replace(state, is_busy=True), (Fill(state.leader, state.known_epoch),)

@@ -254,9 +254,9 @@ def _told(error: BaseException) -> Exception:
     """Return the error for a caller in the event loop: as it is, unless it would end more there than the caller."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    told = JobError(f"a job ended with {error!r}")
-    told.__cause__ = error
-    return told
+    failed = JobError(f"a job ended with {error!r}")
+    failed.__cause__ = error
+    return failed
 
 
 class _Writer:

@@ -31,7 +31,7 @@ class OfflineReplicas:
         self._broker = broker
         self.everything: str | None = None  # why all replicas are offline
         self.reasons: dict[TopicPartition, str] = {}  # of those that were marked one by one
-        self._told: Offline | None = None  # the last known content of the tree
+        self._in_tree: Offline | None = None  # the last known content of the tree
         self._task: asyncio.Task[None] | None = None
         self._has_changed = asyncio.Event()
 
@@ -43,7 +43,7 @@ class OfflineReplicas:
     def disconnect(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            self._task, self._told = None, None
+            self._task, self._in_tree = None, None
 
     def mark(self, tp: TopicPartition, reason: str) -> None:
         if self.reasons.get(tp) != reason:
@@ -76,11 +76,11 @@ class OfflineReplicas:
 
     def is_said(self, tp: TopicPartition) -> bool:
         """Return whether this replica is offline, here or still in the tree. If it fetched, it could join the ISR."""
-        return self.reason(tp) is not None or (self._told is not None and self._told.reason(tp) is not None)
+        return self.reason(tp) is not None or (self._in_tree is not None and self._in_tree.reason(tp) is not None)
 
     @property
     def is_any_said(self) -> bool:
-        return self.everything is not None or bool(self.reasons) or self._told is not None
+        return self.everything is not None or bool(self.reasons) or self._in_tree is not None
 
     def said(self) -> Offline | None:
         """Return what the tree must say; None if nothing is offline."""
@@ -103,5 +103,5 @@ class OfflineReplicas:
                 logger.warning("broker=%d offline replicas cannot be written yet: %s", self._broker, error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._told = said
+            self._in_tree = said
             await self._has_changed.wait()

@@ -1,6 +1,6 @@
 """ReplicaLog: the log of one replica, as the event loop knows it; and what its roles need of their broker.
 
-Invariant: `start` and `end` are the log's offsets as of the last job that the loop has heard of; jobs that change the
+Invariant: `start` and `end` are the log's offsets as of the last job whose outcome the loop has; jobs that change the
 log go through its queue, in order.
 """
 
@@ -81,9 +81,9 @@ class Host:
 
 
 class ReplicaLog:
-    """See the module. `followers` and `consumers` are told when there is more to read, once each.
+    """See the module. `followers` and `consumers` are woken when there is more to read, once each.
 
-    `damage` says what is damaged in it, if that is known; `ends_early`: so that its end cannot be told.
+    `damage` says what is damaged in it, if that is known; `ends_early`: so that its end is unknown.
     """
 
     def __init__(self, host: Host, tp: TopicPartition, log: Log) -> None:

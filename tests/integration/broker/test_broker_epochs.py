@@ -45,22 +45,22 @@ async def test_nobody_commits_records_in_the_name_of_a_follower(tmp_path):
         await until(lambda: one.role.high_watermark == 2)
 
 
-def looks_of(lives):
-    return lives._looks
+def looks_of(epochs):
+    return epochs._looks
 
 
 @on_loop
 async def test_a_look_at_the_tree_serves_all_who_ask_meanwhile(tmp_path):
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
-        lives = one.replicas.lives
-        asked = [lives.is_life(broker, 7) for broker in range(500)]
+        epochs = one.replicas.broker_epochs
+        asked = [epochs.is_current(broker, 7) for broker in range(500)]
         assert not any(await asyncio.gather(*asked))
-        assert (looks := looks_of(lives)) <= 2
-        assert all(await asyncio.gather(*(lives.is_life(1, one.epoch) for _ in range(500))))
-        assert looks_of(lives) == looks  # what is known is not looked up again
+        assert (looks := looks_of(epochs)) <= 2
+        assert all(await asyncio.gather(*(epochs.is_current(1, one.epoch) for _ in range(500))))
+        assert looks_of(epochs) == looks  # what is known is not looked up again
         one.replicas.disconnect()
-        assert not await lives.is_life(1, one.epoch)
+        assert not await epochs.is_current(1, one.epoch)
 
 
 @pytest.mark.parametrize("ahead", [5, 2**31 - 1])

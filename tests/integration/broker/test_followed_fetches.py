@@ -368,9 +368,9 @@ async def test_who_is_offline_asks_on_no_more(tmp_path):
         for tp in (T0, OTHER):
             await site.create(tp, replicas=(1, 2))
         await one.produce(b"a")
-        await until(lambda: 2 in one.role.standing and two.role.high_watermark == 1)
+        await until(lambda: 2 in one.role.caught_up and two.role.high_watermark == 1)
         two.replicas.offline.mark(T0, "for a test")
-        await until(lambda: 2 not in one.role.standing)
+        await until(lambda: 2 not in one.role.caught_up)
         await one.produce(b"b", acks=1)
         await stays(lambda: two.end == 1, 0.5)
         two.replicas.offline.clear(T0)
@@ -391,7 +391,7 @@ async def test_a_follower_says_where_its_log_starts_however_long_it_took_to_move
         one, two = await site.start(1, 2, replica_lag_time_max_ms=120_000, replica_fetch_wait_max_ms=2000)
         await site.create(replicas=(1, 2))
         await one.produce(b"a", b"b")
-        await until(lambda: 2 in one.role.standing)
+        await until(lambda: 2 in one.role.caught_up)
         log = two.replicas.partitions()[T0].replica.log
         advance = log.advance_start
 
@@ -402,7 +402,7 @@ async def test_a_follower_says_where_its_log_starts_however_long_it_took_to_move
         log.advance_start = slowly
         done = await one.replicas.delete_records(T0, 2, timeout_ms=8000)
         assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 2)
-        await until(lambda: 2 in one.role.standing and not one.role.standing[2].must_answer(terms()))
+        await until(lambda: 2 in one.role.caught_up and not one.role.caught_up[2].must_answer(terms()))
 
 
 @on_loop

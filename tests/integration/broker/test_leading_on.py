@@ -174,7 +174,7 @@ async def test_a_follower_asks_anew_in_the_new_epoch(tmp_path, epoch):
         await until(lambda: one.role.replica.followers)
         await site.elect(1)
         assert (await parked)[T0].error_code is ErrorCode.FENCED_LEADER_EPOCH
-        assert not one.role.standing
+        assert not one.role.caught_up
         await one.produce(b"a", acks=1)
         assert one.role.high_watermark == 0
 
@@ -185,9 +185,9 @@ async def test_what_followers_told_in_the_former_epoch_is_forgotten_with_it(tmp_
         one, three = await with_silent_follower(site, "120000")
         await three.ask({T0: 0})
         leader, stored = one.role, site.states[T0]
-        assert (set(leader.standing), low_watermark(leader)) == ({3}, 0)
+        assert (set(leader.caught_up), low_watermark(leader)) == ({3}, 0)
         leader.lead_on(replace(stored, leader_epoch=1), (1, 3))
-        assert (dict(leader.standing), low_watermark(leader)) == ({}, -1)
+        assert (dict(leader.caught_up), low_watermark(leader)) == ({}, -1)
         assert leader.state.followers[3].log_end_offset == isr.UNKNOWN_OFFSET
 
 

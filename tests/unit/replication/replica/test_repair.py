@@ -52,12 +52,12 @@ class Repair(RuleBasedStateMachine):
     def tell(self, leader, isr):
         epoch = 0 if self.stored is None else self.stored.leader_epoch + 1
         self.stored, self.is_told = LeaderAndIsr(leader, epoch, isr, 1), True
-        self._step(repair.Told(self.stored))
+        self._step(repair.LeaderKnown(self.stored))
 
     @rule()
     def lose_session(self):
         self.stored, self.is_told = None, False
-        self._step(repair.Untold())
+        self._step(repair.LeaderUnknown())
 
     @rule()
     def tick(self):
@@ -110,7 +110,7 @@ class Repair(RuleBasedStateMachine):
     def teardown(self):
         """In the end, once a controller has taken it out, it is well."""
         self.stored, self.is_told = LeaderAndIsr(1, 99, (1, 3), 1), True
-        self._step(repair.Told(self.stored))
+        self._step(repair.LeaderKnown(self.stored))
         for _ in range(20):
             if self.todo:
                 self.do(is_well=True)
@@ -124,9 +124,9 @@ TestRepair = Repair.TestCase
 def test_a_leader_is_never_cut_and_the_only_member_neither():
     state, _ = repair.begin(5, "a bit")
     for leader, isr in ((ME, (ME,)), (ME, (ME, 1)), (1, (1, ME)), (-1, (ME,)), (-1, (1,))):
-        state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(leader, 1, isr, 1)))
+        state, effects = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(leader, 1, isr, 1)))
         assert effects == (repair.Wait(),)
-    state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    state, effects = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(1, 2, (1,), 1)))
     assert effects == (repair.ReadLeader(1, 2, 5),)
     state, effects = repair.step(ME, state, repair.LeaderRead(2, None))
     assert effects == (repair.Fill(1, 2),)
@@ -140,8 +140,8 @@ def test_a_leader_is_never_cut_and_the_only_member_neither():
 
 def test_what_a_leader_of_another_epoch_has_shown_counts_for_nothing():
     state, _ = repair.begin(5, "a bit")
-    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
-    state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(3, 3, (3,), 1)))
+    state, _ = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(1, 2, (1,), 1)))
+    state, effects = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(3, 3, (3,), 1)))
     assert effects == ()
     state, effects = repair.step(ME, state, repair.LeaderRead(2, 5))
     assert effects == (repair.ReadLeader(3, 3, 5),)
@@ -152,7 +152,7 @@ def test_what_was_found_lower_is_noted_before_anything_is_cut():
     state, _ = repair.begin(9, "a bit")
     state, effects = repair.step(ME, state, repair.Found(3, "another"))
     assert effects == (repair.Note(3, "another"),)
-    told = repair.Told(LeaderAndIsr(1, 2, (1,), 1))
+    told = repair.LeaderKnown(LeaderAndIsr(1, 2, (1,), 1))
     state, effects = repair.step(ME, state, told)
     assert effects == ()
     state, effects = repair.step(ME, state, repair.Noted())
@@ -161,7 +161,7 @@ def test_what_was_found_lower_is_noted_before_anything_is_cut():
 
 def test_a_leader_from_whom_nobody_takes_over_is_filled_and_leads_on():
     state, _ = repair.begin(5, "a bit")
-    state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(ME, 2, (ME,), 1)))
+    state, effects = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(ME, 2, (ME,), 1)))
     assert effects == (repair.Wait(),)
     state, effects = repair.step(ME, state, repair.Ticked())
     assert effects == (repair.Fill(ME, 2),)
@@ -171,12 +171,12 @@ def test_a_leader_from_whom_nobody_takes_over_is_filled_and_leads_on():
 
 def test_who_is_filled_follows_in_the_epoch_that_it_knows_by_then():
     state, _ = repair.begin(5, "a bit")
-    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    state, _ = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(1, 2, (1,), 1)))
     state, _ = repair.step(ME, state, repair.LeaderRead(2, None))
-    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(3, 3, (3,), 1)))
+    state, _ = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(3, 3, (3,), 1)))
     assert repair.step(ME, state, repair.Filled(2, is_sound=True))[1] == (repair.Forget(3),)
     assert repair.step(ME, state, repair.Filled(2, is_sound=False))[1] == (repair.ReadLeader(3, 3, 5),)
-    state, _ = repair.step(ME, state, repair.Untold())
+    state, _ = repair.step(ME, state, repair.LeaderUnknown())
     assert repair.step(ME, state, repair.Filled(2, is_sound=True))[1] == (repair.Forget(None),)
     assert repair.step(ME, state, repair.Filled(2, is_sound=False))[1] == ()
 
@@ -192,7 +192,7 @@ def test_what_was_said_before_the_damage_was_found_is_no_leave_to_cut():
 
 def test_a_cut_that_failed_is_tried_again():
     state, _ = repair.begin(5, "a bit")
-    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    state, _ = repair.step(ME, state, repair.LeaderKnown(LeaderAndIsr(1, 2, (1,), 1)))
     state, _ = repair.step(ME, state, repair.LeaderRead(2, 5))
     state, effects = repair.step(ME, state, repair.NotCut())
     assert effects == ()
@@ -203,7 +203,7 @@ def test_more_damage_is_noted_if_it_is_lower_and_nothing_is_being_done():
     known, _ = repair.begin(5, "a bit")
     for offset in (None, 5, 9):
         assert repair.step(ME, known, repair.Found(offset, "another")) == (known, ())
-    busy, _ = repair.step(ME, known, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    busy, _ = repair.step(ME, known, repair.LeaderKnown(LeaderAndIsr(1, 2, (1,), 1)))
     assert repair.step(ME, busy, repair.Found(3, "another")) == (busy, ())
     assert repair.step(ME, known, repair.Found(4, "another"))[1] == (repair.Note(4, "another"),)
     unknown, _ = repair.begin(None, "a bit")

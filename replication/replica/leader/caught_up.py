@@ -1,4 +1,4 @@
-"""Standing: the followers of one partition that had all when they asked last, and ask on. See `sessions`.
+"""CaughtUp: the followers of one partition that had all when they asked last, and ask on. See `sessions`.
 
 They are at the log's end as of their admission: an append ends that. Belongs to the event loop.
 """
@@ -11,7 +11,7 @@ from replication.model.cluster import BrokerId
 from replication.replica.machine import isr
 
 
-class Standing(isr.Asking, Protocol):
+class CaughtUp(isr.Asking, Protocol):
     """A follower's request for what comes behind the log's end: repeated with each request of its fetch session."""
 
     def renew(self) -> None:
@@ -21,7 +21,7 @@ class Standing(isr.Asking, Protocol):
         """Tell the high watermark with the next answer."""
 
 
-class StandingFollowers(dict[BrokerId, Standing]):
+class CaughtUpFollowers(dict[BrokerId, CaughtUp]):
     def tell(self) -> None:
-        for standing in self.values():
-            standing.tell()
+        for caught_up in self.values():
+            caught_up.tell()
