@@ -103,6 +103,8 @@ class ErrorCode(enum.IntEnum):
         return self in _RETRIABLE
 
 
+NONE = ErrorCode.NONE  # where it counts: a member of an enumeration takes time to look up
+
 _RETRIABLE = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,

@@ -124,7 +124,8 @@ def valid_batches(data: Buffer, limits: Limits | None) -> list[BatchHeader]:
                 and EMPTY_LENGTH <= length <= length_max
                 and end <= size_bytes
                 and 0 <= offset <= _OFFSET_MAX
-                and 0 < count == delta + 1
+                and count > 0
+                and (count == delta + 1 or (limits is None and count <= delta))
                 and (producer < 0 or (epoch >= 0 and sequence >= 0))
                 and from_ms <= oldest_ms <= newest_ms <= to_ms
                 and crc32c(view[position + ATTRIBUTES_AT : end]) == crc

@@ -125,10 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         exchange = self._exchange
         if exchange.open or exchange.waiting or self._in_room or self._is_winding_up or not self._outbox.may_write:
             return None
-        admission = self.admission
-        if admission.in_work + admission.gathered >= admission.limits.queued_max_requests:
-            return None
-        return self._frames.only(self._scratch, nbytes)
+        return self._frames.only(self._scratch, nbytes) if self.admission.has_room else None
 
     def _take(self, nbytes: int, now_s: float) -> bool:
         """Take the frames that are whole with what came. False: there will be no more."""

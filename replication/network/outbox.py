@@ -27,10 +27,7 @@ class Outbox:
     def add(self, parts: Sequence[Buffer], *, is_last: bool) -> None:
         """Send these, at the end of this turn if others may follow: to wake a client costs more than a small answer."""
         if is_last and not self._ready:
-            if len(parts) == 1 and self.may_write and not self._transport.is_closing():
-                self._transport.write(parts[0])  # as most responses
-            else:
-                self._write(parts)
+            self._write(parts)
             return
         if not self._ready:
             self._admission.send_later(self)

@@ -25,7 +25,7 @@ UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 
 
 class Encoded(tuple[Buffer, ...]):
-    """A response, encoded: its buffers, to be sent in order. One that is bytes is encoded, too."""
+    """A response, encoded: its buffers, to be sent in order. One of a single buffer may be its bytes."""
 
     __slots__ = ()
 

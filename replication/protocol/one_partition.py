@@ -28,6 +28,10 @@ _PARTITION = struct.Struct(">ii")  # partitions, index
 # The same behind the header's tags; lengths are one more, and below 128.
 _COMPACT_TOPIC, _COMPACT_PARTITION = struct.Struct(">BBhiBB"), struct.Struct(">Bi")
 _NO_TAGS = bytes(3)  # of the partition, the topic, the request
+# Where the length of the topic's name is, and the size of the records, in a frame without a client's id and a topic.
+_NAME_AT, _RECORDS_AT = _ONE_HEAD.size + _TOPIC.size - 2, _ONE_HEAD.size + _TOPIC.size + _PARTITION.size
+_COMPACT_NAME_AT = _ONE_HEAD.size + _COMPACT_TOPIC.size - 1
+_COMPACT_RECORDS_AT = _COMPACT_NAME_AT + _COMPACT_PARTITION.size
 
 
 def decode_one(frame: memoryview) -> Request | None:
@@ -62,7 +66,8 @@ def _decode_produce(frame: memoryview) -> Request | None:
     if not _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
         return None
     if is_compact := version >= PRODUCE_FLEXIBLE:
-        end = size + frame[size + 19] + 24  # of the partition's index, if all is as `_read_constant` reads it
+        # Behind the partition's index, if all is as `_read_constant` reads it.
+        end = size + frame[size + _COMPACT_NAME_AT] + _COMPACT_RECORDS_AT
         records_size, first = frame[end], end + 1
         if records_size >= 0x80:
             records_size, first = (records_size & 0x7F) | frame[first] << 7, end + 2
@@ -71,9 +76,9 @@ def _decode_produce(frame: memoryview) -> Request | None:
         last = first + records_size - 1
         is_whole = records_size > 0 and frame[last:] == _NO_TAGS
     else:
-        end = size + (frame[size + 22] << 8 | frame[size + 23]) + 32
+        end = size + (frame[size + _NAME_AT] << 8 | frame[size + _NAME_AT + 1]) + _RECORDS_AT
         (records_size,) = INT32.unpack_from(frame, end)
-        first, last = end + 4, len(frame)
+        first, last = end + INT32.size, len(frame)
         is_whole = records_size == last - first
     if not is_whole:
         return None

@@ -86,10 +86,8 @@ class DirectoryView(NamedTuple):
         return self.tail.next_offset
 
 
-NOTHING = DirectoryView(None, array("q"), None, SegmentEnd(0, 0), ClosedSegments())
-
-
 _new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
+NOTHING = DirectoryView(None, array("q"), None, SegmentEnd(0, 0), ClosedSegments())
 
 
 def are_same(bases: Bases, others: Bases) -> bool:

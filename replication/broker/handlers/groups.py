@@ -13,7 +13,7 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.messages import Body, Done
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps
-from replication.network.work import Encoded, Handler, Work
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.requests import (
@@ -127,14 +127,14 @@ class GroupHandlers:
             "assignment": answer.assignment,
         }
 
-    def heartbeat(self, context: Work, body: HeartbeatRequest) -> Awaitable[Response] | Encoded | Response:
+    def heartbeat(self, context: Work, body: HeartbeatRequest) -> Awaitable[Response] | bytes | Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
         try:
             is_accepted = self._groups.hear(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
         except KafkaError:
             is_accepted = False
         if is_accepted:
-            return Encoded((heartbeat_response(context.version, context.correlation_id, 0),))
+            return heartbeat_response(context.version, context.correlation_id, 0)
         return begin(self._heartbeat(body))
 
     async def _heartbeat(self, body: HeartbeatRequest) -> Response:

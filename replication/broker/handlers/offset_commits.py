@@ -13,7 +13,7 @@ from replication.broker.handlers.commits import CHANGED_AT_ONCE, CommitHandlers,
 from replication.coordinators.groups.batches import Commit
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.offsets.state import NewOffset
-from replication.errors import ErrorCode
+from replication.errors import NONE, ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.pipeline import TurnHandler
@@ -27,7 +27,6 @@ from replication.protocol.small_messages import (
 )
 
 _new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
-NONE = ErrorCode.NONE  # (a member takes time to look up)
 
 
 class OffsetCommitHandler:

@@ -17,7 +17,7 @@ from logstore.records.batch import is_transactional
 from replication.broker.handlers.moved import MOVED, current_leader
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
-from replication.errors import ErrorCode, KafkaError, ProtocolError, message_of
+from replication.errors import NONE, ErrorCode, KafkaError, ProtocolError, message_of
 from replication.model.cluster import INTERNAL_TOPICS, TopicPartition
 from replication.network import steps
 from replication.network.pipeline import TurnHandler
@@ -54,7 +54,6 @@ ACCEPTS = tuple(
     for version in range(ApiKey.PRODUCE.versions.last + 1)
 )
 _new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
-NONE = ErrorCode.NONE  # (a member takes time to look up)
 TWICE = AppendResult(ErrorCode.INVALID_REQUEST, error_message="the request names this partition twice")
 
 
@@ -76,7 +75,6 @@ class ProduceHandler:
         self._replicas = replicas
         self._verification = verification
         self._errors = replicas.counters.answered_errors
-        self._await_result = self._waiter
 
     def turns(self) -> Mapping[ApiKey, TurnHandler]:
         return {ApiKey.PRODUCE: self.produce}
@@ -140,7 +138,7 @@ class ProduceHandler:
         """Add the batch to those of its log, or settle it with the reason for which it is refused."""
         work, tp, _ = row
         request: ProduceOne | ProduceRequest = work.body
-        acks, transactional_id = request[0], None if type(request) is ProduceOne else request.transactional_id
+        acks, transactional_id = request.acks, request.transactional_id
         batch = records or b""
         leader = self._replicas.known_leader(tp)
         accepts = ACCEPTS[work.version][transactional_id is not None]
@@ -163,7 +161,7 @@ class ProduceHandler:
             batches.slow.clear()
             self._append_verified(row, leader, data, transactional_id)
             return
-        append: Append = _new(Append, (data, acks, self._await_result, row, False))
+        append: Append = _new(Append, (data, acks, self._waiter, row, False))
         appends = batches.appends
         if leader in appends:
             appends[leader].append(append)
@@ -175,13 +173,11 @@ class ProduceHandler:
     def _append_verified(
         self, row: _Row, leader: Leader, records: bytearray | memoryview, transactional_id: str
     ) -> None:
-        work, tp, pending = row
-        request: ProduceOne | ProduceRequest = work.body
-        together = pending or PendingProduce((TopicPartition(*tp),))
+        work, _, pending = row
+        assert pending is not None, "a request for one batch is in no transaction"
+        request: ProduceRequest = work.body
         transaction = transactional_id, work.version >= PRODUCE_ADDS
-        self._verification.append(leader, records, request.acks, together, transaction, max(0, request.timeout_ms))
-        if pending is None:
-            self._answer_or_wait(work, together)
+        self._verification.append(leader, records, request.acks, pending, transaction, max(0, request.timeout_ms))
 
     def _append(self, batches: _Batches) -> None:
         """Append these, and settle what is known at once. A thread writes behind the first that is too large."""
@@ -233,10 +229,10 @@ class ProduceHandler:
 
     def _settle(self, row: _Row, result: AppendResult) -> None:
         work, tp, pending = row
-        acks: int = work.body[0]
+        request: ProduceOne | ProduceRequest = work.body
         if pending is not None:
             pending.settle(TopicPartition(*tp), result)
-        elif result[0] is NONE and acks:
+        elif result[0] is NONE and request.acks:
             _, offset, append_ms, log_start, _, _ = result
             data = produced_one(work.version, work.correlation_id, tp, offset, append_ms, log_start)
             work.origin.answer(work, data)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from logstore.config import names_replica
 from logstore.log.validation import AppendOutcome
 from logstore.records.marker import Marker
-from replication.errors import ErrorCode
+from replication.errors import NONE, ErrorCode
 from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr, TopicPartition
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.replica.leader.appends import NOTHING, Append, failed, write_in_thread, write_now
@@ -32,7 +32,6 @@ from replication.replica.storage.replica_log import ReplicaLog
 logger = logging.getLogger(__name__)
 
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-NONE = ErrorCode.NONE  # (a member takes time to look up)
 _new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
 
 
@@ -239,9 +238,8 @@ class Leader(Readable):
     def appended(self, group: _AppendGroup) -> None:
         self.replica.host.look()
         self.replica.note(group.offsets)
-        for waiter, result in zip(
-            group.waiters, self._results(group.appends, group.outcomes, group.waiters), strict=True
-        ):
+        results = self._results(group.appends, group.outcomes, group.waiters)
+        for waiter, result in zip(group.waiters, results, strict=True):
             if result is not None:
                 waiter.settle(self.replica.tp, result)
         self._advance()

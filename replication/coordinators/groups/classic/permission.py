@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from replication.coordinators.groups.classic.state import Member, Phase
-from replication.errors import ErrorCode
+from replication.errors import NONE, ErrorCode
 
 # A member of an enumeration takes as long to look up as the rest of a rule.
-_NONE, _DEAD, _EMPTY, _COMPLETING = ErrorCode.NONE, Phase.DEAD, Phase.EMPTY, Phase.COMPLETING
+_DEAD, _EMPTY, _COMPLETING = Phase.DEAD, Phase.EMPTY, Phase.COMPLETING
 
 
 class Membership(Protocol):
@@ -41,23 +41,23 @@ def who_is(group: Membership, member_id: str, instance_id: str | None) -> ErrorC
             return ErrorCode.UNKNOWN_MEMBER_ID
         if holder != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+    return NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def check_member(group: Membership, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
     """Check the member and its generation."""
     error = who_is(group, member_id, instance_id)
-    if error is ErrorCode.NONE and generation != group.generation:
+    if error is NONE and generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return error
 
 
 def may_stay(group: Membership, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
     """Return the answer to a heartbeat; REBALANCE_IN_PROGRESS: the member stays, and is to join again."""
-    if group.phase is Phase.DEAD:
+    if group.phase is _DEAD:
         return ErrorCode.NOT_COORDINATOR
     error = check_member(group, member_id, generation, instance_id)
-    if error is ErrorCode.NONE and group.phase is Phase.PREPARING:
+    if error is NONE and group.phase is Phase.PREPARING:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return error
 
@@ -79,7 +79,7 @@ def may_commit(
     if phase is _DEAD:
         return ErrorCode.NOT_COORDINATOR
     if generation < 0 and (phase is _EMPTY or (in_transaction and not member_id and instance_id is None)):
-        return _NONE
+        return NONE
     member = group.members.get(member_id)
     if member is None or (instance_id is not None and member.instance_id != instance_id):
         is_known = has_offsets or group.members or group.pending or group.generation or phase is not Phase.EMPTY
@@ -89,4 +89,4 @@ def may_commit(
     if generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     is_between = phase is _COMPLETING and not in_transaction
-    return ErrorCode.REBALANCE_IN_PROGRESS if is_between else _NONE
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_between else NONE
