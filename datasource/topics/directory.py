@@ -116,7 +116,7 @@ class DirectoryTopics:
         try:
             transactions = self._store.transactions
             if transactions.dead(transactions.state()) and SYSTEM.files.is_writable(path):
-                _open(path, "auto").transactions.tend()
+                _open(path, "auto").transactions.complete_or_abort()
         except PylogError as error:
             logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
 
@@ -163,7 +163,7 @@ class _Transactions:
     def abort(self, batch: Batch, *, reason: str) -> None:
         driver = "" if batch.run else self._settings.driver
         self._transactions.abort(batch.name, batch.batch_id, run=batch.run, driver=driver, reason=reason)
-        self._transactions.tend()
+        self._transactions.complete_or_abort()
 
 
 _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}

@@ -103,7 +103,7 @@ def abort(name: str | None, dead: bool, dry_run: bool, path: Path, output: str) 
         if not dry_run:
             if name:
                 store.transactions.abort_name(name, reason="aborted by `pylog transactions abort`")
-            store.transactions.tend()
+            store.transactions.complete_or_abort()
         talk(f"{'would abort' if dry_run else 'aborted'} {counted(len(wanted), 'writer')}")
         show(wanted, _ATTEMPTS, output)
 

@@ -26,7 +26,7 @@ def take_over(logs: LogManager, transactions: Transactions) -> None:
                 logger.error("not recovered: %s", report)
     try:
         if is_clean:
-            transactions.tend()
+            transactions.complete_or_abort()
         else:
             transactions.recover()
     except PylogError as error:

@@ -5,7 +5,7 @@ and `logs`, server.log and the other text logs; `config_changes`, changed settin
 `feature_level`, that of the cluster; `leaders`, questions to the leaders on other brokers; `topic_admin`, topics
 created, grown and deleted; `internal_topics`, the partitions of coordinators; `markers`, the ends of transactions, and
 `verification`, their beginnings, at the leaders of partitions; `handlers`, the APIs; `needs`, the rights that each
-takes; `first_news`, for which some of them wait; `coordinators`, groups and transactions with all that they need;
+takes; `first_news`, for which some requests wait; `coordinators`, groups and transactions with all that they need;
 `metric_help`, `families`, `process_metrics` and `metrics`, the page of Prometheus; `lifecycle`, its session and
 registration; `broker`; `process`, which `pylog broker start` runs.
 

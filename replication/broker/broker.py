@@ -22,7 +22,7 @@ from logstore.store.log_dir import BROKER
 from replication.broker.config_changes import ConfigChanges
 from replication.broker.coordinators import Coordinators
 from replication.broker.feature_level import FeatureLevel
-from replication.broker.first_news import FirstNews
+from replication.broker.first_news import await_metadata
 from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.configs import ConfigHandlers
@@ -140,13 +140,13 @@ class Broker:
         self.coordinators.begin()
         wrong_epochs = WrongEpochs()
         metadata = self.replicas.metadata
-        served = endpoints(self._handlers(cluster_id, wrong_epochs), self._turns(), metadata)
         self.server = Server(
-            FirstNews(metadata).awaited(served),
+            endpoints(self._handlers(cluster_id, wrong_epochs), self._turns(), metadata),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.features,
         )
+        await_metadata(self.server.pipeline, metadata)
         self.metrics.admission = self.server.admission
         port = await self._listen("listeners", self.server, self.config.listener.port)
         self.endpoint = self.config.advertised(port)

@@ -1,10 +1,10 @@
-"""FirstNews: requests about topics and brokers wait until the first UpdateMetadata of the whole cluster.
+"""Requests about topics and brokers wait until the first UpdateMetadata of the whole cluster.
 
 Its empty picture would pass for an empty cluster: tools would print no topics, and scripts would create those that are
 only not known yet. Such requests wait for the first UpdateMetadata, at most `WAIT_S`; then the connection is closed,
 and the client asks another broker, or again. Leaders and coordinators answer at once with a code that is retried.
 
-A request that waited is authorized again: the first time, no topic id had a name to be refused.
+A request that waited passes the pipeline again: the first time, no topic id had a name to be refused.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from replication.errors import UninformedError
 from replication.model.metadata import Metadata
-from replication.network import refusals
-from replication.network.pipeline import Endpoint, Endpoints
+from replication.network.pipeline import Endpoint, Pipeline
 from replication.network.work import Work
 from replication.protocol.apis import ApiKey
 
@@ -39,42 +38,27 @@ WAITING = frozenset(
 )
 
 
-class FirstNews:
-    """Belongs to the event loop."""
+def await_metadata(pipeline: Pipeline, metadata: Metadata) -> None:
+    """Have the requests of WAITING wait until `metadata` is initialized."""
+    served, came = pipeline.endpoints, asyncio.Event()
+    endpoints = {key: served[key] for key in WAITING & served.keys()}
 
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
-        self._came = asyncio.Event()
-        metadata.listen(self._look)
-
-    def _look(self) -> None:
-        if self._metadata.is_initialized:
-            self._came.set()
-
-    def awaited(self, endpoints: Endpoints) -> Endpoints:
-        """Return `endpoints`, of which those in WAITING wait."""
-        return {
-            key: self._waiting(endpoint) if key in WAITING and isinstance(endpoint, Endpoint) else endpoint
-            for key, endpoint in endpoints.items()
-        }
-
-    def _waiting(self, endpoint: Endpoint) -> Endpoint:
-        def handle(work: Work, body: object) -> Awaitable[Any] | Any:
-            if self._metadata.is_initialized:
-                return endpoint.handle(work, body)
-            return asyncio.create_task(self._later(endpoint, work))  # the pipeline calls from no task
-
-        return endpoint._replace(handle=handle)
-
-    async def _later(self, endpoint: Endpoint, work: Work) -> Any:
+    async def wait(work: Work) -> Any:
         work.park()
         try:
             async with asyncio.timeout(WAIT_S):
-                await self._came.wait()
+                await came.wait()
         except TimeoutError:
             raise UninformedError(f"no controller has described the cluster to this broker for {WAIT_S:g} s") from None
-        work.refused = work.refused_of(endpoint.needs, work)
-        if work.refused and not endpoint.answers_refused:
-            return await refusals.answer(work, endpoint.needs, endpoint.handle)
-        answer = endpoint.handle(work, work.body)
-        return await answer if hasattr(answer, "__await__") else answer
+        return await pipeline.serve_again(work)
+
+    def look() -> None:
+        if metadata.is_initialized and not came.is_set():
+            served.update(endpoints)
+            came.set()
+
+    def handle(work: Work, body: object) -> Awaitable[Any]:
+        return asyncio.create_task(wait(work))  # the pipeline calls from no task
+
+    served.update((key, Endpoint(each.needs, handle, each.answers_refused)) for key, each in endpoints.items())
+    metadata.listen(look)

@@ -36,6 +36,7 @@ TurnHandler: TypeAlias = Callable[[Sequence[Work]], None]
 # Called for every answered request: the seconds from its last byte to the response given to the socket.
 RequestObserver: TypeAlias = Callable[[ApiKey, float], None]
 
+OWN = Context("localhost", OWN_CONNECTION, BROKER, "")  # of the broker itself
 
 Needs: TypeAlias = Callable[[Work], Sequence[Need]]
 
@@ -131,9 +132,17 @@ class Pipeline:
 
     async def call(self, key: ApiKey, body: Any, correlation_id: int = 0) -> Any:
         """Serve a request of the broker itself; return its response as the handler made it."""
-        own = _Own(self.admission, self.authorizer)
-        self.serve((Work(own, Request(key, key.versions.last, correlation_id, None, body), 0, 0.0),))
-        return await own.response
+        return await self._response(OWN, Request(key, key.versions.last, correlation_id, None, body))
+
+    async def serve_again(self, work: Work) -> Any:
+        """Serve a request whose handler has only waited; return its response as the handler made it."""
+        request = Request(work.key, work.version, work.correlation_id, work.client_id, work.body)
+        return await self._response(work.origin.context, request)
+
+    async def _response(self, context: Context, request: Request) -> Any:
+        inside = _Inside(context, self.admission, self.authorizer)
+        self.serve((Work(inside, request, 0, 0.0),))
+        return await inside.response
 
     def _end_turn(self) -> None:
         works, self._gathered, self._size_bytes = self._gathered, [], 0
@@ -201,12 +210,11 @@ async def encode_long(long: LongRequests, work: Work, response: Any) -> Encoded:
     return Encoded(await long.encode(named, response))
 
 
-class _Own:
-    """The broker itself, as the origin of one request."""
+class _Inside:
+    """The origin of one request whose response this process awaits."""
 
-    context = Context("localhost", OWN_CONNECTION, BROKER, "")
-
-    def __init__(self, admission: Admission, authorizer: Authorizer) -> None:
+    def __init__(self, context: Context, admission: Admission, authorizer: Authorizer) -> None:
+        self.context = context
         self.admission = admission
         self.authorizer = authorizer
         self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -106,7 +106,7 @@ def tend_when_one_is_prepared_and_one_runs(topics, is_writing) -> None:
             assert is_writing()
             time.sleep(0.05)
         time.sleep(0.05)  # longer than the time limit
-        assert store.transactions.tend() == 0
+        assert store.transactions.complete_or_abort() == 0
     assert is_writing()
 
 

@@ -11,8 +11,8 @@ The order of what is on disk, which everything rests on:
 Every append checks under the partition's lock that its registration is open. An abort is recorded first, and then takes
 that lock to write the marker: so nothing comes behind a marker.
 
-The next process that comes by finishes what was decided, and aborts what cannot be committed any more (`tend`): its
-writer is dead, or no process has worked on it for `transaction.timeout.ms`.
+The next process that comes by finishes what was decided, and aborts what cannot be committed any more
+(`complete_or_abort`): its writer is dead, or no process has worked on it for `transaction.timeout.ms`.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Transactions:
         self.completion.finish_later(name)
         return len(events)
 
-    def tend(self) -> int:
+    def complete_or_abort(self) -> int:
         """Finish what was decided, abort what cannot be committed any more; return the number of aborted attempts."""
         if self._env.files.stat(self._journal.path) is None:
             return 0
@@ -283,7 +283,7 @@ class Transactions:
         if not self._journal.renew():
             self._retire_producers()
         self.completion.note_lines()
-        self.tend()
+        self.complete_or_abort()
         state = self._journal.state()
         committed = {producer for d in state.decisions.values() for producer in d.winners}
         for topic, partition in self._logs.partitions():
@@ -317,6 +317,6 @@ class Transactions:
     def close(self) -> None:
         """Abort what this process left open."""
         if self._holders.release():
-            self.tend()
+            self.complete_or_abort()
         self._journal.sync_all()
         self.completion.note_lines()

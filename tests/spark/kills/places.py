@@ -94,7 +94,7 @@ class Directory:
         """The transactions and files that nobody ended or cleaned up, once the query is over; and their cost."""
         wrong = []
         with logstore.open(self.log) as store:
-            store.transactions.tend()
+            store.transactions.complete_or_abort()
             if open_ones := [
                 transaction
                 for partition in range(store.topic("out").partitions)

@@ -260,7 +260,7 @@ def test_a_decision_without_markers_is_visible_and_anyone_finishes_it(store, pat
         assert (values(reader), values(reader, "b")) == (["x", "y"], ["z"])
         assert reader.offsets("b")[0].end == 1
     with logstore.open(path) as other:
-        other.transactions.tend()
+        other.transactions.complete_or_abort()
         assert is_settled(other)
     assert (values(store), values(store, "b")) == (["x", "y"], ["z"])
 

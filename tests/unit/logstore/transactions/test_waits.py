@@ -21,10 +21,10 @@ UNSEEN = "elsewhere 1 1"
 def test_the_writer_is_gone_so_anyone_may_abort_it(store, path):
     with logstore.open(path) as other:
         dead = part(other, ["x"], driver=alive())
-        store.transactions.tend()
+        store.transactions.complete_or_abort()
         assert dead.producer in store.transactions.state().attempts
         die(other)
-        assert store.transactions.tend() == 1
+        assert store.transactions.complete_or_abort() == 1
     assert is_settled(store)
 
 
@@ -32,12 +32,12 @@ def test_what_is_prepared_lives_as_long_as_its_driver(store, path):
     """Spark may end an idle worker long before the driver commits."""
     with logstore.open(path) as other:
         prepared = part(other, ["x"], driver=alive()).prepare()
-    assert store.transactions.tend() == 0
+    assert store.transactions.complete_or_abort() == 0
     store.transactions.commit([prepared])
     gone = part(store, ["y"], batch_id=1, run="r2", driver=alive())
     prepared = gone.prepare()
     with WithDriver(store, gone, f"{HOST} 4194304 1"):
-        assert store.transactions.tend() == 1
+        assert store.transactions.complete_or_abort() == 1
     with pytest.raises(TransactionAbortedError, match="the driver of the query is gone"):
         store.transactions.commit([prepared])
     assert values(store) == ["x"]
@@ -67,7 +67,7 @@ def test_who_is_prepared_and_ends_while_somebody_looks_is_not_taken_for_dead(sto
             die(worker)
 
         files.act = end
-        assert watcher.transactions.tend() == 0
+        assert watcher.transactions.complete_or_abort() == 0
         store.transactions.commit(prepared)
     assert values(store) == ["x"]
 
@@ -96,7 +96,7 @@ def test_nobody_is_aborted_for_being_slow_while_it_is_seen_to_live(path):
         done = part(store, ["x"], driver=alive(), task="0").prepare()
         slow = part(store, ["y"], driver=alive(), task="1")
         clock.time_ms += 2 * 3_600_000
-        assert store.transactions.tend() == 0
+        assert store.transactions.complete_or_abort() == 0
         store.transactions.commit([done, slow.prepare()])
         assert values(store) == ["x", "y"]
 
@@ -107,9 +107,9 @@ def test_a_query_that_was_stopped_does_not_hold_readers_for_ever(path):
     with logstore.open(path, env=Env(clock)) as store:
         part(store, ["x"], driver=alive()).prepare()
         clock.time_ms += 59_000
-        assert store.transactions.tend() == 0
+        assert store.transactions.complete_or_abort() == 0
         clock.time_ms += 2_000
-        assert store.transactions.tend() == 1
+        assert store.transactions.complete_or_abort() == 1
         assert is_settled(store)
 
 
@@ -118,7 +118,7 @@ def test_a_batch_whose_driver_cannot_be_seen_is_timed_out(path):
     with logstore.open(path, env=Env(clock)) as store:
         part(store, ["x"], driver=UNSEEN).prepare()
         clock.time_ms += 61_000
-        assert store.transactions.tend() == 1
+        assert store.transactions.complete_or_abort() == 1
 
 
 def test_a_task_without_rows_yet_keeps_its_batch_alive(path):
@@ -130,7 +130,7 @@ def test_a_task_without_rows_yet_keeps_its_batch_alive(path):
         slow = part(worker, [], driver=alive(), task="1")
         with worker.transactions.at_work(slow):
             clock.time_ms += 2 * 3_600_000
-            assert store.transactions.tend() == 1  # that of the other batch
+            assert store.transactions.complete_or_abort() == 1  # that of the other batch
             worker.append("a", pa.table({"value": ["y"]}), transaction=slow)
             prepared = slow.prepare()
         store.transactions.commit([done, prepared])
@@ -144,7 +144,7 @@ def test_a_task_that_is_over_keeps_nobody_waiting(path):
         with worker.transactions.at_work(part(worker, [], driver=UNSEEN, task="1")):
             clock.time_ms += 59_000
         clock.time_ms += 2_000
-        assert store.transactions.tend() == 1
+        assert store.transactions.complete_or_abort() == 1
 
 
 class Jumping(StillClock):
@@ -162,7 +162,7 @@ def test_a_clock_that_jumps_ends_nobody_on_this_machine_and_keeps_nobody(path):
     with logstore.open(path, env=Env(clock)) as store:
         part(store, ["x"], driver=UNSEEN).prepare()
         clock.jump_ms = 3_600_000
-        assert store.transactions.tend() == 0
+        assert store.transactions.complete_or_abort() == 0
         clock.jump_ms = -3_600_000
         clock.time_ms += 61_000
-        assert store.transactions.tend() == 1
+        assert store.transactions.complete_or_abort() == 1
