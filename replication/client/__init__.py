@@ -3,13 +3,13 @@
 From the ground up: `addresses`, where a cluster is; `security`, settings of TLS and SASL; `metadata`, who leads which
 partition; `attempts`, of one call; `coordinators`, those of groups and transactional ids; `nearest`, which replica to
 read; `cluster`, requests to the right broker, repeated while that may help; `leader_requests`, to the leaders of many
-partitions; `settings` of topics, brokers, producers and consumers; `topics`, made and deleted; `groups`, committed
-offsets; `group_admin` and `admin`, what operators ask; `transactions`, begun and ended; `fetching`, the batches of a
-range of offsets; `replicas`, those of any replica; `local_replicas`, a leader's files on this machine;
-`partition_queue`, batches of one partition on their way; `producing`, batches in order and once each; `producer`,
-tables to topics, also in a transaction; `assignors`, who of a group reads what; `membership`, a member as a machine;
-`member_requests`, its requests; `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`,
-`blocking`, `transaction_calls` and `kafka_client`, all of that without an event loop.
+partitions; `assignors`, who of a group reads what; `settings` of topics, brokers, producers and consumers; `topics`,
+made and deleted; `groups`, committed offsets; `group_admin` and `admin`, what operators ask; `transactions`, begun and
+ended; `fetching`, the batches of a range of offsets; `replicas`, those of any replica; `local_replicas`, a leader's
+files on this machine; `partition_queue`, batches of one partition on their way; `producing`, batches in order and once
+each; `producer`, tables to topics, also in a transaction; `membership`, a member as a machine; `member_requests`, its
+requests; `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`,
+`transaction_calls` and `kafka_client`, all of that without an event loop.
 
 Everything but those four belongs to one event loop. Nothing decodes a record before Arrow does.
 """

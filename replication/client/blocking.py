@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from replication.client.client_loop import End
 from replication.client.consumer import AsyncConsumer
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # has it done in the client's event loop, and waits
+
+
+Wrapped = TypeVar("Wrapped", AsyncProducer, AsyncTransactionalProducer, AsyncConsumer)
 
 
 class Closing(ABC):
@@ -35,13 +38,21 @@ class Closing(ABC):
         """End it."""
 
 
-class Producer(Closing):
-    """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
+class _Blocking(Closing, Generic[Wrapped]):
+    """Every call of it waits for that of the asynchronous one; `end` closes that."""
 
-    def __init__(self, producer: AsyncProducer, run: Run, end: End) -> None:
-        self._producer = producer
+    def __init__(self, wrapped: Wrapped, run: Run, end: End) -> None:
+        self._wrapped: Wrapped = wrapped
         self._run = run
         self._end = end
+
+    def close(self) -> None:
+        """Forward to the asynchronous `close`."""
+        self._run(self._end())
+
+
+class Producer(_Blocking[AsyncProducer]):
+    """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
 
     def __exit__(self, *error: object) -> None:
         self.flush()
@@ -52,32 +63,23 @@ class Producer(Closing):
 
         async def send() -> Future[dict[int, Extent]]:
             future: Future[dict[int, Extent]] = Future()
-            (await self._producer.send(topic, data)).add_done_callback(lambda done: _copy(done, future))
+            (await self._wrapped.send(topic, data)).add_done_callback(lambda done: _copy(done, future))
             return future
 
         return self._run(send())  # type: ignore[no-any-return]
 
     def flush(self) -> None:
         """Forward to `AsyncProducer.flush`."""
-        self._run(self._producer.flush())
-
-    def close(self) -> None:
-        """Forward to `AsyncProducer.close`."""
-        self._run(self._end())
+        self._run(self._wrapped.flush())
 
 
-class TransactionalProducer(Closing):
+class TransactionalProducer(_Blocking[AsyncTransactionalProducer]):
     """`AsyncTransactionalProducer` for code without an event loop: from any thread."""
-
-    def __init__(self, producer: AsyncTransactionalProducer, run: Run, end: End) -> None:
-        self._producer = producer
-        self._run = run
-        self._end = end
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """Forward to `AsyncTransactionalProducer.partitions`."""
-        return self._producer.partitions
+        return self._wrapped.partitions
 
     def append(
         self,
@@ -88,28 +90,19 @@ class TransactionalProducer(Closing):
         compression: str | None = None,
     ) -> dict[int, Extent]:
         """Forward to `AsyncTransactionalProducer.append`."""
-        appended = self._producer.append(topic, data, partitioner=partitioner, compression=compression)
+        appended = self._wrapped.append(topic, data, partitioner=partitioner, compression=compression)
         return self._run(appended)  # type: ignore[no-any-return]
 
     def flush(self) -> None:
         """Forward to `AsyncTransactionalProducer.flush`."""
-        self._run(self._producer.flush())
-
-    def close(self) -> None:
-        """Forward to `AsyncTransactionalProducer.close`."""
-        self._run(self._end())
+        self._run(self._wrapped.flush())
 
 
-class Consumer(Closing):
+class Consumer(_Blocking[AsyncConsumer]):
     """`AsyncConsumer` for code without an event loop, for one thread at a time; made by `KafkaClient.consumer`.
 
     `on_assign` and `on_revoke` are called in a thread of their own while `poll` waits; they may use the consumer.
     """
-
-    def __init__(self, consumer: AsyncConsumer, run: Run, end: End) -> None:
-        self._consumer = consumer
-        self._run = run
-        self._end = end
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Batches without end, as `poll` gives them."""
@@ -119,36 +112,32 @@ class Consumer(Closing):
 
     def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
         """Forward to `AsyncConsumer.poll`."""
-        return self._run(self._consumer.poll(timeout_ms))
+        return self._run(self._wrapped.poll(timeout_ms))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Forward to `AsyncConsumer.commit`."""
-        self._run(self._consumer.commit(offsets))
+        self._run(self._wrapped.commit(offsets))
 
     @property
     def assignment(self) -> Tps:
         """Forward to `AsyncConsumer.assignment`."""
-        return self._consumer.assignment
+        return self._wrapped.assignment
 
     def position(self, tp: TopicPartition) -> int:
         """Forward to `AsyncConsumer.position`."""
-        return self._consumer.position(tp)
+        return self._wrapped.position(tp)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Forward to `AsyncConsumer.seek`."""
-        self._run(_done(lambda: self._consumer.seek(tp, offset)))
+        self._run(_done(lambda: self._wrapped.seek(tp, offset)))
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Forward to `AsyncConsumer.pause`."""
-        self._run(_done(lambda: self._consumer.pause(tps)))
+        self._run(_done(lambda: self._wrapped.pause(tps)))
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """Forward to `AsyncConsumer.resume`."""
-        self._run(_done(lambda: self._consumer.resume(tps)))
-
-    def close(self) -> None:
-        """Forward to `AsyncConsumer.close`."""
-        self._run(self._end())
+        self._run(_done(lambda: self._wrapped.resume(tps)))
 
 
 def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:

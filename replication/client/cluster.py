@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from logstore.env import SYSTEM
@@ -89,9 +88,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.close()
         await asyncio.sleep(0)  # transports end a turn later
 

@@ -11,27 +11,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from logstore.errors import (
-    InvalidConfigError,
-    InvalidRequestError,
-    PylogError,
-    did_you_mean,
-)
+from logstore.errors import InvalidRequestError, PylogError
 from replication.client import groups, membership
-from replication.client.assignors import (
-    ASSIGNORS,
-)
 from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
-from replication.client.member_requests import REQUESTS, MemberRequests, MemberTerms
+from replication.client.member_requests import REQUESTS, MemberRequests
 from replication.client.membership import Membership, Phase, Tps
 from replication.client.metadata import NO_EPOCH
 from replication.client.reading import PartitionReader, Position
 from replication.client.security import PLAINTEXT, Security
+from replication.client.settings import ConsumerSettings
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
@@ -39,49 +30,12 @@ from replication.protocol.messages import Isolation
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["AsyncConsumer", "ConsumerSettings", "RebalanceListener", "apart"]
+
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 10.0  # for what a closing member still says
 RebalanceListener = Callable[[Tps], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
-    """How a member of a group reads; the names are Kafka's.
-
-    assignor: one that all members of the group know: cooperative-sticky, range or roundrobin. group_instance_id: a
-    member that comes back within session_timeout_ms gets its partitions again. A member that does not poll for
-    max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid offset; none: an error.
-    rack: that of the machine (client.rack), so that brokers may name a near replica to read.
-    """
-
-    group_id: str
-    assignor: str = "cooperative-sticky"
-    group_instance_id: str | None = None
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
-    auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
-    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    metadata_max_age_ms: int = 300_000
-    rack: str = ""
-
-    def __post_init__(self) -> None:
-        """Raises: InvalidConfigError."""
-        for name, known in (
-            ("assignor", tuple(ASSIGNORS)),
-            ("auto_offset_reset", ("earliest", "latest", "none")),
-            ("isolation_level", ("read_committed", "read_uncommitted")),
-        ):
-            if (given := getattr(self, name)) not in known:
-                raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
-        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
-            raise InvalidConfigError(
-                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: below session_timeout_ms",
-                option="heartbeat_interval_ms",
-            )
 
 
 class AsyncConsumer:
@@ -118,15 +72,7 @@ class AsyncConsumer:
             is_cooperative=settings.assignor == "cooperative-sticky",
             is_static=settings.group_instance_id is not None,
         )
-        terms = MemberTerms(
-            group_id=settings.group_id,
-            instance_id=settings.group_instance_id,
-            assignor=settings.assignor,
-            topics=tuple(sorted(set(topics))),
-            session_timeout_ms=settings.session_timeout_ms,
-            rebalance_timeout_ms=settings.max_poll_interval_ms,
-        )
-        self._requests = MemberRequests(self._cluster, terms)
+        self._requests = MemberRequests(self._cluster, settings, tuple(sorted(set(topics))))
         self._due: deque[membership.Effect] = deque()
         self._joining: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -137,9 +83,7 @@ class AsyncConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:

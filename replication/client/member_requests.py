@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from logstore.errors import UnknownTopicError
 from replication.client import membership
@@ -20,6 +20,7 @@ from replication.client.assignors import (
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
 from replication.client.membership import Membership
+from replication.client.settings import ConsumerSettings
 from replication.errors import ErrorCode, code_in
 from replication.protocol.apis import ApiKey
 
@@ -32,23 +33,13 @@ JOIN_SPARE_MS = 5_000  # a join is answered when the slowest member's time to re
 REQUESTS = (membership.Join, membership.Divide, membership.Sync)  # effects of a membership
 
 
-class MemberTerms(NamedTuple):
-    """A member's group, the topics that it subscribes to, and its settings."""
-
-    group_id: str
-    instance_id: str | None
-    assignor: str
-    topics: tuple[str, ...]
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-
-
 class MemberRequests:
     """Belongs to one event loop. Every call raises as `Coordinators.call` does."""
 
-    def __init__(self, cluster: Cluster, terms: MemberTerms) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, topics: tuple[str, ...]) -> None:
         self._cluster = cluster
-        self._terms = terms
+        self._settings = settings
+        self._topics = topics
         self._counts: Mapping[str, int] = {}  # of partitions, as the group was divided
 
     async def answered(self, effect: membership.Effect, member: Membership) -> membership.Event:
@@ -72,18 +63,18 @@ class MemberRequests:
         return await self._partitions(self._counts) != self._counts
 
     async def _join(self, member: Membership) -> membership.Event:
-        terms = self._terms
-        subscription = Subscription(terms.topics, tuple(member.owned), member.generation)
+        settings = self._settings
+        subscription = Subscription(self._topics, tuple(member.owned), member.generation)
         answer = await self._call(
             ApiKey.JOIN_GROUP,
             {
-                "session_timeout": terms.session_timeout_ms,
-                "rebalance_timeout": terms.rebalance_timeout_ms,
+                "session_timeout": settings.session_timeout_ms,
+                "rebalance_timeout": settings.max_poll_interval_ms,
                 "member_id": member.id,
                 "protocol_type": PROTOCOL_TYPE,
-                "protocols": [{"name": terms.assignor, "metadata": encode_subscription(subscription)}],
+                "protocols": [{"name": settings.assignor, "metadata": encode_subscription(subscription)}],
             },
-            timeout_ms=terms.rebalance_timeout_ms + JOIN_SPARE_MS,
+            timeout_ms=settings.max_poll_interval_ms + JOIN_SPARE_MS,
         )
         members = tuple(
             (each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata)) for each in answer.members
@@ -93,7 +84,7 @@ class MemberRequests:
     async def _divide(self, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
         known = [Member(i, (n is None, n or i), decode_subscription(data)) for i, n, data in members]
         self._counts = await self._partitions({topic for each in known for topic in each.subscription.topics})
-        divided = ASSIGNORS[self._terms.assignor](known, {t: range(n) for t, n in self._counts.items()})
+        divided = ASSIGNORS[self._settings.assignor](known, {t: range(n) for t, n in self._counts.items()})
         return {member: encode_assignment(tps) for member, tps in divided.items()}
 
     async def _partitions(self, topics: Iterable[str]) -> dict[str, int]:
@@ -102,25 +93,25 @@ class MemberRequests:
             try:
                 counts[topic] = len((await self._cluster.topic(topic)).leaders)
             except UnknownTopicError as error:
-                logger.warning("group=%s %s", self._terms.group_id, error)
+                logger.warning("group=%s %s", self._settings.group_id, error)
                 counts[topic] = 0
         return counts
 
     async def _sync(self, member: Membership, assignments: Mapping[str, bytes]) -> membership.Event:
         request = {
             "protocol_type": PROTOCOL_TYPE,
-            "protocol_name": self._terms.assignor,
+            "protocol_name": self._settings.assignor,
             "assignments": [{"member_id": i, "assignment": data} for i, data in assignments.items()],
         }
-        timeout_ms = self._terms.rebalance_timeout_ms + JOIN_SPARE_MS
+        timeout_ms = self._settings.max_poll_interval_ms + JOIN_SPARE_MS
         answer = await self._call(ApiKey.SYNC_GROUP, _named(member) | request, timeout_ms=timeout_ms)
         error = code_in(answer)
         given = decode_assignment(answer.assignment) if error is ErrorCode.NONE else frozenset()
         return membership.Synced(error, given)
 
     async def _call(self, key: ApiKey, request: dict[str, Any], **bounds: Any) -> Any:
-        who = {"group_id": self._terms.group_id, "group_instance_id": self._terms.instance_id}
-        group = group_key(self._terms.group_id)
+        who = {"group_id": self._settings.group_id, "group_instance_id": self._settings.group_instance_id}
+        group = group_key(self._settings.group_id)
         bounds["version_max"] = VERSIONS_MAX[key]
         return await self._cluster.coordinators.call(group, key, who | request, code_in, **bounds)
 

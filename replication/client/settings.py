@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
+from replication.client.assignors import ASSIGNORS
 from replication.client.cluster import UNKNOWN_TOPIC_S, Cluster
 from replication.errors import ErrorCode, UnsupportedVersionError, raise_for_code
 from replication.protocol.apis import ApiKey
@@ -35,6 +36,45 @@ _HINTS = {
     "partition_assignment_strategy": "here it is assignor",
     "partitioner_class": "here it is partitioner",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """How a member of a group reads; the names are Kafka's.
+
+    assignor: one that all members of the group know: cooperative-sticky, range or roundrobin. group_instance_id: a
+    member that comes back within session_timeout_ms gets its partitions again. A member that does not poll for
+    max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid offset; none: an error.
+    rack: that of the machine (client.rack), so that brokers may name a near replica to read.
+    """
+
+    group_id: str
+    assignor: str = "cooperative-sticky"
+    group_instance_id: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    metadata_max_age_ms: int = 300_000
+    rack: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidConfigError."""
+        for name, known in (
+            ("assignor", tuple(ASSIGNORS)),
+            ("auto_offset_reset", ("earliest", "latest", "none")),
+            ("isolation_level", ("read_committed", "read_uncommitted")),
+        ):
+            if (given := getattr(self, name)) not in known:
+                raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
+        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
+            raise InvalidConfigError(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: below session_timeout_ms",
+                option="heartbeat_interval_ms",
+            )
 
 
 class TopicSettings(NamedTuple):
