@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 OPEN_STORES_MAX = 8
 
 # How often a reader ends transactions of dead writers. Costs a file lock per open transaction.
-TEND_EACH_MS = 2_000
-_tended_ms: dict[str, int] = {}
+ABORT_EACH_MS = 2_000
+_looked_ms: dict[str, int] = {}
 
 
 class DirectoryTopics:
@@ -110,9 +110,9 @@ class DirectoryTopics:
     def _end_dead(self) -> None:
         """End transactions of dead writers, if this process may write: readers would wait for them for ever."""
         path, now_ms = str(self._store.path), SYSTEM.clock.monotonic_ms()
-        if now_ms - _tended_ms.get(path, -TEND_EACH_MS) < TEND_EACH_MS:
+        if now_ms - _looked_ms.get(path, -ABORT_EACH_MS) < ABORT_EACH_MS:
             return
-        _tended_ms[path] = now_ms
+        _looked_ms[path] = now_ms
         try:
             transactions = self._store.transactions
             if transactions.dead(transactions.state()) and SYSTEM.files.is_writable(path):

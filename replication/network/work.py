@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ from replication.protocol.wire import Buffer
 from replication.security.access import NOTHING, Authorizer, Context, Need, Operation, Resource, of_each
 
 Asked = TypeVar("Asked")
+Response: TypeAlias = Mapping[str, Any]  # by the names of its fields, for every version
 # Takes the work and its body, which is of its API's type; returns the response, now or later.
 Handler: TypeAlias = "Callable[[Work, Any], Awaitable[Any] | Any]"
 # Requests that may wait for others without an end: they never count as queued.

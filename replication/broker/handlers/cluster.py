@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 from uuid import UUID
 
 from logstore.errors import InvalidTopicError, PylogError
@@ -17,15 +17,13 @@ from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, topic_id_of, t
 from replication.model.metadata import Metadata, PartitionMetadata, TopicMetadata
 from replication.network import steps
 from replication.network.steps import all_of, begin, in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.requests import DescribeClusterRequest
 from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 from replication.security.access import Operation, Resource
-
-Response: TypeAlias = Mapping[str, Any]
 
 IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
@@ -187,7 +185,7 @@ class ClusterHandlers:
             return _failure(name, _why_unknown(name))
         return _failure(name, failed[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _topic(self, context: Work, body: MetadataRequest, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
+    def _topic(self, context: Work, body: MetadataRequest, name: str, topic: TopicMetadata) -> Response:
         asks = body.include_topic_authorized_operations
         return {
             "error_code": ErrorCode.NONE,
@@ -201,7 +199,7 @@ class ClusterHandlers:
             "topic_authorized_operations": granted(context, Resource.TOPIC, name) if asks else NOT_ASKED,
         }
 
-    def _partition(self, number: int, partition: PartitionMetadata) -> Mapping[str, Any]:
+    def _partition(self, number: int, partition: PartitionMetadata) -> Response:
         live = self._metadata.brokers()
         leader = partition.state.leader if partition.state.leader in live else NO_LEADER
         return {
@@ -214,7 +212,7 @@ class ClusterHandlers:
             "offline_replicas": [b for b in partition.replicas if b not in live or b in partition.offline_replicas],
         }
 
-    def describe_cluster(self, context: Work, body: DescribeClusterRequest) -> Mapping[str, Any]:
+    def describe_cluster(self, context: Work, body: DescribeClusterRequest) -> Response:
         asks = body.include_cluster_authorized_operations
         return {
             "error_code": ErrorCode.NONE,
@@ -243,7 +241,7 @@ def _why_unknown(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _failure(name: str | None, error: ErrorCode, topic_id: UUID | None = None) -> Mapping[str, Any]:
+def _failure(name: str | None, error: ErrorCode, topic_id: UUID | None = None) -> Response:
     return {
         "error_code": error,
         "name": name,

@@ -16,19 +16,10 @@ from replication.coordinators.partitioning import no_metadata
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.network.steps import begin, in_steps, step
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.requests import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
-)
 from replication.protocol.small_messages import CommitTopic, OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource, of_group, of_topic
@@ -39,9 +30,9 @@ MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 NOTHING = Committed(-1)
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
-Response = Mapping[str, Any]
-CommittedTopics: TypeAlias = Sequence[CommitTopic] | Sequence[TxnOffsetCommitRequestTopic]
-FetchTopics: TypeAlias = Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics]
+CommittedTopics: TypeAlias = Sequence[CommitTopic] | Sequence[requests.TxnOffsetCommitRequestTopic]
+StoredTopic: TypeAlias = CommitTopic | requests.TxnOffsetCommitRequestTopic | requests.OffsetDeleteRequestTopic
+FetchTopics: TypeAlias = Sequence[requests.OffsetFetchRequestTopic] | Sequence[requests.OffsetFetchRequestTopics]
 
 
 class CommitHandlers:
@@ -68,21 +59,9 @@ class CommitHandlers:
         return begin(self._commit(body))
 
     async def _commit(self, body: OffsetCommitRequest) -> Response:
-        wanted = await self._wanted(body.topics, body.retention_ms)
-        codes = await self._change(
-            body.group_id,
-            wanted,
-            lambda request, known: events.Commit(
-                request=request,
-                offsets={tp: wanted[tp] for tp in known},
-                member_id=body.member_id,
-                generation=body.generation_id,
-                instance_id=body.group_instance_id,
-            ),
-        )
-        return {"topics": _by_topic(body.topics, codes)}
+        return await self._store(body, await self._wanted(body.topics, body.retention_ms))
 
-    async def commit_in_transaction(self, context: Work, body: TxnOffsetCommitRequest) -> Response:
+    async def commit_in_transaction(self, context: Work, body: requests.TxnOffsetCommitRequest) -> Response:
         """TxnOffsetCommit: the offsets count once the transaction is committed, which must hold the partition."""
         context.park()
         wanted = await self._wanted(body.topics)
@@ -100,6 +79,14 @@ class CommitHandlers:
             code = ErrorCode.NOT_COORDINATOR if is_moved else refused
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else code
             return {"topics": _by_topic(body.topics, dict.fromkeys(wanted, code))}
+        return await self._store(body, wanted, producer)
+
+    async def _store(
+        self,
+        body: OffsetCommitRequest | requests.TxnOffsetCommitRequest,
+        wanted: Mapping[TopicPartition, Committed],
+        producer: tuple[int, int] | None = None,
+    ) -> Response:
         codes = await self._change(
             body.group_id,
             wanted,
@@ -129,7 +116,7 @@ class CommitHandlers:
                 )
         return wanted
 
-    async def delete(self, context: Work, body: OffsetDeleteRequest) -> Response:
+    async def delete(self, context: Work, body: requests.OffsetDeleteRequest) -> Response:
         """OffsetDelete: for topics that no member subscribes to."""
         context.park()
         wanted: dict[TopicPartition, None] = {}
@@ -193,7 +180,7 @@ class CommitHandlers:
 
     # -------------------------------------------------------------------- fetch
 
-    async def fetch(self, context: Work, body: OffsetFetchRequest) -> Response:
+    async def fetch(self, context: Work, body: requests.OffsetFetchRequest) -> Response:
         """OffsetFetch: -1 for partitions without a committed offset. A group that is named twice is answered once."""
         if context.version >= SEVERAL_GROUPS_FROM:
             rows = []
@@ -219,7 +206,7 @@ class CommitHandlers:
         return found
 
     async def _fetch(
-        self, context: Work, asked: OffsetFetchRequest | OffsetFetchRequestGroup, *, is_stable: bool
+        self, context: Work, asked: requests.OffsetFetchRequest | requests.OffsetFetchRequestGroup, *, is_stable: bool
     ) -> dict[str, Any]:
         if context.refuses(of_group(Operation.DESCRIBE, asked.group_id)):
             return {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []}
@@ -278,7 +265,7 @@ def expire_ms(now_ms: int, retention_ms: int) -> int:
     return now_ms + retention_ms if retention_ms >= 0 else NO_TIME
 
 
-def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE) -> Mapping[str, Any]:
+def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE) -> Response:
     return {
         "partition_index": partition,
         "committed_offset": committed.offset,
@@ -289,9 +276,11 @@ def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE)
 
 
 def _by_topic(
-    topics: CommittedTopics | Sequence[OffsetDeleteRequestTopic], codes: Mapping[TopicPartition, ErrorCode]
+    topics: CommittedTopics | Sequence[requests.OffsetDeleteRequestTopic], codes: Mapping[TopicPartition, ErrorCode]
 ) -> Rows[Response]:
-    def topic_row(topic: CommitTopic | TxnOffsetCommitRequestTopic | OffsetDeleteRequestTopic) -> Response:
+    def topic_row(
+        topic: CommitTopic | requests.TxnOffsetCommitRequestTopic | requests.OffsetDeleteRequestTopic,
+    ) -> Response:
         rows = (
             {
                 "partition_index": row.partition_index,

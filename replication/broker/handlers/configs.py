@@ -20,17 +20,10 @@ from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.requests import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 
 TOPIC, BROKER = 2, 4  # resource types
 APPEND = 2
@@ -40,7 +33,7 @@ SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
 
 # Returns the settings of a resource after a change, from those before.
-Wanted: TypeAlias = Callable[[AlterConfigsResource, Mapping[str, str]], dict[str, str]]
+Wanted: TypeAlias = Callable[[requests.AlterConfigsResource, Mapping[str, str]], dict[str, str]]
 
 
 class ConfigHandlers:
@@ -59,8 +52,8 @@ class ConfigHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter_incrementally,
         }
 
-    async def describe(self, context: Work, body: DescribeConfigsRequest) -> Mapping[str, Any]:
-        wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
+    async def describe(self, context: Work, body: requests.DescribeConfigsRequest) -> Response:
+        wanted: dict[tuple[int, str], requests.DescribeConfigsResource] = {}
         overrides: dict[str, Mapping[str, str]] = {}
         failed: dict[str, PylogError] = {}
         given = self._live.given
@@ -75,7 +68,7 @@ class ConfigHandlers:
             with suppress(KafkaError):  # without a session: the last known values
                 given = await self._given()
 
-        def row(resource: DescribeConfigsResource) -> dict[str, Any]:
+        def row(resource: requests.DescribeConfigsResource) -> dict[str, Any]:
             try:
                 if resource.resource_type == TOPIC and resource.resource_name in failed:
                     return _answer(resource, failed[resource.resource_name]) | {"configs": ()}
@@ -132,14 +125,14 @@ class ConfigHandlers:
         except NotLiveError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
-    async def alter(self, context: Work, body: AlterConfigsRequest) -> Mapping[str, Any]:
-        def wanted(resource: AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
+    async def alter(self, context: Work, body: requests.AlterConfigsRequest) -> Response:
+        def wanted(resource: requests.AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
             return {row.name: _check_given(row) for row in resource.configs}
 
         return await self._alter(body, wanted)
 
-    async def alter_incrementally(self, context: Work, body: IncrementalAlterConfigsRequest) -> Mapping[str, Any]:
-        def wanted(resource: AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
+    async def alter_incrementally(self, context: Work, body: requests.IncrementalAlterConfigsRequest) -> Response:
+        def wanted(resource: requests.AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
             found = dict(known)
             settings = SETTINGS if resource.resource_type == TOPIC else LIVE
             config = self._config.log_config(known) if resource.resource_type == TOPIC else self._config
@@ -151,9 +144,9 @@ class ConfigHandlers:
         return await self._alter(body, wanted)
 
     async def _alter(
-        self, body: AlterConfigsRequest | IncrementalAlterConfigsRequest, wanted: Wanted
-    ) -> Mapping[str, Any]:
-        resources: dict[tuple[int, str], list[AlterConfigsResource]] = {}
+        self, body: requests.AlterConfigsRequest | requests.IncrementalAlterConfigsRequest, wanted: Wanted
+    ) -> Response:
+        resources: dict[tuple[int, str], list[requests.AlterConfigsResource]] = {}
         async for chunk in in_steps(body.resources):
             for each in chunk:
                 resources.setdefault((each.resource_type, each.resource_name), []).append(each)
@@ -169,7 +162,7 @@ class ConfigHandlers:
                     rows.append(_answer(same[0], error))
         return {"responses": rows}
 
-    async def _alter_one(self, resource: AlterConfigsResource, wanted: Wanted, *, validate_only: bool) -> None:
+    async def _alter_one(self, resource: requests.AlterConfigsResource, wanted: Wanted, *, validate_only: bool) -> None:
         kind, name = resource.resource_type, resource.resource_name
         path = self._node_of(kind, name)
         if len({row.name for row in resource.configs}) < len(resource.configs):
@@ -195,7 +188,7 @@ async def read_given(tree: Tree, broker: str) -> dict[str, str]:
     return {key: value for key, value in found.items() if key in LIVE}
 
 
-def _topics(resources: Iterable[DescribeConfigsResource]) -> Iterable[str]:
+def _topics(resources: Iterable[requests.DescribeConfigsResource]) -> Iterable[str]:
     return (each.resource_name for each in resources if each.resource_type == TOPIC)
 
 
@@ -234,7 +227,7 @@ def _type(setting: Field[Any]) -> int:
             return STRING
 
 
-def _apply(found: dict[str, str], row: AlterableConfig, setting: Field[Any] | None, value: object) -> None:
+def _apply(found: dict[str, str], row: requests.AlterableConfig, setting: Field[Any] | None, value: object) -> None:
     match row.config_operation:
         case 0:  # SET
             found[row.name] = _check_given(row)
@@ -254,14 +247,16 @@ def _apply(found: dict[str, str], row: AlterableConfig, setting: Field[Any] | No
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")
 
 
-def _check_given(row: AlterableConfig) -> str:
+def _check_given(row: requests.AlterableConfig) -> str:
     """Return the value. Raises: KafkaError: it is null."""
     if row.value is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{row.name}: a value is needed, and null is none")
     return row.value
 
 
-def _answer(resource: DescribeConfigsResource | AlterConfigsResource, error: PylogError | None) -> dict[str, Any]:
+def _answer(
+    resource: requests.DescribeConfigsResource | requests.AlterConfigsResource, error: PylogError | None
+) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE if error is None else code_of(error),
         "error_message": None if error is None else message_of(error),

@@ -16,7 +16,7 @@ from replication.coordinators.transactions.coordinator import TransactionCoordin
 from replication.errors import ErrorCode, KafkaError, message_of
 from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from replication.model.metadata import BrokerAddress, Metadata
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.requests import FindCoordinatorRequest
@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 GROUP, TRANSACTION = 0, 1  # the types of keys
 CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
-
-Response = Mapping[str, Any]
 
 
 class CoordinatorHandlers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from logstore.errors import PylogError
 from replication.broker.feature_level import FeatureLevel
@@ -13,7 +12,7 @@ from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import BrokerId
 from replication.model.features import PYLOG_VERSION, Finalized, Levels, Update, refusal_to_update
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.features import TRANSACTION_VERSION
 from replication.protocol.requests import FeatureUpdateKey, UpdateFeaturesRequest
@@ -32,7 +31,7 @@ class FeatureHandlers:
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.UPDATE_FEATURES: self.update}
 
-    async def update(self, context: Work, body: UpdateFeaturesRequest) -> Mapping[str, Any]:
+    async def update(self, context: Work, body: UpdateFeaturesRequest) -> Response:
         """Raise the level, or (`validate_only`) say whether it may be raised; all updates or none, as Kafka 4.4."""
         context.park()
         updates = [Update(row.feature, row.max_version_level, _is_upgrade(row)) for row in body.feature_updates]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.coordinators.groups.classic import events
@@ -13,18 +13,10 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.messages import Body, Done
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.requests import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    SyncGroupRequest,
-)
 from replication.protocol.small_messages import heartbeat_response
 from replication.security.access import Operation, Resource
 
@@ -36,7 +28,6 @@ TYPE = "classic"  # all groups here: members assign partitions themselves
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
 Answer = TypeVar("Answer", bound=Body)
-Response = Mapping[str, Any]
 
 
 class GroupHandlers:
@@ -63,7 +54,7 @@ class GroupHandlers:
         assert isinstance(answer, kind), "every event has its kind of answer"
         return answer
 
-    async def join(self, context: Work, body: JoinGroupRequest) -> Response:
+    async def join(self, context: Work, body: requests.JoinGroupRequest) -> Response:
         """JoinGroup: answered when everybody has joined, or at once if it is refused."""
         rebalance_timeout = body.rebalance_timeout if context.version >= REBALANCES_FROM else body.session_timeout
         prefix = body.group_instance_id or context.client_id or "member"
@@ -100,7 +91,7 @@ class GroupHandlers:
             ],
         }
 
-    async def sync(self, context: Work, body: SyncGroupRequest) -> Response:
+    async def sync(self, context: Work, body: requests.SyncGroupRequest) -> Response:
         """SyncGroup: answered when the leader has assigned partitions."""
         try:
             if context.version >= PROTOCOLS_NAMED_FROM and None in (body.protocol_type, body.protocol_name):
@@ -127,7 +118,7 @@ class GroupHandlers:
             "assignment": answer.assignment,
         }
 
-    def heartbeat(self, context: Work, body: HeartbeatRequest) -> Awaitable[Response] | bytes | Response:
+    def heartbeat(self, context: Work, body: requests.HeartbeatRequest) -> Awaitable[Response] | bytes | Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
         try:
             is_accepted = self._groups.hear(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
@@ -137,7 +128,7 @@ class GroupHandlers:
             return heartbeat_response(context.version, context.correlation_id, 0)
         return begin(self._heartbeat(body))
 
-    async def _heartbeat(self, body: HeartbeatRequest) -> Response:
+    async def _heartbeat(self, body: requests.HeartbeatRequest) -> Response:
         try:
             answer = await self._ask(
                 body.group_id,
@@ -154,7 +145,7 @@ class GroupHandlers:
             return {"error_code": ErrorCode.NONE if is_loading else error.code}
         return {"error_code": answer.error}
 
-    async def leave(self, context: Work, body: LeaveGroupRequest) -> Response:
+    async def leave(self, context: Work, body: requests.LeaveGroupRequest) -> Response:
         """LeaveGroup: of one member, or from version 3 on of several."""
         if context.version < LEAVES_TOGETHER_FROM:
             leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
@@ -181,7 +172,7 @@ class GroupHandlers:
 
     # ----------------------------------------------------------- administration
 
-    def describe(self, context: Work, body: DescribeGroupsRequest) -> Response:
+    def describe(self, context: Work, body: requests.DescribeGroupsRequest) -> Response:
         """DescribeGroups: an unknown group is a dead one."""
 
         def row(group_id: str) -> Response:
@@ -195,7 +186,7 @@ class GroupHandlers:
         asked = dict.fromkeys(body.groups)
         return {"groups": Rows(len(asked), map(row, asked))}
 
-    def list(self, context: Work, body: ListGroupsRequest) -> Response:
+    def list(self, context: Work, body: requests.ListGroupsRequest) -> Response:
         """ListGroups: the groups of this broker, in these states, of these types (default: any)."""
         wanted = {state.casefold() for state in body.states_filter}
         types = {type_.casefold() for type_ in body.types_filter}
@@ -216,7 +207,7 @@ class GroupHandlers:
         )
         return {"error_code": ErrorCode.NONE, "groups": rows}
 
-    async def delete(self, context: Work, body: DeleteGroupsRequest) -> Response:
+    async def delete(self, context: Work, body: requests.DeleteGroupsRequest) -> Response:
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await all_of(self._delete, names)
@@ -232,7 +223,7 @@ class GroupHandlers:
             return error.code
 
 
-def described(group_id: str, group: Group | None) -> Mapping[str, Any]:
+def described(group_id: str, group: Group | None) -> Response:
     """Return the row of DescribeGroups; metadata and assignments are shown in a stable group only."""
     if group is None:
         group = Group(id=group_id, phase=Phase.DEAD)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.network.steps import in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.requests import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -26,7 +25,7 @@ class LogDirHandlers:
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs}
 
-    async def describe_log_dirs(self, context: Work, body: DescribeLogDirsRequest) -> Mapping[str, Any]:
+    async def describe_log_dirs(self, context: Work, body: DescribeLogDirsRequest) -> Response:
         """Return the one directory, with those of the named replicas that are here; all if none are named."""
         context.park()
         wanted: set[TopicPartition] | None = None
@@ -53,11 +52,11 @@ class LogDirHandlers:
             ],
         }
 
-    def _topic(self, name: str, partitions: list[int], usage: Usage) -> Mapping[str, Any]:
+    def _topic(self, name: str, partitions: list[int], usage: Usage) -> Response:
         rows = (self._partition(TopicPartition(name, number), usage) for number in sorted(partitions))
         return {"name": name, "partitions": Rows(len(partitions), rows)}
 
-    def _partition(self, tp: TopicPartition, usage: Usage) -> Mapping[str, Any]:
+    def _partition(self, tp: TopicPartition, usage: Usage) -> Response:
         known = self._replicas.partitions().get(tp)
         return {
             "partition_index": tp.partition,

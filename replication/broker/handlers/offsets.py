@@ -8,25 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
 
 from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
 from replication.model.times import AskedTime, SpecialTime, from_wire
 from replication.network.steps import all_of, in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.messages import ISOLATIONS, Isolation
-from replication.protocol.requests import (
-    DeleteRecordsRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from replication.replica.leader.results import DeletedRecords, FoundOffset
 from replication.replica.manager import ReplicaManager
 
@@ -34,8 +25,6 @@ from replication.replica.manager import ReplicaManager
 _KNOWN_SINCE: Mapping[AskedTime, int] = {SpecialTime.MAX_TIMESTAMP: 7, SpecialTime.EARLIEST_LOCAL: 8}
 
 _INVALID, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
-
-Response: TypeAlias = Mapping[str, Any]
 
 
 class PositionHandlers:
@@ -49,7 +38,7 @@ class PositionHandlers:
             ApiKey.DELETE_RECORDS: self.delete_records,
         }
 
-    async def list_offsets(self, context: Work, body: ListOffsetsRequest) -> Mapping[str, Any]:
+    async def list_offsets(self, context: Work, body: requests.ListOffsetsRequest) -> Response:
         isolation = Isolation(body.isolation_level) if body.isolation_level in ISOLATIONS else None
         named: Counter[tuple[str, int]] = Counter()
         async for chunk in in_steps(_asked(body.topics)):
@@ -72,21 +61,21 @@ class PositionHandlers:
                     )
                 done.append(found)
 
-        def row(asked: ListOffsetsPartition, found: FoundOffset) -> Response:
+        def row(asked: requests.ListOffsetsPartition, found: FoundOffset) -> Response:
             code, timestamp_ms, offset, leader_epoch = found
             known = {"partition_index": asked.partition_index, "error_code": code, "timestamp": timestamp_ms}
             return {**known, "offset": offset, "leader_epoch": leader_epoch}
 
         rest = iter(done)
 
-        def topic_row(topic: ListOffsetsTopic) -> Response:
+        def topic_row(topic: requests.ListOffsetsTopic) -> Response:
             rows = (row(asked, next(rest)) for asked in topic.partitions)
             return {"name": topic.name, "partitions": Rows(len(topic.partitions), rows)}
 
         return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
-    async def offset_for_leader_epoch(self, context: Work, body: OffsetForLeaderEpochRequest) -> Mapping[str, Any]:
-        def row(topic: OffsetForLeaderTopic, asked: OffsetForLeaderPartition) -> Response:
+    async def offset_for_leader_epoch(self, context: Work, body: requests.OffsetForLeaderEpochRequest) -> Response:
+        def row(topic: requests.OffsetForLeaderTopic, asked: requests.OffsetForLeaderPartition) -> Response:
             code, epoch, end_offset = self._replicas.end_offset_for_epoch(
                 (topic.topic, asked.partition),
                 asked.leader_epoch,
@@ -96,13 +85,13 @@ class PositionHandlers:
             found = {"partition": asked.partition, "error_code": code}
             return {**found, "leader_epoch": epoch, "end_offset": end_offset}
 
-        def topic_row(topic: OffsetForLeaderTopic) -> Response:
+        def topic_row(topic: requests.OffsetForLeaderTopic) -> Response:
             rows = (row(topic, asked) for asked in topic.partitions)
             return {"topic": topic.topic, "partitions": Rows(len(topic.partitions), rows)}
 
         return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
-    async def delete_records(self, context: Work, body: DeleteRecordsRequest) -> Mapping[str, Any]:
+    async def delete_records(self, context: Work, body: requests.DeleteRecordsRequest) -> Response:
         """Move the log starts up on all replicas in sync. The partitions wait for their followers together."""
         context.park()
         timeout_ms = int(body.timeout.total_seconds() * 1000)
@@ -124,5 +113,5 @@ class PositionHandlers:
         return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
 
 
-def _asked(topics: Iterable[ListOffsetsTopic]) -> Iterable[tuple[str, ListOffsetsPartition]]:
+def _asked(topics: Iterable[requests.ListOffsetsTopic]) -> Iterable[tuple[str, requests.ListOffsetsPartition]]:
     return ((topic.name, asked) for topic in topics for asked in topic.partitions)

@@ -17,7 +17,7 @@ from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import Assignment, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.requests import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 
@@ -41,7 +41,7 @@ class ReassignmentHandlers:
 
     # ------------------------------------------------------------------- alter
 
-    async def alter(self, context: Work, body: AlterPartitionReassignmentsRequest) -> Mapping[str, Any]:
+    async def alter(self, context: Work, body: AlterPartitionReassignmentsRequest) -> Response:
         """Request other replicas for partitions, or (null) cancel; return when the request is stored."""
         context.park()
         wanted: dict[TopicPartition, Assignment | None] = {}
@@ -115,7 +115,7 @@ class ReassignmentHandlers:
 
     # -------------------------------------------------------------------- list
 
-    async def list(self, context: Work, body: ListPartitionReassignmentsRequest) -> Mapping[str, Any]:
+    async def list(self, context: Work, body: ListPartitionReassignmentsRequest) -> Response:
         """Return the reassignments under way; all, if no topics are named."""
         context.park()
         asked = None

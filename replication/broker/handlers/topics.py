@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from logstore.errors import PylogError
@@ -16,22 +16,13 @@ from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import Election, TopicPartition, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata
 from replication.network.steps import all_of, in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.requests import (
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    ElectLeadersRequest,
-    TopicPartitions,
-)
 from replication.security.access import Operation, Resource
 
-Response: TypeAlias = Mapping[str, Any]
-Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
+Named = TypeVar("Named", requests.CreatableTopic, requests.CreatePartitionsTopic)
 
 # The kinds of election, and what is wrong where one has elected nobody.
 PREFERRED, UNCLEAN = 0, 1
@@ -58,7 +49,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------ create
 
-    async def create_topics(self, context: Work, body: CreateTopicsRequest) -> Response:
+    async def create_topics(self, context: Work, body: requests.CreateTopicsRequest) -> Response:
         """Create topics, with one outcome each; a name that is given twice is an error."""
         context.park()
         names = await _named(body.topics)
@@ -70,14 +61,14 @@ class TopicHandlers:
         except KafkaError as error:
             return {"topics": _all_failed(names, error)}
 
-        async def create(topic: CreatableTopic) -> Response:
+        async def create(topic: requests.CreatableTopic) -> Response:
             if names[topic.name] > 1:
                 return _failed(topic.name, _twice(topic.name))
             return await self._create(topic, timeout_s, validate_only=body.validate_only)
 
         return {"topics": await all_of(create, _unique(body.topics, names))}
 
-    async def _create(self, asked: CreatableTopic, timeout_s: float, *, validate_only: bool) -> Response:
+    async def _create(self, asked: requests.CreatableTopic, timeout_s: float, *, validate_only: bool) -> Response:
         assignment: dict[int, tuple[int, ...]] = {}
         async for chunk in in_steps(asked.assignments):
             assignment.update((row.partition_index, tuple(row.broker_ids)) for row in chunk)
@@ -116,7 +107,7 @@ class TopicHandlers:
             "configs": topic_settings(self._live, new.config),
         }
 
-    async def create_partitions(self, context: Work, body: CreatePartitionsRequest) -> Response:
+    async def create_partitions(self, context: Work, body: requests.CreatePartitionsRequest) -> Response:
         context.park()
         timeout_s = body.timeout.total_seconds()
         names = await _named(body.topics)
@@ -125,7 +116,7 @@ class TopicHandlers:
         except KafkaError as error:
             return {"results": _all_failed(names, error)}
 
-        async def grow(asked: CreatePartitionsTopic) -> Response:
+        async def grow(asked: requests.CreatePartitionsTopic) -> Response:
             if names[asked.name] > 1:
                 return _failed(asked.name, _twice(asked.name))
             added = None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
@@ -140,7 +131,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------ delete
 
-    async def delete_topics(self, context: Work, body: DeleteTopicsRequest) -> Response:
+    async def delete_topics(self, context: Work, body: requests.DeleteTopicsRequest) -> Response:
         """Delete topics by name or id, and wait until they are gone. One that is asked for twice stays."""
         context.park()
         timeout_s = body.timeout.total_seconds()
@@ -183,7 +174,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------- elect
 
-    async def elect_leaders(self, context: Work, body: ElectLeadersRequest) -> Response:
+    async def elect_leaders(self, context: Work, body: requests.ElectLeadersRequest) -> Response:
         """Elect the preferred replicas, or any where nobody leads.
 
         If no partitions are named, elect of all, and tell of those that needed it.
@@ -216,7 +207,7 @@ class TopicHandlers:
         results = [{"topic": topic, "partition_result": found} for topic, found in rows.items()]
         return {"error_code": ErrorCode.NONE, "replica_election_results": results}
 
-    def _wanted(self, asked: Iterable[TopicPartitions] | None) -> Iterable[TopicPartition]:
+    def _wanted(self, asked: Iterable[requests.TopicPartitions] | None) -> Iterable[TopicPartition]:
         if asked is None:
             known = list(self._metadata.topics().values())
             return (TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions))
@@ -252,11 +243,11 @@ def _twice(name: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is asked for twice")
 
 
-def _of_no_type(body: ElectLeadersRequest) -> Rows[Response]:
+def _of_no_type(body: requests.ElectLeadersRequest) -> Rows[Response]:
     asked = body.topic_partitions or ()
     code = ErrorCode.INVALID_REQUEST
 
-    def row(topic: TopicPartitions) -> Response:
+    def row(topic: requests.TopicPartitions) -> Response:
         rows = ({"partition_id": number, "error_code": code, "error_message": None} for number in topic.partitions)
         return {"topic": topic.topic, "partition_result": Rows(len(topic.partitions), rows)}
 

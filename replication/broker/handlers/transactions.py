@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from logstore.env import Clock
 from logstore.errors import PylogError
@@ -20,22 +20,10 @@ from replication.coordinators.transactions.machine.state import NO_EPOCH, NO_ID,
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, rows_by_topic
 from replication.network.steps import all_of
-from replication.network.work import Handler, Work
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.requests import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    ListTransactionsRequest,
-    WritableTxnMarker,
-    WriteTxnMarkersRequest,
-)
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource
 
@@ -52,7 +40,6 @@ BUMPS_FROM = 5  # EndTxn: every transaction has an epoch of its own
 STATES = frozenset(Phase) - {Phase.PREPARE_EPOCH_FENCE}
 
 Answer = TypeVar("Answer", bound=events.Body)
-Response = Mapping[str, Any]
 
 
 class TransactionHandlers:
@@ -91,7 +78,7 @@ class TransactionHandlers:
 
     # ---------------------------------------------------------------- producers
 
-    async def init_producer_id(self, context: Work, body: InitProducerIdRequest) -> Response:
+    async def init_producer_id(self, context: Work, body: requests.InitProducerIdRequest) -> Response:
         """Without a transactional id: a new producer id with epoch 0, even for a client that names one."""
         context.park()
         if (body.producer_id == NO_ID) != (body.producer_epoch == NO_EPOCH):
@@ -108,7 +95,7 @@ class TransactionHandlers:
                 found = await self._initialize(name, fresh_id, body)
         return _initialized(_client_error(context, found.error), found)
 
-    async def _initialize(self, name: str, fresh_id: int, body: InitProducerIdRequest) -> events.Initialized:
+    async def _initialize(self, name: str, fresh_id: int, body: requests.InitProducerIdRequest) -> events.Initialized:
         try:
             return await self._ask(
                 name,
@@ -126,7 +113,7 @@ class TransactionHandlers:
         except KafkaError as error:
             return events.Initialized(error.code)
 
-    async def add_partitions(self, context: Work, body: AddPartitionsToTxnRequest) -> Response:
+    async def add_partitions(self, context: Work, body: requests.AddPartitionsToTxnRequest) -> Response:
         """AddPartitionsToTxn: of a producer up to version 3, all or none; from 4 on of leaders, for several."""
         context.park()
         if context.version < SEVERAL_FROM:
@@ -136,7 +123,7 @@ class TransactionHandlers:
             codes = await self._add(context, name, pair, tps, is_question=False)
             return {"results_by_topic_v3_and_below": _added(codes)}
 
-        async def one(row: AddPartitionsToTxnTransaction) -> Response:
+        async def one(row: requests.AddPartitionsToTxnTransaction) -> Response:
             tps = _added_partitions(row.topics)
             pair = row.producer_id, row.producer_epoch
             codes = await self._add(context, row.transactional_id, pair, tps, is_question=row.verify_only)
@@ -180,7 +167,7 @@ class TransactionHandlers:
         except KafkaError as error:
             return events.Added(error.code)
 
-    async def add_offsets(self, context: Work, body: AddOffsetsToTxnRequest) -> Response:
+    async def add_offsets(self, context: Work, body: requests.AddOffsetsToTxnRequest) -> Response:
         """AddOffsetsToTxn: the partition of the group is in the transaction from now on."""
         context.park()
         try:
@@ -193,7 +180,7 @@ class TransactionHandlers:
         added = await self._added(body.transactional_id, pair, frozenset({tp}), is_question=False)
         return {"error_code": _client_error(context, added.error)}
 
-    async def end(self, context: Work, body: EndTxnRequest) -> Response:
+    async def end(self, context: Work, body: requests.EndTxnRequest) -> Response:
         """EndTxn: answered when the decision is stored; markers follow."""
         context.park()
         try:
@@ -220,11 +207,11 @@ class TransactionHandlers:
 
     # ------------------------------------------------------------------ brokers
 
-    async def write_markers(self, context: Work, body: WriteTxnMarkersRequest) -> Response:
+    async def write_markers(self, context: Work, body: requests.WriteTxnMarkersRequest) -> Response:
         """WriteTxnMarkers: answered when all replicas in sync have them."""
         context.park()
 
-        async def one(row: WritableTxnMarker) -> Response:
+        async def one(row: requests.WritableTxnMarker) -> Response:
             marker = Marker(
                 row.producer_id,
                 row.producer_epoch,
@@ -240,7 +227,7 @@ class TransactionHandlers:
 
     # ----------------------------------------------------------- administration
 
-    async def describe_producers(self, context: Work, body: DescribeProducersRequest) -> Response:
+    async def describe_producers(self, context: Work, body: requests.DescribeProducersRequest) -> Response:
         """DescribeProducers: what these logs know of those who write. Followers answer, too, as in Kafka."""
 
         async def row(asked: tuple[str, int]) -> Response:
@@ -274,7 +261,7 @@ class TransactionHandlers:
             topics.append({"name": topic.name, "partitions": await all_of(row, ((topic.name, n) for n in numbers))})
         return {"topics": topics}
 
-    def describe(self, context: Work, body: DescribeTransactionsRequest) -> Response:
+    def describe(self, context: Work, body: requests.DescribeTransactionsRequest) -> Response:
         def row(name: str) -> Response:
             try:
                 if not name:
@@ -290,7 +277,7 @@ class TransactionHandlers:
         asked = dict.fromkeys(body.transactional_ids)
         return {"transaction_states": Rows(len(asked), map(row, asked))}
 
-    def list(self, context: Work, body: ListTransactionsRequest) -> Response:
+    def list(self, context: Work, body: requests.ListTransactionsRequest) -> Response:
         """ListTransactions: those of this broker, in these states, of these producers, and as old (default: any)."""
         wanted, producer_ids = frozenset(body.state_filters), frozenset(body.producer_id_filters)
         unknown = wanted - STATES
@@ -350,7 +337,7 @@ def _client_error(context: Work, code: ErrorCode) -> ErrorCode:
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else code
 
 
-def _added_partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> frozenset[TopicPartition]:
+def _added_partitions(topics: Iterable[requests.AddPartitionsToTxnTopic]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
 
