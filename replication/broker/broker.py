@@ -8,7 +8,6 @@ see no error. Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
@@ -52,6 +51,7 @@ from replication.model.cluster import BrokerInfo
 from replication.model.features import SUPPORTED, Levels
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
+from replication.network.loops import is_set_within
 from replication.network.pipeline import TurnHandler
 from replication.network.server import Server
 from replication.network.work import Handler
@@ -155,9 +155,7 @@ class Broker:
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
         await self.lifecycle.register(tree, self.endpoint)
         await self._is_live.wait()
-        with contextlib.suppress(TimeoutError):  # one of them may just be deleted
-            async with asyncio.timeout(ADOPTION_S):
-                await self._has_adopted.wait()
+        await is_set_within(self._has_adopted, ADOPTION_S)  # one of them may just be deleted
         logger.info("[Kafka Server %d], started at %s", self.config.broker_id, self.endpoint)
         return self.endpoint
 

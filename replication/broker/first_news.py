@@ -15,6 +15,7 @@ from typing import Any
 
 from replication.errors import UninformedError
 from replication.model.metadata import Metadata
+from replication.network.loops import is_set_within
 from replication.network.pipeline import Endpoint, Pipeline
 from replication.network.work import Work
 from replication.protocol.apis import ApiKey
@@ -45,11 +46,8 @@ def await_metadata(pipeline: Pipeline, metadata: Metadata) -> None:
 
     async def wait(work: Work) -> Any:
         work.park()
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await came.wait()
-        except TimeoutError:
-            raise UninformedError(f"no controller has described the cluster to this broker for {WAIT_S:g} s") from None
+        if not await is_set_within(came, WAIT_S):
+            raise UninformedError(f"no controller has described the cluster to this broker for {WAIT_S:g} s")
         return await pipeline.serve_again(work)
 
     def look() -> None:

@@ -25,6 +25,7 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, Election, TopicPartition
 from replication.model.metadata import Metadata, TopicMetadata
 from replication.model.placement import place
+from replication.network.loops import is_set_within
 
 PARTITIONS_MAX = 100_000  # of one topic
 REQUEST_MAX = 10_000  # new partitions per request, as in later versions of Kafka
@@ -303,12 +304,7 @@ class TopicAdmin:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while not holds() and (left_s := end_s - loop.time()) > 0:
-            changed = self._changed
-            try:
-                async with asyncio.timeout(min(left_s, POLL_S)):
-                    await changed.wait()
-            except TimeoutError:
-                continue
+            await is_set_within(self._changed, min(left_s, POLL_S))
 
 
 def _unknown(name: str) -> KafkaError:

@@ -25,6 +25,7 @@ from replication.client.security import PLAINTEXT, Security
 from replication.client.settings import ConsumerSettings
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
+from replication.network.loops import is_set_within
 from replication.protocol.messages import Isolation
 
 if TYPE_CHECKING:
@@ -119,10 +120,7 @@ class AsyncConsumer:
             await self._act()
             if (rows := self._reader.take()) is not None:
                 return rows
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._changed.wait()
-            except TimeoutError:
+            if not await is_set_within(self._changed, deadline - asyncio.get_running_loop().time()):
                 return None
 
     @property

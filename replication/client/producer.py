@@ -30,6 +30,7 @@ from replication.client.producing import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NO_OF
 from replication.client.settings import TopicSettings, topic_settings
 from replication.client.transactions import Transaction
 from replication.model.cluster import TopicPartition
+from replication.network.loops import is_set_within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -315,11 +316,7 @@ class AsyncProducer:
                     await self._encode(kind, gathered)
                 else:
                     due = min(due, gathered.due)
-            try:
-                async with asyncio.timeout_at(None if due == float("inf") else due):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._changed, None if due == float("inf") else due - loop.time())
 
     async def _encode(self, kind: _Kind, gathered: _Gathered) -> None:
         import numpy as np

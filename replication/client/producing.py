@@ -25,6 +25,7 @@ from replication.client.partition_queue import EPOCH_MAX, IN_FLIGHT, TOO_LARGE, 
 from replication.client.transactions import Transaction, add_partitions, remedy_of
 from replication.errors import ErrorCode, KafkaError, code_in, error_of
 from replication.model.cluster import TopicPartition, rows_by_topic
+from replication.network.loops import is_set_within
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -140,12 +141,7 @@ class Sender:
     async def _send_all(self) -> None:
         while self.error is None:
             self._changed.clear()
-            wait_s = await self._send_ready()
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._changed, await self._send_ready())
 
     async def _send_ready(self) -> float | None:
         """Send what can be sent now; return in how many seconds to look again, None: when something has changed."""

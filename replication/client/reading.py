@@ -38,6 +38,7 @@ from replication.client.fetching import (
 from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, error_of
 from replication.model.cluster import TopicPartition
+from replication.network.loops import is_set_within
 from replication.protocol.messages import (
     FetchPartition,
     Isolation,
@@ -202,11 +203,7 @@ class PartitionReader:
                 task = asyncio.create_task(self._fetch(place, share))
                 self._asked[place] = task
                 task.add_done_callback(self._ended)
-            try:
-                async with asyncio.timeout(RETRY_S if self._not_before else None):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._wanted, RETRY_S if self._not_before else None)
 
     def _may_fetch(self, tp: TopicPartition) -> bool:
         is_full = len(self._ahead.get(tp, ())) >= AHEAD or tp in self.paused or tp in self._fetching

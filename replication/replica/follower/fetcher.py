@@ -11,7 +11,6 @@ loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
@@ -20,6 +19,7 @@ from replication.errors import ErrorCode, ProtocolError
 from replication.model.cluster import BrokerId, TopicPartition, names_of, rows_by_topic
 from replication.model.metadata import Metadata
 from replication.network.client import Client
+from replication.network.loops import is_set_within
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import PartitionFetched
 from replication.replica.follower.follower import Follower
@@ -236,8 +236,7 @@ class _Connection:
         """Wait until the followers have appended the answers; slow ones go alone."""
         if self._is_appending:
             self._all_appended.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_appended.wait(), APPEND_S)
+            await is_set_within(self._all_appended, APPEND_S)
 
     async def _ask_all(self, questions: _Questions) -> None:
         """Send the requests, and pass the answers to the roles; answered ones are removed from `questions`."""
