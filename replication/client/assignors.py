@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
+from kio.schema.consumer_protocol_subscription import v0, v1, v2
 
 from replication.errors import ProtocolError
 from replication.model.cluster import TopicPartition, rows_by_topic
-from replication.protocol.wire import INT16, INT32, LEGACY, MALFORMED, Buffer
+from replication.protocol import kio_reader
+from replication.protocol.kio_entities import build, encode_entity
+from replication.protocol.wire import INT16, MALFORMED, Buffer
 
-_VERSION = 2  # of a subscription: with the partitions that are owned, and since which generation
-_PARTITION_BYTES, _TOPIC_BYTES = 4, 6
+# The last one has the partitions that are owned, and since which generation.
+_SUBSCRIPTIONS = (v0.ConsumerProtocolSubscription, v1.ConsumerProtocolSubscription, v2.ConsumerProtocolSubscription)
 NO_GENERATION = -1
 
 
@@ -144,61 +149,45 @@ def _move_some(found: Assignment, takers_of: Mapping[str, Sequence[str]]) -> boo
 
 def encode_subscription(subscription: Subscription) -> bytes:
     """The metadata of a member that joins."""
-    topics = b"".join(LEGACY.put_string(topic) for topic in subscription.topics)
-    head = INT16.pack(_VERSION) + INT32.pack(len(subscription.topics)) + topics + INT32.pack(-1)
-    return head + _put_partitions(subscription.owned) + INT32.pack(subscription.generation)
+    topics, generation = subscription.topics, subscription.generation
+    owned = _by_topic(subscription.owned)
+    return _encoded(_SUBSCRIPTIONS[-1], topics=topics, owned_partitions=owned, generation_id=generation)
 
 
 def decode_subscription(data: Buffer) -> Subscription:
     """Decode a subscription of any version. Raises: ProtocolError."""
-    try:
-        (version,) = INT16.unpack_from(data)
-        count, at = LEGACY.count(data, INT16.size, INT16.size)
-        topics = []
-        for _ in range(count):
-            topic, at = LEGACY.string(data, at)
-            topics.append(topic)
-        _, at = LEGACY.nullable_bytes(data, at)
-        owned: list[TopicPartition] = []
-        generation = NO_GENERATION
-        if version >= 1:
-            owned, at = _partitions(data, at)
-        if version >= 2:
-            (generation,) = INT32.unpack_from(data, at)
-    except MALFORMED as error:
-        raise ProtocolError(f"no subscription of a member: {error}") from error
-    return Subscription(tuple(topics), tuple(owned), generation)
+    found = _decoded(data, *_SUBSCRIPTIONS)
+    owned, generation = getattr(found, "owned_partitions", ()), getattr(found, "generation_id", NO_GENERATION)
+    return Subscription(found.topics, tuple(_partitions(owned)), generation)
 
 
 def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
-    """Encode the partitions of one member."""
-    return INT16.pack(0) + _put_partitions(tps) + INT32.pack(-1)
+    return _encoded(ConsumerProtocolAssignment, assigned_partitions=_by_topic(tps))
 
 
 def decode_assignment(data: Buffer) -> frozenset[TopicPartition]:
     """Decode an assignment of any version; no bytes are no partitions. Raises: ProtocolError."""
+    found = _decoded(data, ConsumerProtocolAssignment).assigned_partitions if len(data) else ()
+    return frozenset(_partitions(found))
+
+
+def _encoded(cls: Any, **values: Any) -> bytes:
+    return INT16.pack(cls.__version__) + encode_entity(build(cls, values))
+
+
+def _decoded(data: Buffer, *classes: Any) -> Any:
+    """Decode bytes behind their version, whose class is at its place in `classes`; later versions only add fields."""
     try:
-        return frozenset(_partitions(data, INT16.size)[0]) if len(data) else frozenset()
+        (version,) = INT16.unpack_from(data)
+        return kio_reader.read(classes[max(0, min(version, len(classes) - 1))], data, INT16.size)[0]
     except MALFORMED as error:
-        raise ProtocolError(f"no assignment of a member: {error}") from error
+        raise ProtocolError(f"no {classes[0].__name__}: {error}") from error
 
 
-def _put_partitions(tps: Iterable[TopicPartition]) -> bytes:
+def _by_topic(tps: Iterable[TopicPartition]) -> list[dict[str, Any]]:
     topics = rows_by_topic((tp, tp.partition) for tp in sorted(tps))
-    rows = (
-        LEGACY.put_string(topic) + INT32.pack(len(numbers)) + b"".join(map(INT32.pack, numbers))
-        for topic, numbers in topics.items()
-    )
-    return INT32.pack(len(topics)) + b"".join(rows)
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in topics.items()]
 
 
-def _partitions(data: Buffer, at: int) -> tuple[list[TopicPartition], int]:
-    found = []
-    topics, at = LEGACY.count(data, at, _TOPIC_BYTES)
-    for _ in range(topics):
-        topic, at = LEGACY.string(data, at)
-        count, at = LEGACY.count(data, at, _PARTITION_BYTES)
-        for _ in range(count):
-            found.append(TopicPartition(topic, *INT32.unpack_from(data, at)))
-            at += INT32.size
-    return found, at
+def _partitions(topics: Iterable[Any]) -> Iterable[TopicPartition]:
+    return (TopicPartition(row.topic, partition) for row in topics for partition in row.partitions)
