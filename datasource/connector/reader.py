@@ -95,7 +95,6 @@ def _retrying(method: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def load_kernels() -> None:
-    """Load the kernels into this process."""
     from logstore.records import decoding  # noqa: F401 - all that reading needs
 
     exempt_loaded("kernels")

@@ -28,6 +28,5 @@ class FeatureLevel(TreeWatch):
             self.finalized = found
 
     def features(self) -> Features:
-        """Return the features that clients see."""
         level, epoch = self.finalized
         return Features((TRANSACTION_VERSION, Feature(PYLOG_VERSION, *self.supported, level)), epoch)

@@ -35,8 +35,6 @@ Written = Mapping[TopicPartition, ErrorCode]
 
 
 class _Job:
-    """The markers of one transaction."""
-
     def __init__(self, markers: WriteMarkers, coordinator_epoch: int, done: Done, now_ms: int) -> None:
         self.markers = markers
         self.coordinator_epoch = coordinator_epoch

@@ -54,12 +54,10 @@ class Key(NamedTuple):
 
 
 def group_key(group: str) -> Key:
-    """The key of a group."""
     return Key(KeyType.GROUP, group)
 
 
 def transactional_key(transactional_id: str) -> Key:
-    """The key of a transactional id."""
     return Key(KeyType.TRANSACTIONAL_ID, transactional_id)
 
 

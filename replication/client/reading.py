@@ -116,7 +116,6 @@ class PartitionReader:
         self._wanted.set()
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
         for tp in tps:
             self.positions.pop(tp, None)
             self._ahead.pop(tp, None)
@@ -165,7 +164,6 @@ class PartitionReader:
         return None
 
     async def close(self) -> None:
-        """Stop."""
         tasks = [*self._asked.values(), *([self._fetcher] if self._fetcher else ())]
         for task in tasks:
             task.cancel()

@@ -236,5 +236,4 @@ class Clients:
             self._clients.pop(address).close()
 
     def close(self) -> None:
-        """Close all clients."""
         self.keep(set())

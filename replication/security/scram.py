@@ -32,7 +32,6 @@ class Exchange:
 
     @property
     def first(self) -> bytes:
-        """The first message."""
         return _NO_BINDING + self._bare
 
     def final(self, answer: bytes) -> bytes:

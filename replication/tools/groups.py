@@ -67,7 +67,6 @@ def _present_ends(client: KafkaClient, tps: Iterable[TopicPartition]) -> dict[To
 
 
 def members(group: group_admin.DescribedGroup) -> list[Row]:
-    """The members of the group with their partitions."""
     return [
         {
             "group": group.id,

@@ -16,7 +16,6 @@ from replication.errors import ErrorCode
 
 
 def post(draft: WorkingState, event: offset_events.Event) -> None:
-    """Have the offsets take the event."""
     draft.offsets, effects = step(draft.offsets, event, draft.now, draft.limits)
     draft.effects += effects
 

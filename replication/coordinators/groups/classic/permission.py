@@ -45,7 +45,6 @@ def who_is(group: Membership, member_id: str, instance_id: str | None) -> ErrorC
 
 
 def check_member(group: Membership, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-    """Check the member and its generation."""
     error = who_is(group, member_id, instance_id)
     if error is NONE and generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
