@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from replication.client.client_loop import End
 from replication.client.consumer import AsyncConsumer
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # has it done in the client's event loop, and waits
-
-
 Wrapped = TypeVar("Wrapped", AsyncProducer, AsyncTransactionalProducer, AsyncConsumer)
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
 
 
 class Closing(ABC):
@@ -51,6 +52,18 @@ class _Blocking(Closing, Generic[Wrapped]):
         self._run(self._end())
 
 
+def _waiting(
+    call: Callable[Concatenate[Wrapped, Arguments], Coroutine[Any, Any, Found]],
+) -> Callable[Concatenate[_Blocking[Wrapped], Arguments], Found]:
+    """The same call, of a class that wraps the asynchronous one, and waits for it."""
+
+    @wraps(call)
+    def run(self: _Blocking[Wrapped], /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Found:
+        return self._run(call(self._wrapped, *arguments, **named))  # type: ignore[no-any-return]
+
+    return run
+
+
 class Producer(_Blocking[AsyncProducer]):
     """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
 
@@ -68,9 +81,7 @@ class Producer(_Blocking[AsyncProducer]):
 
         return self._run(send())  # type: ignore[no-any-return]
 
-    def flush(self) -> None:
-        """Forward to `AsyncProducer.flush`."""
-        self._run(self._wrapped.flush())
+    flush = _waiting(AsyncProducer.flush)
 
 
 class TransactionalProducer(_Blocking[AsyncTransactionalProducer]):
@@ -81,21 +92,8 @@ class TransactionalProducer(_Blocking[AsyncTransactionalProducer]):
         """Forward to `AsyncTransactionalProducer.partitions`."""
         return self._wrapped.partitions
 
-    def append(
-        self,
-        topic: str,
-        data: pa.Table | pa.RecordBatch,
-        *,
-        partitioner: str = "murmur3",
-        compression: str | None = None,
-    ) -> dict[int, Extent]:
-        """Forward to `AsyncTransactionalProducer.append`."""
-        appended = self._wrapped.append(topic, data, partitioner=partitioner, compression=compression)
-        return self._run(appended)  # type: ignore[no-any-return]
-
-    def flush(self) -> None:
-        """Forward to `AsyncTransactionalProducer.flush`."""
-        self._run(self._wrapped.flush())
+    append = _waiting(AsyncTransactionalProducer.append)
+    flush = _waiting(AsyncTransactionalProducer.flush)
 
 
 class Consumer(_Blocking[AsyncConsumer]):
@@ -110,13 +108,8 @@ class Consumer(_Blocking[AsyncConsumer]):
             if (rows := self.poll()) is not None:
                 yield rows
 
-    def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
-        """Forward to `AsyncConsumer.poll`."""
-        return self._run(self._wrapped.poll(timeout_ms))
-
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Forward to `AsyncConsumer.commit`."""
-        self._run(self._wrapped.commit(offsets))
+    poll = _waiting(AsyncConsumer.poll)
+    commit = _waiting(AsyncConsumer.commit)
 
     @property
     def assignment(self) -> Tps:

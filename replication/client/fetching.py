@@ -357,9 +357,16 @@ def committed(data: memoryview, aborted: Iterable[Aborted]) -> Iterator[memoryvi
 
 
 async def extents(
-    cluster: Cluster, topic: str, isolation: Isolation, partitions: Iterable[int] | None
+    cluster: Cluster,
+    topic: str,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    partitions: Iterable[int] | None = None,
 ) -> dict[int, Extent]:
-    """Return the extents of these partitions, or of all; see `KafkaClient.extents`."""
+    """First and next offset of every partition, or of these, as a reader of this isolation sees them.
+
+    Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
+    """
     known = (await cluster.topic(topic, is_fresh=True)).leaders
     asked = [TopicPartition(topic, p) for p in (known if partitions is None else partitions)]
     first, last = await asyncio.gather(

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from contextlib import closing, contextmanager, suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from logstore.errors import PylogError
 from logstore.records.batch import batches
 from logstore.store.reading import schema_of
-from replication.client.blocking import Closing, Consumer, Producer
+from replication.client import transactions
+from replication.client.blocking import Closing, Consumer, Producer, TransactionalProducer
 from replication.client.client_loop import ClientLoop
 from replication.client.cluster import Cluster
 from replication.client.consumer import AsyncConsumer, ConsumerSettings, apart
@@ -23,7 +25,6 @@ from replication.client.fetching import (
     FETCH_BYTES,
     FIRST_FETCH_BYTES,
     Fetched,
-    FoundOffset,
     epoch_ends,
     extents,
     fetch,
@@ -32,21 +33,23 @@ from replication.client.fetching import (
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
-from replication.client.metadata import NO_EPOCH, ClusterMetadata, Extent, TopicMetadata
-from replication.client.producer import AsyncProducer, ProducerSettings
+from replication.client.metadata import NO_EPOCH, Extent, TopicMetadata
+from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, ProducerSettings
 from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
-from replication.client.transaction_calls import TransactionCalls
+from replication.client.transactions import Pair, Transaction
 from replication.errors import KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
-from replication.model.times import AskedTime
 from replication.protocol.messages import Isolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Arguments = ParamSpec("Arguments")
 Found = TypeVar("Found")
+TRANSACTION_TIMEOUT_MS = 60_000  # Kafka's default
+
 __all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample", "UnsupportedVersionError"]
 
 logger = logging.getLogger(__name__)
@@ -60,7 +63,19 @@ class Sample(NamedTuple):
     first_batch_offsets: int
 
 
-class KafkaClient(TransactionCalls, Closing):
+def _waiting(
+    call: Callable[Concatenate[Cluster, Arguments], Coroutine[Any, Any, Found]],
+) -> Callable[Concatenate[KafkaClient, Arguments], Found]:
+    """The same call, of a client: it runs in the client's loop, with its cluster, and is waited for."""
+
+    @wraps(call)
+    def run(self: KafkaClient, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Found:
+        return self._run(call(self._cluster, *arguments, **named))
+
+    return run
+
+
+class KafkaClient(Closing):
     """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
     `security`: TLS and SASL, by the settings of `security.SETTINGS`. A failure there is an AuthenticationError.
@@ -101,9 +116,7 @@ class KafkaClient(TransactionCalls, Closing):
 
     # ---------------------------------------------------------------- metadata
 
-    def describe(self) -> ClusterMetadata:
-        """The cluster as it is now, with every topic that may be seen. Raises: UnreachableError."""
-        return self._run(self._cluster.describe())
+    describe = _waiting(Cluster.describe)
 
     def topics(self) -> dict[str, TopicMetadata]:
         """Every topic that may be seen, by name. Raises: UnreachableError."""
@@ -125,44 +138,15 @@ class KafkaClient(TransactionCalls, Closing):
         assert self._cluster.metadata is not None  # somebody has answered
         return self._cluster.metadata.cluster_id
 
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Forward to `topics.add_partitions`."""
-        self._run(add_partitions(self._cluster, name, partitions))
-
-    def overrides(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Forward to `settings.topic_overrides`."""
-        return self._run(topic_overrides(self._cluster, topics))
-
-    def extents(
-        self,
-        topic: str,
-        *,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
-        partitions: Iterable[int] | None = None,
-    ) -> dict[int, Extent]:
-        """First and next offset of every partition, or of these, as a reader of this isolation sees them.
-
-        Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
-        """
-        return self._run(extents(self._cluster, topic, isolation, partitions))
-
-    def offsets(
-        self, wanted: Mapping[TopicPartition, AskedTime], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> dict[TopicPartition, FoundOffset]:
-        """Forward to `fetching.list_offsets`."""
-        return self._run(list_offsets(self._cluster, wanted, isolation=isolation))
-
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Forward to `fetching.epoch_ends`."""
-        return self._run(epoch_ends(self._cluster, epochs))
+    add_partitions = _waiting(add_partitions)
+    overrides = _waiting(topic_overrides)
+    extents = _waiting(extents)
+    offsets = _waiting(list_offsets)
+    epoch_ends = _waiting(epoch_ends)
 
     # ------------------------------------------------------------------ groups
 
-    def committed(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, Committed]:
-        """Forward to `groups.committed`."""
-        return self._run(committed(self._cluster, group, partitions))
+    committed = _waiting(committed)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed], *, timeout_ms: int | None = None) -> None:
         """Forward to `groups.commit`, for a group without members; `timeout_ms` if it is less than the client's.
@@ -311,6 +295,41 @@ class KafkaClient(TransactionCalls, Closing):
 
         consumer = self._run(made())
         return Consumer(consumer, self._run, self._ending(consumer.close))
+
+    # ------------------------------------------------------------ transactions
+
+    @contextmanager
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    ) -> Iterator[TransactionalProducer]:
+        """A transaction of this id: committed at the end of the `with` block, aborted if that raises.
+
+        A producer that had one of the same id open before is fenced, and its transaction is aborted.
+
+        Raises: as `init_producer` and `end_transaction`; KafkaError: rows were not appended, and all are aborted.
+        """
+        pair = self.init_producer(transactional_id, timeout_ms=timeout_ms).pair
+        with self.transactional_producer(transactional_id, pair) as producer:
+            try:
+                yield producer
+                producer.flush()
+            except BaseException:
+                with suppress(PylogError):  # the block's error counts; the transaction times out, or is ended already
+                    self.end_transaction(transactional_id, pair, commits=False)
+                raise
+            if producer.partitions:
+                self.end_transaction(transactional_id, pair, commits=True)
+
+    def transactional_producer(self, transactional_id: str, pair: Pair) -> TransactionalProducer:
+        """Appends to the transaction of this pair, which it neither begins nor ends. It ends with this client."""
+        transaction = Transaction(transactional_id, pair)
+        producer = AsyncTransactionalProducer(self._cluster, transaction, delivery_timeout_ms=2 * self._timeout_ms)
+        return TransactionalProducer(producer, self._run, self._ending(producer.close))
+
+    init_producer = _waiting(transactions.init_producer)
+    end_transaction = _waiting(transactions.end_transaction)
+    describe_transactions = _waiting(transactions.describe_transactions)
+    list_transactions = _waiting(transactions.list_transactions)
 
     # ------------------------------------------------------------------ the loop
 

@@ -8,9 +8,8 @@ from typing import Any
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, did_you_mean
 from replication.client.admin import OpenTransaction, abort_in_log, open_transactions
-from replication.client.kafka_client import KafkaClient
+from replication.client.kafka_client import TRANSACTION_TIMEOUT_MS, KafkaClient
 from replication.client.metadata import NO_LEADER
-from replication.client.transaction_calls import TRANSACTION_TIMEOUT_MS
 from replication.client.transactions import DescribedTransaction, ListedTransaction
 from replication.model.cluster import TopicPartition
 from replication.tools.topics import partitions_of, selected

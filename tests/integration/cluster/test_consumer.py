@@ -62,7 +62,7 @@ class Ours(threading.Thread):
         """It says no word any more."""
         self.is_killed = True
         self.stop()
-        core = self.consumer._consumer
+        core = self.consumer._wrapped
         core._beating.cancel()
 
 
