@@ -205,7 +205,7 @@ class Recovery:
             )
         self._remove_orphans(names)
         self._recover_epochs(end)
-        mended = recovery.mend(self._files, self._recovery_point, has_producers=self._has_producers)
+        mended = self._mend_producers()
         self._removed += mended.removed
         self._rebuilt += mended.rebuilt
         if self._cut_bytes or self._removed or self._rebuilt:
@@ -383,6 +383,14 @@ class Recovery:
             starts = epoch_starts(self._files, self._bases)
         if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
             self._epochs.replace(starts)
+
+    def _mend_producers(self) -> recovery.Mended:
+        """Mend nothing where a batch below the recovery point cannot be read: it says what producers did before."""
+        try:
+            return recovery.mend(self._files, self._recovery_point, has_producers=self._has_producers)
+        except CorruptLogError as error:
+            self._pass_over(error)
+            return recovery.Mended((), ())
 
     def _fit(self, starts: Sequence[EpochStart]) -> bool:
         """True if the first batch, and those around the start of each epoch, have its epoch.

@@ -247,7 +247,7 @@ class Repairs:
         elif isinstance(partition.role, Leader) and replica.ends_early:
             filling.why = "its end is damaged, and it leads"
         elif await filling.run():
-            if tp in self._dir.unrecovered:
+            if tp in self._dir.unrecovered or tp in self._dir.half_recovered:
                 await replica.call(log.recover)
             return True
         return False

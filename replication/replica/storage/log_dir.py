@@ -64,7 +64,8 @@ class ReplicaLogDir:
     """`topic_ids` are the replicas; `has_lost_writes`: power failed since the last life.
 
     `damage` holds what opening and recovery found: the first offset that is not sound (None: unknown), and the
-    reason. The end of an `unrecovered` log is unknown.
+    reason. The end of an `unrecovered` log is unknown; a `half_recovered` one, of which damage was passed over, is
+    recovered again when it is sound.
     """
 
     def __init__(self, log_dir: LogDir, env: Env) -> None:
@@ -75,6 +76,7 @@ class ReplicaLogDir:
         self.checkpoints = OffsetCheckpoints(env, log_dir)
         self.damage: dict[TopicPartition, tuple[int | None, str]] = {}
         self.unrecovered: set[TopicPartition] = set()
+        self.half_recovered: set[TopicPartition] = set()
         self.notes = DamageNotes(env, log_dir.path, log_dir.reserve.despite_full_disk)
         self._is_sure = True  # every damaged replica is noted
         self._env = env
@@ -163,6 +165,8 @@ class ReplicaLogDir:
             else:
                 self.log_dir.reserve.despite_full_disk(lambda: log.recover(lambda error: damage.append(str(error))))
                 _settle(log)
+                if damage:
+                    self.half_recovered.add(tp)
             found = soundness.find_from(log, note.offset) if note is not None else None
             if found is not None:
                 damage.append(str(found))
@@ -214,6 +218,7 @@ class ReplicaLogDir:
         self.notes.remove(tp)
         self.damage.pop(tp, None)
         self.unrecovered.discard(tp)
+        self.half_recovered.discard(tp)
 
     def _lower_to_ends(self, logs: Mapping[TopicPartition, Log | PylogError]) -> None:
         """Lower high watermarks to the ends of logs, since records appended later are not committed by them."""

@@ -4,13 +4,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from logstore.log import isolation
+from logstore.records.batch import TRANSACTIONAL
+from logstore.records.marker import Marker
 from replication.errors import ErrorCode
 from replication.protocol.messages import EXAMINER, FetchPartition
 from replication.replica import repairs
 from replication.replica.leader.leader import Leader
+from replication.replica.leader.purgatory import PendingProduce
 from tests.integration.broker.test_damage import damage, file_of, is_well, kept, scrub
 from tests.integration.broker.test_offline import brokers
-from tests.support.site import T0, batch, on_loop, until, values_of
+from tests.support.inside import storage
+from tests.support.site import T0, Site, batch, on_loop, until, values_of
 
 VALUES = (b"a", b"b", b"c")
 
@@ -62,6 +67,33 @@ async def test_each_range_comes_from_who_has_it_soundly_leader_or_not(tmp_path):
         await scrub_all(replicas)
         await until(lambda: all(is_well(each) for each in replicas))
         await until(lambda: [file_of(tmp_path, number).read_bytes() for number in (1, 2, 3)] == [before] * 3)
+
+
+@on_loop
+async def test_a_leader_alone_is_filled_where_a_marker_is_damaged_at_a_crash_and_takes_appends_again(tmp_path):
+    """It was taken for a log of which nobody knows the end, and stayed so for ever."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"opens", attributes=TRANSACTIONAL, producer=(7, 0, 0))
+        one.role.end_transaction(Marker(7, 0, commits=False, coordinator_epoch=0, is_above=False), PendingProduce([T0]))
+        await until(lambda: one.end == two.end == 2)
+        replica, directory = one.replicas.partitions()[T0].replica, storage(one.replicas).dir
+        await replica.call(lambda: directory.flush([(T0, replica.log)]))
+        await site.elect(1, isr=(1,))
+        await one.kill()
+        damage(file_of(tmp_path, 1), batch=1, at=66)
+        for suffix in (".txnindex", ".txncheck"):
+            file_of(tmp_path, 1).with_suffix(suffix).write_bytes(b"")
+
+        await one.start()
+        await site.elect(1, isr=(1,))
+        assert T0 in one.replicas.offline.reasons
+        await until(lambda: is_well(one.replicas))
+
+        assert (await one.produce(b"d")).error_code == ErrorCode.NONE
+        end, aborted = isolation.committed(one.replicas.partitions()[T0].replica.log, 0, 3)
+        assert (end, [each.producer_id for each in aborted]) == (3, [7])
 
 
 @on_loop

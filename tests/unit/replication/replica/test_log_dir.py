@@ -7,12 +7,14 @@ import pytest
 from logstore.config import LogConfig
 from logstore.env import Env, OsFiles
 from logstore.errors import CorruptLogError
+from logstore.log import isolation
+from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.store.description import new_topic_id
 from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.log_dir import BOOT, ReplicaLogDir
 from replication.replica.storage.offset_checkpoints import HIGH_WATERMARKS
-from tests.support.partition import appended, batch
+from tests.support.partition import appended, batch, ended
 
 T0 = TopicPartition("orders", 0)
 
@@ -237,6 +239,34 @@ def test_a_log_that_lost_its_flushed_end_is_known_up_to_there(tmp_path):
     assert T0 in directory.unrecovered
     assert "were flushed and cannot be read" in directory.damage[T0][1]
     assert log.files.view.end == 1
+    killed(directory, log)
+
+
+def test_a_damaged_marker_hides_no_end_and_is_recovered_when_it_is_sound_again(tmp_path):
+    """It only hides what transactions did: a leader of such a log was never filled, and took no appends, for ever."""
+    directory, log, segment, _ = flushed(tmp_path)
+    appended(log, build([Record(0, 0, None, b"c")], attributes=TRANSACTIONAL, producer=(7, 0, 0)))
+    assert ended(log, 7, 0, commit=False) == 3
+    end_of_marker = segment.stat().st_size
+    appended(log, batch(b"d"))
+    directory.flush([(T0, log)])
+    appended(log, batch(b"e"))
+    killed(directory, log)
+    sound = segment.read_bytes()
+    segment.write_bytes(sound[: end_of_marker - 1] + bytes([sound[end_of_marker - 1] ^ 1]) + sound[end_of_marker:])
+    for suffix in (".txnindex", ".txncheck"):
+        segment.with_suffix(suffix).write_bytes(b"")
+
+    directory, log = opened(tmp_path)
+    assert (log.files.view.end, directory.unrecovered) == (6, set())
+    assert "CRC-32C" in directory.damage[T0][1]
+    assert T0 in directory.half_recovered
+    segment.write_bytes(sound)
+    log.recover()
+    end, aborted = isolation.committed(log, 0, 6)
+    assert (end, [each.producer_id for each in aborted]) == (6, [7])
+    directory.note_mended(T0)
+    assert T0 not in directory.half_recovered
     killed(directory, log)
 
 
