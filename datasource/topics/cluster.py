@@ -202,7 +202,7 @@ class GroupPositions:
         """
         there, committed = self._client.topics(), self.committed()
         if not committed:  # a group that never was has none either
-            self._client.run(lambda cluster: describe_group(cluster, self._group))
+            self._client.run(describe_group, self._group)
         position = {topic: parts for topic, parts in committed.items() if topic in there}
         ends = self._client.offsets({TopicPartition(t, p): LATEST for t, parts in position.items() for p in parts})
         return {

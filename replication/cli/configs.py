@@ -93,7 +93,7 @@ def alter(
     deleted = [key.strip() for text in delete_config for key in text.split(",") if key.strip()]
     if not given and not deleted:
         raise click.UsageError("nothing to change: give --add-config or --delete-config")
-    tool.alter(client, entity_type, name, given, deleted, dry_run=dry_run)
+    client.alter_settings((tool.KINDS[entity_type], name), given, deleted, validate_only=dry_run)
     what = f"{entity_type.removesuffix('s')} {name}" if name else "the default of all brokers"
     talk(f"{'could alter' if dry_run else 'altered'} {what}")
     show(tool.described(client, entity_type, name), _COLUMNS, output)

@@ -37,14 +37,7 @@ def create(
     if if_not_exists and name in topics.names(client):
         talk(f"topic {name} exists already")
     else:
-        topics.create(
-            client,
-            name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            config=config,
-            assignments=assigned,
-        )
+        topics.create(client, name, partitions, replication_factor, config, assigned)
         talk(f"created topic {name}")
     show(topics.summaries(client, [name]), _SUMMARY, output)
 
@@ -109,7 +102,7 @@ def delete(client: KafkaClient, name: str, if_exists: bool, output: str) -> None
         show([], _SUMMARY, output)
         return
     rows = topics.summaries(client, [name])
-    topics.delete(client, name)
+    client.delete_topic(name)
     talk(f"deleted topic {name}")
     if output == "json":
         show(rows, _SUMMARY, output)

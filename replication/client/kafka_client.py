@@ -36,8 +36,8 @@ from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, Extent, TopicMetadata
 from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, ProducerSettings
 from replication.client.security import PLAINTEXT, Security, security_of
-from replication.client.settings import settings_of, topic_overrides
-from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
+from replication.client.settings import alter_settings, settings_of, topic_overrides
+from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic, delete_topic
 from replication.client.transactions import Pair, Transaction
 from replication.errors import KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
@@ -70,7 +70,7 @@ def _waiting(
 
     @wraps(call)
     def run(self: KafkaClient, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Found:
-        return self._run(call(self._cluster, *arguments, **named))
+        return self.run(call, *arguments, **named)
 
     return run
 
@@ -139,7 +139,9 @@ class KafkaClient(Closing):
         return self._cluster.metadata.cluster_id
 
     add_partitions = _waiting(add_partitions)
+    delete_topic = _waiting(delete_topic)
     overrides = _waiting(topic_overrides)
+    alter_settings = _waiting(alter_settings)
     extents = _waiting(extents)
     offsets = _waiting(list_offsets)
     epoch_ends = _waiting(epoch_ends)
@@ -333,9 +335,14 @@ class KafkaClient(Closing):
 
     # ------------------------------------------------------------------ the loop
 
-    def run(self, act: Callable[[Cluster], Coroutine[Any, Any, Found]]) -> Found:
-        """Run `act` in the client's event loop, with its cluster, and return the result."""
-        return self._run(act(self._cluster))
+    def run(
+        self,
+        act: Callable[Concatenate[Cluster, Arguments], Coroutine[Any, Any, Found]],
+        *arguments: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Found:
+        """Run `act` in the client's event loop, with its cluster and these arguments, and return the result."""
+        return self._run(act(self._cluster, *arguments, **named))
 
     async def _append(
         self, topic: str, data: pa.Table | pa.RecordBatch, partitioner: str, compression: str | None

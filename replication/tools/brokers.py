@@ -39,7 +39,7 @@ def directories(client: KafkaClient, brokers: Iterable[int], topics: Collection[
             ],
         }
         for broker in brokers
-        for found in client.run(lambda cluster, broker=broker: log_dirs(cluster, broker))  # type: ignore[misc]
+        for found in client.run(log_dirs, broker)
     ]
 
 
@@ -51,5 +51,5 @@ def versions(client: KafkaClient, brokers: Iterable[int]) -> list[Row]:
     return [
         {"broker": broker, "api": each.name, "key": each.key, "first": each.first, "last": each.last, "used": each.used}
         for broker in brokers
-        for each in client.run(lambda cluster, broker=broker: api_versions(cluster, broker))  # type: ignore[misc]
+        for each in client.run(api_versions, broker)
     ]

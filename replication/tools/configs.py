@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logstore.errors import InvalidRequestError
 from replication.client.kafka_client import KafkaClient
-from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_settings, describe_settings
+from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, describe_settings
 
 ALL_BROKERS = "<default>"
 KINDS = {"topics": TOPIC_RESOURCE, "brokers": BROKER_RESOURCE}
@@ -26,7 +25,7 @@ def described(
     Raises: KafkaError: there is none of this name; UnreachableError.
     """
     names = _names(client, kind) if name is None else [name]
-    found = client.run(lambda cluster: describe_settings(cluster, KINDS[kind], names)) if names else {}
+    found = client.run(describe_settings, KINDS[kind], names) if names else {}
     return [
         {
             "entity": entity or ALL_BROKERS,
@@ -44,18 +43,6 @@ def described(
 def _names(client: KafkaClient, kind: str) -> list[str]:
     known = client.describe()
     return sorted(known.topics) if kind == "topics" else [str(broker) for broker in sorted(known.brokers)]
-
-
-def alter(
-    client: KafkaClient,
-    kind: str,
-    name: str,
-    given: Mapping[str, str],
-    deleted: Sequence[str],
-    *,
-    dry_run: bool = False,
-) -> None:
-    client.run(lambda cluster: alter_settings(cluster, (KINDS[kind], name), given, deleted, validate_only=dry_run))
 
 
 def settings_of(text: str) -> dict[str, str]:

@@ -28,13 +28,13 @@ def elect(client: KafkaClient, wanted: Collection[tuple[str, int]] | None, *, is
     before = selected(client, None if tps is None else {tp.topic for tp in tps})
     # Asked about all, brokers name those that needed an election.
     there = partitions_of(before)
-    answered = client.run(lambda cluster: elect_leaders(cluster, tps, is_unclean=is_unclean))
+    answered = client.run(elect_leaders, tps, is_unclean=is_unclean)
     done = {**dict.fromkeys(there if tps is None else ()), **answered}
     former = {tp: found.leader for tp, found in there.items() if tp in done}
     led = [tp for tp, error in done.items() if error is None and tp in former]
     if is_unclean:
         left = [tp for tp in led if former[tp] == NO_LEADER]
-        leaders = {**former, **client.run(lambda cluster: _leaders(cluster, left))}
+        leaders = {**former, **client.run(_leaders, left)}
     else:
         leaders = {**former, **{tp: there[tp].replicas[0] for tp in led}}
     return [

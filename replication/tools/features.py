@@ -17,16 +17,13 @@ def described(client: KafkaClient) -> list[Row]:
 
     None of a broker that does not answer. Raises: UnreachableError: none does.
     """
-    return [{"broker": broker, "feature": PYLOG_VERSION, **_of(client, broker)} for broker in _brokers(client)]
-
-
-def _brokers(client: KafkaClient) -> list[int]:
-    return sorted(client.describe().brokers)
+    brokers = sorted(client.describe().brokers)
+    return [{"broker": broker, "feature": PYLOG_VERSION, **_of(client, broker)} for broker in brokers]
 
 
 def _of(client: KafkaClient, broker: int) -> Row:
     try:
-        found = client.run(lambda cluster: broker_features(cluster, broker))
+        found = client.run(broker_features, broker)
     except (PylogError, OSError):  # down by now
         return dict.fromkeys(("supported_min", "supported_max", "finalized", "epoch"))
     first, last = found.supported.get(PYLOG_VERSION, (0, 0))
@@ -40,13 +37,9 @@ def upgrade(client: KafkaClient, level: int, *, dry_run: bool = False) -> None:
     Raises: KafkaError: it is refused; UnsupportedVersionError: all brokers are of a release before levels.
     """
     lacking: PylogError | None = None
-    for broker in _brokers(client):
+    for broker in sorted(client.describe().brokers):
         try:
-            client.run(
-                lambda cluster, broker=broker: update_feature(  # type: ignore[misc]
-                    cluster, broker, PYLOG_VERSION, level, dry_run=dry_run
-                )
-            )
+            client.run(update_feature, broker, PYLOG_VERSION, level, dry_run=dry_run)
         except UnsupportedVersionError as error:
             lacking = error
         else:

@@ -90,7 +90,7 @@ def of_each(
     failed: list[str] = []
     for name in names:
         try:
-            group = _found(client, name)
+            group = client.run(group_admin.describe_group, name)
             rows += rows_of(group)
             found.append(group)
         except UnreachableError:
@@ -100,14 +100,10 @@ def of_each(
     return found, rows, failed
 
 
-def _found(client: KafkaClient, name: str) -> group_admin.DescribedGroup:
-    return client.run(lambda cluster: group_admin.describe_group(cluster, name))
-
-
 def delete(client: KafkaClient, groups: Iterable[str]) -> None:
     """Delete these groups in turn. Raises: KafkaError: there is no such group, or it has members."""
     for name in groups:
-        client.run(lambda cluster, name=name: group_admin.delete_group(cluster, name))  # type: ignore[misc]
+        client.run(group_admin.delete_group, name)
 
 
 def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[TopicPartition]:
@@ -118,14 +114,14 @@ def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[Topic
     chosen = parse_topics(topics)
     tps = [tp for tp in sorted(client.committed(group)) if tp.topic in chosen and _is_chosen(chosen, tp)]
     _check_some(client, group, tps, "of these topics")
-    client.run(lambda cluster: group_admin.delete_offsets(cluster, group, tps))
+    client.run(group_admin.delete_offsets, group, tps)
     return tps
 
 
 def _check_some(client: KafkaClient, group: str, tps: Collection[TopicPartition], where: str) -> None:
     """Raises: KafkaError: there is no such group; InvalidRequestError: there is, and nothing to do."""
     if not tps:
-        _found(client, group)
+        client.run(group_admin.describe_group, group)
         raise InvalidRequestError(f"group {group!r} has committed nothing {where}")
 
 

@@ -59,6 +59,6 @@ def delete(client: KafkaClient, wanted: Mapping[str, Mapping[int, int]]) -> list
     """
     asked = {TopicPartition(name, p): offset for name, of in wanted.items() for p, offset in of.items()}
     present(client, asked)
-    starts = client.run(lambda cluster: delete_records(cluster, asked))
+    starts = client.run(delete_records, asked)
     ends = client.offsets(dict.fromkeys(asked, LATEST))
     return [{**tp._asdict(), "start": starts[tp], "end": ends[tp].offset} for tp in sorted(asked)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from logstore.errors import PylogError
 from replication.client.admin import Moving, log_dirs, reassign, reassignments
 from replication.client.kafka_client import KafkaClient
-from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_settings, describe_settings
+from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, describe_settings
 from replication.model.cluster import Assignment, TopicPartition
 from replication.tools import topics
 from replication.tools.brokers import chosen
@@ -43,7 +43,7 @@ def request(client: KafkaClient, changes: Changes) -> list[Row]:
 
     Raises: KafkaError, UnreachableError.
     """
-    done = client.run(lambda cluster: reassign(cluster, changes))
+    done = client.run(reassign, changes)
     return [{**tp._asdict(), "error": done[tp] and str(done[tp])} for tp in sorted(done)]
 
 
@@ -83,7 +83,7 @@ def copied(client: KafkaClient, moving: Mapping[TopicPartition, Moving]) -> tupl
     sizes: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in moving}
     for broker in {broker for each in moving.values() for broker in each.replicas}:
         with contextlib.suppress(OSError, PylogError):
-            for found in client.run(lambda cluster, broker=broker: log_dirs(cluster, broker)):  # type: ignore[misc]
+            for found in client.run(log_dirs, broker):
                 for tp in moving.keys() & found.bytes_of.keys():
                     sizes[tp][broker] = found.bytes_of[tp]
     done = sum(sizes[tp].get(broker, 0) for tp, each in moving.items() for broker in each.adding)
@@ -126,9 +126,9 @@ def throttle(client: KafkaClient, wanted: Plan, bytes_per_s: int) -> Throttle:
     }
     made = throttle_of(wanted, before)
     for broker in made.brokers:
-        _alter(client, BROKER_RESOURCE, str(broker), dict.fromkeys(RATES, str(bytes_per_s)))
+        client.alter_settings((BROKER_RESOURCE, str(broker)), dict.fromkeys(RATES, str(bytes_per_s)))
     for topic, lists in made.topics.items():
-        _alter(client, TOPIC_RESOURCE, topic, lists)
+        client.alter_settings((TOPIC_RESOURCE, topic), lists)
     return made
 
 
@@ -147,16 +147,12 @@ def unthrottle(client: KafkaClient, wanted: Plan) -> tuple[list[str], list[str]]
 
 def _remove(client: KafkaClient, kind: int, names: list[str], keys: tuple[str, str]) -> list[str]:
     own = "DYNAMIC_TOPIC_CONFIG" if kind == TOPIC_RESOURCE else "DYNAMIC_BROKER_CONFIG"
-    settings = client.run(lambda cluster: describe_settings(cluster, kind, names))
+    settings = client.run(describe_settings, kind, names)
     # A Kafka shows a broker's throttles only where they are set.
     found = {
         name: [key for key in keys if key in settings[name] and settings[name][key].source == own] for name in names
     }
     for name, removed in found.items():
         if removed:
-            _alter(client, kind, name, {}, removed)
+            client.alter_settings((kind, name), {}, removed)
     return [name for name in names if found[name]]
-
-
-def _alter(client: KafkaClient, kind: int, name: str, given: Mapping[str, str], deleted: Iterable[str] = ()) -> None:
-    client.run(lambda cluster: alter_settings(cluster, (kind, name), given, deleted))

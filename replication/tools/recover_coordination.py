@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -36,8 +35,6 @@ from replication.replica.storage.damage_notes import DamageNotes
 from replication.replica.storage.log_dir import replica_named
 from replication.replica.storage.offset_checkpoints import HIGH_WATERMARKS
 from replication.tools.recovery_plan import STEP, FoundReplica, Plan, Row, plan
-
-logger = logging.getLogger(__name__)
 
 CHANGES_STEP = 1_000_000  # more changes than there can be since the copy
 SESSION_MS = 60_000

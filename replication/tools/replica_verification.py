@@ -55,7 +55,7 @@ class ReplicaVerification:
         topics = {name: topic for name, topic in selected(self._client).items() if self._pattern.fullmatch(name)}
         if not topics:
             raise InvalidRequestError(f"no topic's name matches {self._pattern.pattern!r}")
-        settings = self._client.run(lambda cluster: describe_settings(cluster, TOPIC_RESOURCE, list(topics)))
+        settings = self._client.run(describe_settings, TOPIC_RESOURCE, list(topics))
         partitions = {(topics[tp.topic].id, tp): known for tp, known in partitions_of(topics).items()}
         led = [tp for (_, tp), known in partitions.items() if known.leader != NO_LEADER]
         # In this order: what is deleted in between is left out, and what is committed then is on all replicas in sync.
@@ -69,7 +69,7 @@ class ReplicaVerification:
             start = max(starts[tp].offset, self._positions.get(key, 0)) if is_led else -1
             end = max(start, ends[tp].offset) if is_led else -1
             comparisons.append(_Comparison(tp, known, start, end, is_compacted="compact" in (policy or "")))
-        self._client.run(lambda cluster: self._all(cluster, comparisons))
+        self._client.run(self._all, comparisons)
         for key, comparison in zip(partitions, comparisons, strict=True):
             if comparison.end >= 0:
                 self._positions[key] = comparison.sound_end

@@ -60,7 +60,7 @@ def status(client: KafkaClient, *, groups: int = 5) -> Row:
 
 def _disk(client: KafkaClient, broker: int) -> Row:
     try:
-        found = client.run(lambda cluster: log_dirs(cluster, broker))
+        found = client.run(log_dirs, broker)
     except (PylogError, OSError):  # too old for it, or down by now
         return {"log_bytes": None, "usable_bytes": None}
     return {

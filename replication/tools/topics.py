@@ -8,16 +8,8 @@ from typing import Any
 from logstore.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
-from replication.client.settings import TOPIC_RESOURCE, alter_settings, describe_settings
-from replication.client.topics import (
-    BROKERS_DEFAULT,
-    PartitionReplicas,
-    TopicReplicas,
-    add_partitions,
-    create_topic,
-    delete_topic,
-    topic_replicas,
-)
+from replication.client.settings import TOPIC_RESOURCE, describe_settings
+from replication.client.topics import BROKERS_DEFAULT, PartitionReplicas, TopicReplicas, create_topic, topic_replicas
 from replication.model.cluster import Assignment, TopicPartition
 
 Row = dict[str, Any]
@@ -93,7 +85,7 @@ def described(client: KafkaClient, topics: Iterable[str] | None, filters: Sequen
     Raises: UnknownTopicError.
     """
     found = selected(client, topics)
-    settings = client.run(lambda cluster: describe_settings(cluster, TOPIC_RESOURCE, list(found))) if found else {}
+    settings = client.run(describe_settings, TOPIC_RESOURCE, list(found)) if found else {}
     rows = []
     for name, topic in found.items():
         values = settings.get(name, {})
@@ -125,18 +117,13 @@ def assignments_of(text: str) -> list[Assignment]:
 def create(
     client: KafkaClient,
     name: str,
-    *,
     partitions: int,
-    replication_factor: int | None = None,
+    replication_factor: int | None,
     config: Mapping[str, str],
-    assignments: Sequence[Assignment] = (),
+    assignments: Sequence[Assignment],
 ) -> None:
     replicas = BROKERS_DEFAULT if replication_factor is None else replication_factor
-    client.run(
-        lambda cluster: create_topic(
-            cluster, name, partitions=partitions, replicas=replicas, settings=config, assignments=assignments
-        )
-    )
+    client.run(create_topic, name, partitions=partitions, replicas=replicas, settings=config, assignments=assignments)
 
 
 def alter(
@@ -153,10 +140,6 @@ def alter(
     Raises: KafkaError: no such topic or setting, a value out of range, no more partitions than before.
     """
     if config or delete_config:
-        client.run(lambda cluster: alter_settings(cluster, (TOPIC_RESOURCE, name), config, delete_config))
+        client.alter_settings((TOPIC_RESOURCE, name), config, delete_config)
     if partitions is not None:
-        client.run(lambda cluster: add_partitions(cluster, name, partitions, assignments))
-
-
-def delete(client: KafkaClient, name: str) -> None:
-    client.run(lambda cluster: delete_topic(cluster, name))
+        client.add_partitions(name, partitions, assignments)

@@ -76,7 +76,7 @@ def hanging(client: KafkaClient, topics: Iterable[str] | None, *, older_than_ms:
     KafkaError.
     """
     led = [tp for tp, each in partitions_of(selected(client, topics)).items() if each.leader != NO_LEADER]
-    found = client.run(lambda cluster: open_transactions(cluster, led)) if led else {}
+    found = client.run(open_transactions, led) if led else {}
     now_ms = SYSTEM.clock.now_ms()
     old = {tp: [each for each in rows if now_ms - each.last_append_ms > older_than_ms] for tp, rows in found.items()}
     known = _unended(client, {each.producer_id for rows in old.values() for each in rows})
@@ -108,7 +108,7 @@ def abort_hanging(client: KafkaClient, topic: str, partition: int, first_offset:
     Raises: InvalidRequestError: there is none, or its coordinator will end it; UnknownTopicError, KafkaError.
     """
     tp = TopicPartition(topic, partition)
-    found = client.run(lambda cluster: open_transactions(cluster, [tp]))[tp]
+    found = client.run(open_transactions, [tp])[tp]
     hanging = next((each for each in found if each.first_offset == first_offset), None)
     if hanging is None:
         offsets = [each.first_offset for each in found]
@@ -117,5 +117,5 @@ def abort_hanging(client: KafkaClient, topic: str, partition: int, first_offset:
     if _is_known(known, tp, hanging):
         name = known[hanging.producer_id].transactional_id
         raise InvalidRequestError(f"the coordinator of {name!r} will end it: abort that transactional id")
-    client.run(lambda cluster: abort_in_log(cluster, tp, hanging))
+    client.run(abort_in_log, tp, hanging)
     return {**tp._asdict(), **hanging._asdict()}
