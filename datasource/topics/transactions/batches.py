@@ -16,10 +16,10 @@ from logstore.env import SYSTEM
 from logstore.errors import TransactionAbortedError
 from logstore.store.reading import OffsetRange
 from logstore.store.transactions.state import Content
+from replication.client.blocking import TransactionalProducer
 from replication.client.cluster import Cluster
 from replication.client.kafka_client import KafkaClient
-from replication.client.producer import AsyncTransactionalProducer
-from replication.client.transactions import Pair, Transaction
+from replication.client.transactions import Pair
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +143,7 @@ class ClusterPart:
         self._transactions, self._client, self._batch, self._task = transactions, client, batch, task
         self._is_begun = False
         self._attempt: Attempt | None = None
-        self._producer: AsyncTransactionalProducer | None = None
+        self._producer: TransactionalProducer | None = None
         self._content, self._rows = Content(), Counter[str]()
         self._begun_ms, self._offset = 0, cast("int | None", None)
 
@@ -164,8 +164,7 @@ class ClusterPart:
         self._content += Content(rows=rows.num_rows, digest=digest)
         if self._producer is None:
             return {}
-        sent = self._producer.append(topic, rows, partitioner=partitioner, compression=compression)
-        done = self._client.run(lambda _: sent)
+        done = self._producer.append(topic, rows, partitioner=partitioner, compression=compression)
         self._rows.update({f"{topic}-{p}": extent.end - extent.start for p, extent in done.items()})
         return {p: OffsetRange(extent.start, extent.end) for p, extent in done.items()}
 
@@ -181,12 +180,11 @@ class ClusterPart:
         self._is_begun, self._begun_ms = True, SYSTEM.clock.now_ms()
         if self._attempt is not None:
             id, *pair = self._attempt
-            transaction = Transaction(id, Pair(*pair))
-            self._producer = self._client.run(lambda cluster: _producer(cluster, transaction))
+            self._producer = self._client.transactional_producer(id, Pair(*pair))
 
     def prepare(self) -> PreparedAttempt:
         if (producer := self._producer) is not None:
-            self._client.run(lambda _: producer.flush())
+            producer.flush()
         return PreparedAttempt(
             name=self._batch.name,
             batch_id=self._batch.batch_id,
@@ -207,8 +205,4 @@ class ClusterPart:
     def close(self) -> None:
         """Let go of the producer; the transaction goes on."""
         if (producer := self._producer) is not None:
-            self._client.run(lambda _: producer.close())
-
-
-async def _producer(cluster: Cluster, transaction: Transaction) -> AsyncTransactionalProducer:
-    return AsyncTransactionalProducer(cluster, transaction)
+            producer.close()
