@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -29,8 +28,6 @@ from replication.protocol.apis import ApiKey
 from replication.replica.leader.leader import Leader
 from replication.replica.manager import ReplicaManager
 from replication.replica.partition import Partition
-
-logger = logging.getLogger(__name__)
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999)

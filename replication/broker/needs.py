@@ -35,7 +35,7 @@ from replication.security.access import (
 NameOf: TypeAlias = Callable[[UUID | None], str | None]  # of a topic's id on the wire
 Found: TypeAlias = Sequence[Need]
 
-TOPIC, BROKER = 2, 4  # types of resources with settings
+TOPIC = 2  # the type of resource whose settings are those of a topic
 ANSWER_REFUSED = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_FETCH})  # their handlers do
 GROUP, TRANSACTION = 0, 1  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn

@@ -1,11 +1,11 @@
 """The small tree that a cluster agrees on: live brokers, leaders, and what was requested.
 
 `tree` is the interface of a store, in ZooKeeper's words. There are two: a SQLite file for brokers on one host, which
-needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync`, `sqlite_transactions` and
-`leases`), and ZooKeeper (`zookeeper_tree`). `nodes` knows paths and contents (JSON, by `node_json`), `features` which
-level the cluster is at and which brokers support it, `registration` how a broker registers, `cluster` how controllers
-and leaders write, `topic_nodes` which nodes belong to one topic; `tree_watch` follows a node; `turns` watches the event
-loop of a session; `topics`, `reassignments`, `offline`, `placements` and `producer_ids` are other parts of the tree.
+needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync` and `leases`), and ZooKeeper
+(`zookeeper_tree`). `nodes` knows paths and contents (JSON, by `node_json`), `features` which level the cluster is at
+and which brokers support it, `registration` how a broker registers, `cluster` how controllers and leaders write,
+`topic_nodes` which nodes belong to one topic; `tree_watch` follows a node; `turns` watches the event loop of a session;
+`topics`, `reassignments`, `offline`, `placements` and `producer_ids` are other parts of the tree.
 
 Writes are conditional: a controller writes with its epoch, a leader with the version of the state that it knows.
 """

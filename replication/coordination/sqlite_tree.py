@@ -36,7 +36,6 @@ from replication.coordination.leases import Leases
 from replication.coordination.sqlite_file import CopyPolicy, ReplacedError, StoreFile, check_can_open, explain, is_busy
 from replication.coordination.sqlite_sync import Answer, Syncer
 from replication.coordination.sqlite_table import NodeTable, NodeWatches, connect
-from replication.coordination.sqlite_transactions import Transactions
 from replication.coordination.tree import (
     SESSION_TIMEOUT_MS,
     BatchResult,
@@ -61,6 +60,7 @@ _T = TypeVar("_T")
 
 POLL_MS = 25
 BEAT_MS = 500
+BUSY_PAUSE_MS = 1  # between two attempts to get the lock: SQLite's own pauses are longer, and unfair
 WRITES_PER_TRANSACTION = 64  # they hold the lock for about 2 ms
 
 
@@ -104,7 +104,7 @@ class SqliteTree(Tree):
         self.lease_end_ms = 0
         # The rest belongs to the thread.
         self._db: sqlite3.Connection
-        self._transactions: Transactions
+        self._table: NodeTable
         self._state = SessionEvent.CONNECTED
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
@@ -233,11 +233,24 @@ class SqliteTree(Tree):
             if lock is not None:
                 lock.release()
         files.forget(self._log)  # this process may have had another one, of a file that was removed
-        self._transactions = Transactions(self._db, self._env.clock, self._timeout_ms // 3)
+        self._table = NodeTable(self._db)
         begun_ms = self._env.clock.monotonic_ms()
-        self._transactions.do(lambda table: table.open_session(self.session, self._timeout_ms))
+        self._transact(lambda table: table.open_session(self.session, self._timeout_ms))
         self._renewed(begun_ms)
         self._syncer = Syncer(partial(_sync, files, self._log), self._jobs.put, f"sync {self._path.name}")
+
+    def _transact(self, work: Callable[[NodeTable], _T], *, writes: bool = True) -> _T:
+        """Return what `work` returns, once all that it did is committed; retried while others hold the lock."""
+        give_up_ms = self._env.clock.monotonic_ms() + self._timeout_ms // 3
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+                with self._db:  # commits, or rolls back
+                    return work(self._table)
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or self._env.clock.monotonic_ms() >= give_up_ms:
+                    raise
+            self._env.clock.sleep_ms(BUSY_PAUSE_MS)
 
     def _perform(self, job: _Job) -> None:
         match self._state:
@@ -270,7 +283,7 @@ class SqliteTree(Tree):
         return f"{explain(error)}; {holder}" if holder else explain(error)
 
     def _fire(self) -> None:
-        for watch, path in self._watches.changes(self._transactions.table):
+        for watch, path in self._watches.changes(self._table):
             self._turns.post(watch, path)
 
     def _transact_job(self, job: _Job) -> None:
@@ -282,7 +295,7 @@ class SqliteTree(Tree):
             return job.work(table)
 
         try:
-            result = self._transactions.do(work, writes=job.writes)
+            result = self._transact(work, writes=job.writes)
         except RefusedError as refused:
             self._fire()
             self._tell(_fail, job.future, refused)
@@ -320,7 +333,7 @@ class SqliteTree(Tree):
 
         def beat_and_renew() -> None:  # without an fsync: a beat need not survive a power failure
             self._file.look()
-            self._transactions.do(beat)
+            self._transact(beat)
             self._renewed(begun_ms)
             self._file.maybe_copy(self._db, self._watches.seen_number)
 
@@ -345,10 +358,10 @@ class SqliteTree(Tree):
     def _end(self) -> None:
         if self._state is not SessionEvent.EXPIRED:
             with contextlib.suppress(sqlite3.Error):  # then it expires by its timeout
-                self._transactions.do(lambda table: table.end_session(self.session))
+                self._transact(lambda table: table.end_session(self.session))
         self._syncer.close()
         if self._file.is_gone:
-            self._file.maybe_copy(self._db, self._transactions.table.number(), at_once=True)
+            self._file.maybe_copy(self._db, self._table.number(), at_once=True)
         self._db.close()
         while not self._jobs.empty():
             if isinstance(job := self._jobs.get(), _Job):

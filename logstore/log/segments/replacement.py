@@ -14,7 +14,6 @@ to, and is not used.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 
 from logstore.checkpoint import TEMPORARY_SUFFIX, CheckpointError, read_checkpoint, write_checkpoint
@@ -22,8 +21,6 @@ from logstore.env import Env
 from logstore.errors import CorruptLogError
 from logstore.log.segments.names import CLEANED_SUFFIX, SWAP_SUFFIX, deleted_file
 from logstore.log.segments.segment import Segment
-
-logger = logging.getLogger(__name__)
 
 # Indexes go before their .log, which does without, and the transaction indexes after it: as long as the log is there,
 # it is read rightly.

@@ -31,7 +31,6 @@ NOTHING = Committed(-1)
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
 CommittedTopics: TypeAlias = Sequence[CommitTopic] | Sequence[requests.TxnOffsetCommitRequestTopic]
-StoredTopic: TypeAlias = CommitTopic | requests.TxnOffsetCommitRequestTopic | requests.OffsetDeleteRequestTopic
 FetchTopics: TypeAlias = Sequence[requests.OffsetFetchRequestTopic] | Sequence[requests.OffsetFetchRequestTopics]
 
 

@@ -9,7 +9,6 @@ less often, so that leadership does not go to and fro. Belongs to the event loop
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,8 +19,6 @@ from logstore.env import Env
 from logstore.errors import DiskFullError, StorageError
 from logstore.store.disk_reserve import DiskReserve
 from replication.replica.storage.offline import OfflineReplicas
-
-logger = logging.getLogger(__name__)
 
 DISK_FULL = "disk full"
 LOOK_S = 1.0
