@@ -22,7 +22,8 @@ from replication.replica.leader.leader import Leader
 from replication.replica.machine import follower, isr
 from replication.replica.partition import Partition
 from replication.replica.storage.offline import OfflineReplicas
-from tests.sim.world import CLIENTS_PORT, Life, World
+from tests.sim.network import CLIENTS_PORT
+from tests.sim.world import Life, World
 from tests.support.disk import Crash, Disk, Inode, PowerCut
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SETTINGS = {
     "coordination": "sqlite:the store of the simulation",
     "zookeeper.session.timeout.ms": 500,
     "num.io.threads": 2,
+    "num.recovery.threads.per.data.dir": 1,  # a real one: two would go on in no certain order
     "auto.create.topics.enable": False,
     "replica.lag.time.max.ms": 400,
     "replica.fetch.wait.max.ms": 200,
@@ -130,12 +132,7 @@ class Seen:
     def known_epoch(self) -> int | None:
         return self.partition.known_leader_epoch
 
-    def look(self) -> bool:
-        """Tell the simulation what has changed; False: nothing has."""
-        role = self.partition.role
-        state = None if role is None else role.state
-        if state is self.role:
-            return False
+    def changed(self, state: isr.Leading | follower.FollowerState | None) -> None:
         before, self.role, sim = self.role, state, self.broker.sim
         self.idle_high_watermark, self.high_watermark = self.high_watermark, self.partition.high_watermark
         self.log_end_offset = self.log.log_end_offset if state is None else state.log_end_offset
@@ -146,7 +143,6 @@ class Seen:
                 sim.leads(self, state)
             if is_new or before.high_watermark != state.high_watermark:
                 sim.laws.committed_by(self)
-        return True
 
 
 class SimBroker:
@@ -265,30 +261,33 @@ class SimBroker:
 
     # ------------------------------------------------------------ what is seen
 
-    def look(self) -> bool:
-        """Tell the simulation what has changed by the last event; False: nothing has."""
-        broker = self.broker
+    def look(self) -> list[TopicPartition]:
+        """Tell the simulation what has changed by the last event, and return where."""
+        broker, news = self.broker, list[TopicPartition]()
         if broker is None:
-            return False
-        is_news = False
-        partitions = broker.replicas.partitions()
+            return news
+        known, partitions = self.seen, broker.replicas.partitions()
         for tp, partition in partitions.items():
-            seen = self.seen.get(tp)
+            seen = known.get(tp)
             if seen is None or seen.partition is not partition:
                 if seen is not None:
                     self.sim.deletes(seen)
-                seen = self.seen[tp] = Seen(self, partition)
+                seen = known[tp] = Seen(self, partition)
                 self.sim.laws.booted(self, tp, seen.log)
-                is_news = True
-            is_news |= seen.look()
-        for tp in [tp for tp in self.seen if tp not in partitions]:
-            self.sim.deletes(self.seen.pop(tp))
-            is_news = True
+                news.append(tp)
+            role = partition.role
+            if (state := None if role is None else role.state) is not seen.role:
+                seen.changed(state)
+                news.append(tp)
+        if len(known) > len(partitions):
+            for tp in [tp for tp in known if tp not in partitions]:
+                self.sim.deletes(known.pop(tp))
+                news.append(tp)
         epoch = broker.replicas.requests.controller_epoch
         if epoch != self.known_controller_epoch:
             self.sim.laws.obeys(self, epoch)
             self.known_controller_epoch = epoch
-        return is_news
+        return news
 
     def is_damaged(self, tp: TopicPartition) -> bool:
         """Return whether the broker knows of damage to the replica."""

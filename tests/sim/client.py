@@ -21,7 +21,8 @@ from replication.protocol.messages import (
 )
 from tests.sim.copiers import Copiers
 from tests.sim.members import Members
-from tests.sim.world import CLIENTS_PORT, Life
+from tests.sim.network import CLIENTS_PORT
+from tests.sim.world import Life
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker

@@ -112,7 +112,7 @@ class Copiers:
         await asyncio.sleep(self._world.random.choice((0, 0, 0.1, 0.4)))
         was_fenced, commits = self._laws.is_fenced(attempt), not self._world.chance(0.2)
         attempt.is_asked = commits
-        self._clients.sim.meet(END)
+        self._clients.sim.faults.meet(END)
         yield commits
         self._laws.ended(attempt, was_fenced=was_fenced, commits=commits)
 

@@ -12,7 +12,17 @@ from tests.support.disk import Inode
 
 def has_soundly(broker: Any, tp: TopicPartition, batch: Any) -> bool:
     """Is this batch on the broker's disk as it was written? Whether the broker is up or not."""
-    return any(is_sound for _, _, is_sound in _places(broker, tp, batch))
+    return (batch.base_offset, batch.crc) in sound_batches(broker, tp)
+
+
+def sound_batches(broker: Any, tp: TopicPartition) -> set[tuple[int, int]]:
+    """Return base offset and CRC of each batch that is on the broker's disk as it was written."""
+    return {
+        (header.base_offset, header.crc)
+        for inode in _files(broker, tp)
+        for position, header in _headers(inode)
+        if _is_sound(inode, position, header)
+    }
 
 
 def flip(broker: Any, tp: TopicPartition, batch: Any) -> None:
@@ -31,12 +41,15 @@ def unflip(broker: Any, tp: TopicPartition, batch: Any) -> None:
 
 def _places(broker: Any, tp: TopicPartition, batch: Any) -> Iterator[tuple[Inode, int, bool]]:
     """Files of the log that have this batch, where its last byte is, and whether all of it is as it was."""
+    for inode in _files(broker, tp):
+        for position, header in _headers(inode):
+            if (header.base_offset, header.crc) == (batch.base_offset, batch.crc):
+                yield inode, position + header.size_bytes - 1, _is_sound(inode, position, header)
+
+
+def _files(broker: Any, tp: TopicPartition) -> list[Inode]:
     prefix = f"/broker/{tp.topic}-{tp.partition}/"
-    for path, inode in broker.disk.names.items():
-        if path.startswith(prefix) and path.endswith(".log"):
-            for position, header in _headers(inode):
-                if (header.base_offset, header.crc) == (batch.base_offset, batch.crc):
-                    yield inode, position + header.size_bytes - 1, _is_sound(inode, position, header)
+    return [inode for path, inode in broker.disk.names.items() if path.startswith(prefix) and path.endswith(".log")]
 
 
 def _headers(inode: Inode) -> Iterator[tuple[int, Any]]:

@@ -69,7 +69,7 @@ class Members:
         if self._world.chance(0.2):
             positions = {tp: consumer.position(tp) for tp in sorted(consumer.assignment)}
             if positions:
-                self._clients.sim.meet(OFFSETS)
+                self._clients.sim.faults.meet(OFFSETS)
             await consumer.commit(positions)
             self._laws.commits(positions)
         if self._world.chance(0.02):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import uuid
@@ -17,6 +18,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol import bounds
 from replication.replica.leader import guard
 from replication.replica.machine import follower
+from replication.replica.storage.blocked_time import BlockedTime
 from replication.replica.storage.log_dir import ReplicaLogDir
 from tests.sim.world import LIFE
 
@@ -121,18 +123,32 @@ def lines_noted(sim: Simulation) -> Any:
 
 @contextmanager
 def small_and_the_same(seed: int) -> Any:
-    """Directories that are cheap to copy, with names that are the same in each run of a seed; and no compiled code."""
-    dice, right = random.Random(seed), (uuid.uuid4, disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE)
+    """Directories that are cheap to copy, with names that are the same in each run of a seed; and no compiled code.
+
+    No time passes in a thread, either: the real one would be looked up at each write.
+    """
+    dice, right = random.Random(seed), (uuid.uuid4, disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE, BlockedTime.ms)
     uuid.uuid4 = lambda: uuid.UUID(int=dice.getrandbits(128), version=4)
     vars(SYSTEM.random).update(uniform=dice.uniform, shuffle=dice.shuffle)
     vars(SYSTEM.clock).update(now_ms=lambda: 1000)
-    disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE = 64, 1 << 60
+    disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE, BlockedTime.ms = 64, 1 << 60, lambda self: 0.0
     try:
         yield
     finally:
         vars(SYSTEM.random).clear()
         vars(SYSTEM.clock).clear()
-        uuid.uuid4, disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE = right
+        uuid.uuid4, disk_reserve.RESERVE_BYTES, guard.LOOKS_BEFORE, BlockedTime.ms = right
+
+
+@contextmanager
+def without_collection() -> Any:
+    """The garbage of a run is looked for behind its end, and not in its midst, again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        gc.enable()
 
 
 def load_classes() -> None:

@@ -6,26 +6,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from logstore.log import isolation
 from logstore.store.description import new_topic_id
-from replication.coordination import cluster, reassignments, topics
-from replication.coordination.tree import RefusedError
+from replication.coordination import cluster, topics
 from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from replication.replica.machine import follower, isr
 from tests.sim.broker import Seen, SimBroker
 from tests.sim.circumstances import CIRCUMSTANCES, COPIES, MEMBERS, USUAL, Circumstances
 from tests.sim.client import TOPIC_ID, Clients
 from tests.sim.copiers import values_in
-from tests.sim.flips import flip, has_soundly, unflip
-from tests.sim.laws import Batch, Laws, read
+from tests.sim.faults import Faults
+from tests.sim.flips import has_soundly, unflip
+from tests.sim.laws import Laws, read
 from tests.sim.mutants import PATCHES, Mutant
-from tests.sim.observed import lines_noted, load_classes, observed, small_and_the_same
-from tests.sim.tree import HOST as TREE
+from tests.sim.observed import lines_noted, load_classes, observed, small_and_the_same, without_collection
 from tests.sim.tree import SimTree, Store
 from tests.sim.world import LIFE, Life, World
 from tests.support.disk import Crash
@@ -92,7 +91,7 @@ class Simulation:
         self.brokers = {b: SimBroker(b, self) for b in range(1, count + 1)}
         self._at = {broker.host: broker for broker in self.brokers.values()}
         self.laws = Laws(self.store, self.brokers, self.tps, unclean=unclean)
-        self.clients = Clients(self)
+        self.clients, self.faults = Clients(self), Faults(self)
         self.operator = Life(self.world.loop, "operator")
         self.session: SimTree | None = None
         self.is_calm = False
@@ -108,7 +107,7 @@ class Simulation:
         for broker in self.brokers.values():
             world.after(chance.randint(0, 50), broker.start)
         self.clients.life.soon(self.clients.begin)
-        world.after(600, self._next_fault)
+        world.after(600, self.faults.go_on)
         self._run_until(world.now_ms + FAULTS_MS)
         self._calm_down()
         self._until_all_is_well()
@@ -163,41 +162,22 @@ class Simulation:
         self.work = asyncio.ensure_future(prepare())
 
     def _after_each(self, life: Life | None) -> None:
-        is_news = self.store.number != self._checked_at
+        news: Sequence[TopicPartition] = ()
         broker = self._at.get(life.host) if life is not None else None
         if broker is not None and broker.life is life:
             if life.is_cut:
                 self.down(broker, self._kind_of_cut(broker), life)
-                is_news = True
+                news = self.tps
             else:
-                is_news |= broker.look()
-        if is_news:
-            self._checked_at = self.store.number
-            self.laws.check()
+                news = broker.look()
+        if self.store.number != self._checked_at:
+            self._checked_at, news = self.store.number, self.tps
+        if news:
+            self.laws.check(news)
 
-    # ----------------------------------------------------------------- faults
+    # ------------------------------------------------------------ lives and calm
 
-    def _next_fault(self) -> None:
-        if self.is_calm or not self.circumstances.faults:
-            return
-        self._strike(self.world.random.choice(self.circumstances.faults))
-        if self.is_by_hand:
-            self.store.ask_for_unclean(self.tps)
-        self.world.after(self.world.random.choice(self.circumstances.gaps_ms), self._next_fault)
-
-    def meet(self, moment: str) -> None:
-        """A client is about to do this: a fault may happen now."""
-        when, fault, probability = self.circumstances.at
-        if moment == when and not self.is_calm and self.world.chance(probability):
-            self._strike(fault)
-
-    def _strike(self, fault: str) -> None:
-        broker = self.brokers[self.world.random.choice(list(self.brokers))]
-        self.summary.faults += 1
-        self.world.note(f"fault: {fault} {broker.id}")
-        getattr(self, f"_{fault}")(broker)
-
-    def _later(self, act: Callable[[], object]) -> None:
+    def later(self, act: Callable[[], object]) -> None:
         self.world.after(self.world.random.choice(self.circumstances.lasts_ms), act)
 
     def down(self, broker: SimBroker, kind: Crash, life: Life | None = None) -> None:
@@ -205,117 +185,9 @@ class Simulation:
         if broker.is_up and life in (None, broker.life):
             broker.die(kind)
 
-    def _kill(self, broker: SimBroker) -> None:
-        self.down(broker, Crash.KILLED)
-
-    def _power(self, broker: SimBroker) -> None:
-        """Only where the protocol promises something: another candidate has everything."""
-        kinds = [Crash.LOST, Crash.TORN, Crash.REORDERED]
-        may = self.laws.may_lose_writes(broker.id)
-        self.down(broker, self.world.random.choice(kinds) if may else Crash.KILLED)
-
-    def _wipe(self, broker: SimBroker) -> None:
-        """The disk is replaced by an empty one."""
-        if broker.is_up and self.laws.may_lose_writes(broker.id):
-            self.down(broker, Crash.LOST)
-            broker.replace_disk()
-            for tp in self.tps:
-                self.laws.last_ends[broker.id, tp] = 0
-
     def _kind_of_cut(self, broker: SimBroker) -> Crash:
         kinds = [Crash.KILLED, Crash.LOST, Crash.TORN]
         return self.world.random.choice(kinds) if self.laws.may_lose_writes(broker.id) else Crash.KILLED
-
-    def _cut_in_the_middle(self, broker: SimBroker) -> None:
-        """The next change, or one soon after, is done in part only."""
-        broker.disk.crash_at = broker.disk.calls + self.world.random.randint(1, 12)
-
-    def _pause(self, broker: SimBroker) -> None:
-        broker.life.pause(self.world.random.choice([100, 400, 900, 2000]))
-
-    def _pause_controller(self, broker: SimBroker) -> None:
-        if (controller := self.store.controller) is not None:
-            self._pause(self.brokers[controller])
-
-    def _part(self, broker: SimBroker) -> None:
-        """The broker hears no other, or is heard by none, or both; the store and the clients it may reach."""
-        hosts = [other.host for other in self.brokers.values() if other is not broker]
-        ways = self.world.random.choice(["in", "out", "both"])
-        cuts = {(o, broker.host) for o in hosts if ways != "out"} | {(broker.host, o) for o in hosts if ways != "in"}
-        self._cut(cuts)
-
-    def _part_from_tree(self, broker: SimBroker) -> None:
-        self._cut({(broker.host, TREE)})
-
-    def _isolate(self, broker: SimBroker) -> None:
-        self._part(broker)
-        self._part_from_tree(broker)
-
-    def _isolate_leader(self, broker: SimBroker) -> None:
-        """Clients write to it while another one is elected."""
-        self._isolate(self._leader_of(self.tps, broker))
-
-    def _isolate_coordinator(self, broker: SimBroker) -> None:
-        """The coordinator of transactions."""
-        self._isolate(self._leader_of([TopicPartition(TRANSACTIONS_TOPIC, 0)], broker))
-
-    def _power_without_leader(self, broker: SimBroker) -> None:
-        """Followers lose what they have not flushed, while their leader, which has it, is isolated."""
-        tp = self.world.random.choice(self.data)
-        leader = self._leader_of([tp], broker)
-        self._isolate(leader)
-        for follower_id in {*self.store.replicas(tp)} - {leader.id}:
-            self.world.after(50, lambda follower=self.brokers[follower_id]: self._power(follower))
-
-    def _leader_of(self, tps: list[TopicPartition], default: SimBroker) -> SimBroker:
-        stored = self.store.state(self.world.random.choice(tps))
-        return default if stored is None else self.brokers.get(stored.leader, default)
-
-    def _cut_off_client(self, broker: SimBroker) -> None:
-        """No broker hears the client that does something now."""
-        self._cut({(LIFE.get().host, broker.host) for broker in self.brokers.values()})
-
-    def _cut(self, cuts: set[Any]) -> None:
-        self.world.cuts |= cuts
-        self._later(lambda: self.world.cuts.difference_update(cuts))
-
-    def _remove_controller_node(self, broker: SimBroker) -> None:
-        self.store.remove_controller()
-
-    def _shut_down(self, broker: SimBroker) -> None:
-        broker.shut_down()
-
-    def _offline(self, broker: SimBroker) -> None:
-        """Its disk is full, or a replica of it odd, for a while."""
-        broker.fall_out_of_order(self.world.random.choice([None, *self.tps]))
-        self._later(broker.come_into_order)
-
-    def _flip(self, broker: SimBroker) -> None:
-        """Bits of what is committed, in one batch here and perhaps in a later one elsewhere; nobody is told."""
-        chance = self.world.random
-        tp = chance.choice(self.data)
-        others = [other for other in self.brokers.values() if other is not broker and chance.random() < 0.6]
-        committed = self.laws.committed[tp]
-        if committed and not self.laws.unclean:
-            at = chance.randrange(len(committed))
-            self._flip_in(broker, tp, committed[at])
-            for other in others:
-                self._flip_in(other, tp, committed[chance.randrange(at, len(committed))])
-
-    def _flip_in(self, broker: SimBroker, tp: TopicPartition, batch: Batch) -> None:
-        """Not the last sound copy; and above what is noted as flushed a start takes it for a torn write, and cuts.
-
-        A damaged replica may have seen this copy, and be about to cut its own: that one does not count.
-        """
-        others = [other for other in self.brokers.values() if other is not broker and not other.is_damaged(tp)]
-        if not broker.is_up or tp not in broker.partitions:
-            return
-        is_here = batch.next_offset <= broker.flushed_to(tp) and has_soundly(broker, tp, batch)
-        if is_here and any(has_soundly(other, tp, batch) for other in others):
-            self.world.note(f"{broker.id}: {tp} a bit of {batch} flips")
-            flip(broker, tp, batch)
-            self.laws.damaged.setdefault((broker.id, tp), []).append(batch)
-            self.summary.flips += 1
 
     def _put_back(self) -> None:
         """By hand, as operations.md has it: the leader gets back what no replica has soundly any more.
@@ -337,21 +209,6 @@ class Simulation:
             for batch in gone:
                 self.summary.put_back += 1
                 unflip(self.brokers[stored.leader], tp, batch)
-
-    def _reassign(self, broker: SimBroker) -> None:
-        """A partition shall be elsewhere, or on more or fewer brokers; or that is taken back."""
-        chance = self.world.random
-        tp, target = chance.choice(self.tps), None
-        if tp not in self.store.plans or chance.random() >= 0.4:
-            self.summary.moves += 1
-            count = chance.randint(1 if self.laws.unclean else 2, 3)
-            target = tuple(chance.sample(sorted(self.brokers), count))
-
-        async def ask() -> None:
-            with suppress(RefusedError):
-                await reassignments.request(self.session, {tp: target})
-
-        self.operator.soon(lambda: setattr(self, "work", asyncio.ensure_future(ask())))
 
     def _calm_down(self) -> None:
         world = self.world
@@ -411,7 +268,7 @@ class Simulation:
             if broker.life in (life, None) and not broker.is_up:
                 broker.start()
 
-        self._later(restart)
+        self.later(restart)
 
     def here(self, tp: TopicPartition) -> Seen | None:
         """The partition of the broker in whose life this happens."""
@@ -437,7 +294,12 @@ def simulate(seed: int, mutant: Mutant | None = None, circumstances: Circumstanc
     Raises: AssertionError: a law was broken; UnforeseenError: a driver failed.
     """
     load_classes()
-    sim = Simulation(seed, mutant, circumstances or CIRCUMSTANCES.get(mutant, USUAL))
+    with without_collection():
+        return _simulate(Simulation(seed, mutant, circumstances or CIRCUMSTANCES.get(mutant, USUAL)), mutant)
+
+
+def _simulate(sim: Simulation, mutant: Mutant | None) -> Summary:
+    seed = sim.summary.seed
     try:
         with small_and_the_same(seed), lines_noted(sim), observed(sim), PATCHES.get(mutant, nullcontext)():
             return sim.run()

@@ -31,7 +31,7 @@ class Plot(Simulation):
         self.clients = Clients(self)
         self.leader, self.follower, self.controller = self.brokers.values()
 
-    def _later(self, act) -> None:
+    def later(self, act) -> None:
         self.world.after(1_500, act)
 
     def begin(self) -> None:

@@ -6,6 +6,7 @@ gets its events in their order. While it is cut off its calls fail, and what was
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,10 +36,13 @@ from replication.coordination.tree import (
     check_steps,
 )
 from replication.model.cluster import NO_LEADER, Assignment, Election, LeaderAndIsr, Reassignment, TopicPartition
-from tests.sim.world import LIFE, Channel, Life, World
+from tests.sim.network import Channel
+from tests.sim.world import LIFE, Life, World
 
 LOOK_MS = 50
 HOST = "tree"
+
+_state_path = functools.cache(nodes.state_path)
 
 
 @dataclass(slots=True)
@@ -191,7 +195,7 @@ class Store:
         return seen[1]
 
     def state(self, tp: TopicPartition) -> LeaderAndIsr | None:
-        return self._decoded(nodes.state_path(tp), lambda node: nodes.decode_state(tp, node), None)
+        return self._decoded(_state_path(tp), lambda node: nodes.decode_state(tp, node), None)
 
     def states(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         return {tp: found for tp in tps if (found := self.state(tp)) is not None}

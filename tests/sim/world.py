@@ -1,4 +1,4 @@
-"""Virtual time, in which all simulated processes run; and a network that delays, holds back, breaks and cuts.
+"""Virtual time, in which all simulated processes run.
 
 `SimLoop` is the asyncio event loop of every process: what is ready is done in order, and time passes when nothing is.
 A `Life` is one life of a process: its context marks all that it begins, so that all of that ends with it, and waits
@@ -18,13 +18,29 @@ from contextlib import suppress
 from typing import Any
 
 from logstore.worker import Worker
+from tests.sim.network import HELD_S, Listener, Transport
 from tests.support.disk import PowerCut
 
-HELD_S = 0.02  # so often it is looked whether a cut is over
 TURNS_MAX = 100_000  # without a passing of time
-CLIENTS_PORT = 1
+
+DELAYS_MS, SPIKES_MS = range(1, 7), range(1, 601)
+DISK_S = (0, 0, 0.001, 0.005)
 
 LIFE: contextvars.ContextVar[Life] = contextvars.ContextVar("life")
+NO_LIFE = contextvars.Context()  # of what happens in no process
+
+
+class Handle:
+    """Something to do, in a context: as asyncio's, which does more that nobody needs here."""
+
+    __slots__ = ("act", "args", "context", "is_cancelled")
+
+    def __init__(self, act: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.act, self.args, self.context = act, args, context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class Life:
@@ -34,7 +50,7 @@ class Life:
         self.loop, self.host = loop, host
         self.is_over = self.is_cut = False
         self.paused_until_s = 0.0
-        self.held: list[asyncio.Handle] = []
+        self.held: list[Handle] = []
         self.ends: list[Transport] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._tasks_max = 100
@@ -58,7 +74,7 @@ class Life:
 
     def pause(self, duration_ms: int) -> None:
         self.paused_until_s = self.loop.now_s + duration_ms / 1000
-        self.loop.call_at(self.paused_until_s, self._go_on, context=contextvars.Context())
+        self.loop.call_at(self.paused_until_s, self._go_on, context=NO_LIFE)
 
     def _go_on(self) -> None:
         if not self.is_paused:
@@ -95,28 +111,31 @@ class World:
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
 
+    def at(self, when_s: float, act: Callable[[], object]) -> None:
+        """Have something happen then, in no process."""
+        self.loop.call_at(when_s, act, context=NO_LIFE)
+
     def after(self, delay_ms: int, act: Callable[[], object]) -> None:
-        """Have something happen later, in no process."""
-        self.loop.call_at(self.loop.now_s + delay_ms / 1000, act, context=contextvars.Context())
+        self.at(self.loop.now_s + delay_ms / 1000, act)
 
     def delay_s(self) -> float:
-        return self.random.randint(1, 600 if self.chance(self.spike) else 6) / 1000
+        return self.random.choice(SPIKES_MS if self.chance(self.spike) else DELAYS_MS) / 1000
 
     def disk_s(self) -> float:
-        return self.random.choice((0, 0, 1, 5)) / 1000
+        return self.random.choice(DISK_S)
 
 
 class SimLoop(asyncio.AbstractEventLoop):
     def __init__(self, world: World) -> None:
         self.world = world
         self.now_s = 0.0
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[Handle] = deque()
         self.events = 0
         self.is_over = False
         self.life: Life | None = None  # in which something happens now
         self.listeners: dict[str, Listener] = {}
         self.lives: list[Life] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, Handle]] = []
         self._numbers = itertools.count()
         self._turns = 0
 
@@ -124,32 +143,38 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def run_until(self, end_s: float, after_each: Callable[[Life | None], None]) -> None:
         """Let everything happen that is due before that; a law that was broken is raised."""
+        broken = self.world.broken
         asyncio._set_running_loop(self)
         try:
             while (handle := self._next(end_s)) is not None:
-                life = handle._context.get(LIFE)
-                if life is not None and (life.is_over or life.is_paused):
+                life = handle.context.get(LIFE)
+                if life is not None and (life.is_over or life.paused_until_s > self.now_s):
                     if not life.is_over:
                         life.held.append(handle)
                     continue
                 self.life = life
-                handle._run()
+                try:
+                    handle.context.run(handle.act, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  as asyncio's loop
+                    self.call_exception_handler({"exception": error})
                 self.events += 1
                 after_each(life)
-                if self.world.broken:
-                    raise self.world.broken[0]
+                if broken:
+                    raise broken[0]
         finally:
             asyncio._set_running_loop(None)
         self.now_s = end_s
 
-    def _next(self, end_s: float) -> asyncio.Handle | None:
+    def _next(self, end_s: float) -> Handle | None:
         ready, timers = self.ready, self._timers
         while True:
             while ready:
                 handle = ready.popleft()
-                if not handle._cancelled:
+                if not handle.is_cancelled:
                     self._turns += 1
-                    assert self._turns < TURNS_MAX, f"it goes round and round: {handle}"
+                    assert self._turns < TURNS_MAX, f"it goes round and round: {handle.act}"
                     return handle
             if not timers or timers[0][0] >= end_s:
                 return None
@@ -175,21 +200,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.now_s
 
     def call_soon(self, callback, *args, context=None):
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = Handle(callback, args, contextvars.copy_context() if context is None else context)
         self.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
     def call_at(self, when, callback, *args, context=None):
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = Handle(callback, args, contextvars.copy_context() if context is None else context)
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
     def call_later(self, delay, callback, *args, context=None):
         return self.call_at(self.now_s + delay, callback, *args, context=context)
-
-    def _timer_handle_cancelled(self, handle) -> None: ...
 
     def create_future(self):
         return asyncio.Future(loop=self)
@@ -264,163 +287,6 @@ class _Worker(Worker):
         self._loop.call_later(self._loop.world.disk_s(), self._act)
 
     def end(self) -> None: ...
-
-
-class Channel:
-    """One direction of a connection: bytes arrive in order, later, and not while the way is cut."""
-
-    def __init__(self, world: World, source: str, target: str, receiver: Life | None) -> None:
-        self.world, self._way, self._receiver = world, (source, target), receiver
-        self.refused: Callable[[], None] | None = None  # nobody is there any more who would take it
-        self._queue: deque[tuple[float, Callable[..., object], tuple[Any, ...]]] = deque()
-        self._due_s = 0.0
-        self._is_pumping = False
-
-    def send(self, act: Callable[..., object], *args: Any) -> None:
-        self._due_s = max(self._due_s, self.world.loop.now_s + self.world.delay_s())
-        self._queue.append((self._due_s, act, args))
-        if not self._is_pumping:
-            self._is_pumping = True
-            self._pump_at(self._due_s)
-
-    def drop(self) -> None:
-        self._queue.clear()
-
-    def _pump_at(self, when_s: float) -> None:
-        self.world.loop.call_at(when_s, self._pump, context=contextvars.Context())
-
-    def _pump(self) -> None:
-        loop, queue = self.world.loop, self._queue
-        while queue and queue[0][0] <= loop.now_s:
-            if self._way in self.world.cuts:
-                self._pump_at(loop.now_s + HELD_S)
-                return
-            _, act, args = queue.popleft()
-            if self._receiver is None:
-                act(*args)
-            elif self._receiver.is_over and self.refused is not None:
-                self.refused()
-            else:
-                self._receiver.soon(act, *args)
-        self._is_pumping = bool(queue)
-        if queue:
-            self._pump_at(queue[0][0])
-
-
-class Listener:
-    def __init__(self, loop: SimLoop, protocol_factory, host: str, life: Life) -> None:
-        self.protocol_factory, self.life, self.sockets = protocol_factory, life, (self,)
-        self._loop, self._host = loop, host
-        loop.listeners[host] = self
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._host, CLIENTS_PORT
-
-    def fileno(self) -> int:
-        return -1
-
-    def close(self) -> None:
-        if self._loop.listeners.get(self._host) is self:
-            del self._loop.listeners[self._host]
-
-
-class Transport(asyncio.Transport):
-    """One end of a connection. A connection that breaks does so for both ends, which notice it at their own times."""
-
-    peer: Transport
-
-    def __init__(self, world: World, here: Life, there: Life) -> None:
-        super().__init__({"peername": (there.host, CLIENTS_PORT)})
-        self.life = here
-        self.is_over = False
-        self.out = Channel(world, here.host, there.host, there)
-        self.out.refused = self._refused
-        self._world = world
-        self._is_reading, self._kept = True, list[bytes]()
-        here.ends.append(self)
-
-    def begin(self, factory):
-        self._protocol = factory()
-        self._protocol.connection_made(self)
-        return self._protocol
-
-    # ------------------------------------------------------------------- here
-
-    def write(self, data) -> None:
-        if self.is_over:
-            return
-        if self._world.chance(self._world.drop):
-            self._break()
-        else:
-            self.out.send(self.peer.receive, bytes(data))
-
-    def writelines(self, list_of_data) -> None:
-        self.write(b"".join(list_of_data))
-
-    def _refused(self) -> None:
-        """A machine that is up answers for the connections of former lives; one without power does not."""
-        listener = self._world.loop.listeners.get(self.peer.life.host)
-        if listener is not None and not listener.life.is_over:
-            self.life.soon(self.lose, ConnectionResetError("the process has ended"))
-
-    def _break(self) -> None:
-        self.out.drop()
-        self.peer.out.drop()
-        for end in (self, self.peer):
-            end.out.send = lambda *_: None
-            delay_ms = self._world.random.randint(1, 600)
-            error = ConnectionResetError("the connection broke")
-            self._world.after(delay_ms, lambda end=end, error=error: end.life.soon(end.lose, error))
-
-    def close(self) -> None:
-        if not self.is_over:
-            self.out.send(self.peer.lose, None)
-            self._over(None)
-
-    def abort(self) -> None:
-        if not self.is_over:
-            self.out.drop()
-            self.out.send(self.peer.lose, ConnectionResetError("the other side has ended the connection"))
-            self._over(None)
-
-    def _over(self, error) -> None:
-        self.is_over = True
-        with suppress(ValueError):
-            self.life.ends.remove(self)
-        self.life.soon(self._protocol.connection_lost, error)
-
-    def is_closing(self) -> bool:
-        return self.is_over
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        self._is_reading = False
-
-    def resume_reading(self) -> None:
-        self._is_reading = True
-        kept, self._kept = self._kept, []
-        for data in kept:
-            self.life.soon(self.receive, data)
-
-    # -------------------------------------------------------- from the other end
-
-    def receive(self, data: bytes) -> None:
-        if not self._is_reading:
-            self._kept.append(data)
-            return
-        protocol = self._protocol
-        while data and not self.is_over:
-            room = protocol.get_buffer(len(data))
-            size = min(len(room), len(data))
-            room[:size] = data[:size]
-            protocol.buffer_updated(size)
-            data = data[size:]
-
-    def lose(self, error: Exception | None) -> None:
-        if not self.is_over:
-            self._over(error)
 
 
 def _settle(future, found) -> None:

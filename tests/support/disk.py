@@ -279,11 +279,10 @@ class Disk:
         return None if inode is None else FileStat(inode.number, len(inode.data), inode.mtime_ns)
 
     def list(self, path):
-        if str(path) not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        names = tuple(
-            name.rpartition("/")[2] for name in (*self.names, *self.directories) if _parent(name) == str(path)
-        )
+        parent = str(path)
+        if parent not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", parent)
+        names = tuple(name.rpartition("/")[2] for name in (*self.names, *self.directories) if _parent(name) == parent)
         return Listing(names, self.stat(path), settled=True)
 
     def settle(self, path):
@@ -300,13 +299,14 @@ class Disk:
                 self.names[str(path)].is_dropped = True
             raise FailedStoreError(f"{path}: fsync failed (EIO)")
         if str(path) in self.directories:
-            for name in self.names.keys() | self.synced_names.keys():
-                if _parent(name) == str(path):
-                    if name in self.names:
-                        self.synced_names[name] = self.names[name]
-                    else:
-                        del self.synced_names[name]
-            self._sync_directories(str(path))
+            parent = str(path)
+            for name, inode in self.names.items():
+                if self.synced_names.get(name) is not inode and _parent(name) == parent:
+                    self.synced_names[name] = inode
+            for name in self.synced_names.keys() - self.names.keys():
+                if _parent(name) == parent:
+                    del self.synced_names[name]
+            self._sync_directories(parent)
         else:
             inode = self._inode(path)
             if not inode.is_dropped:
