@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from logstore.env import Env, StrPath
@@ -22,6 +23,9 @@ from logstore.errors import FailedStoreError, StorageError, StoreError
 VERSION = "0"
 TEMPORARY_SUFFIX = ".tmp"
 FSYNC_FAILED = ".fsync-failed"
+# A last entry, with the CRC-32 of the others, where a flipped digit would pass for something else. No topic has this
+# name, so a version that does not know it reads past it.
+CHECKSUM = "#crc32"
 
 
 class CheckpointError(StoreError):
@@ -64,10 +68,10 @@ def make_directory(env: Env, path: StrPath) -> None:
             env.files.fsync(parent)
 
 
-def read_checkpoint(env: Env, path: StrPath) -> list[list[str]]:
-    """Return the entries, each split at its blanks.
+def read_checkpoint(env: Env, path: StrPath, *, needs_checksum: bool = False) -> list[list[str]]:
+    """Return the entries, each split at its blanks, without the checksum.
 
-    Raises: FileNotFoundError; CheckpointError: version, count or text are not those of a checkpoint.
+    Raises: FileNotFoundError; CheckpointError: version, count, text or checksum are not those of a checkpoint.
     """
     raw = env.files.read_all(path)
     try:
@@ -75,13 +79,29 @@ def read_checkpoint(env: Env, path: StrPath) -> list[list[str]]:
         entries = [line.split() for line in lines if line.strip()]
         if version != VERSION or int(count) != len(entries):
             raise ValueError(f"version {version}, {count} entries announced, {len(entries)} found")
+        if entries and (needs_checksum or entries[-1][0] == CHECKSUM):
+            *entries, (*_, check) = entries
+            if int(check) != _checksum(entries):
+                raise ValueError("its checksum is another one")
     except ValueError as error:
         raise CheckpointError(f"{path}: not a checkpoint: {error}; it is rebuilt from the log") from error
     return entries
 
 
-def write_checkpoint(env: Env, path: StrPath, entries: Iterable[Iterable[object]]) -> None:
-    """Write the entries, durably and atomically, as Kafka does."""
+def _checksum(entries: Iterable[Iterable[object]]) -> int:
+    return zlib.crc32("\n".join(" ".join(map(str, entry)) for entry in entries).encode())
+
+
+def write_checkpoint(
+    env: Env, path: StrPath, entries: Iterable[Iterable[object]], *, checksum: Sequence[object] = ()
+) -> None:
+    """Write the entries, durably and atomically, as Kafka does.
+
+    `checksum`: the first fields of a last entry, which has the CRC-32 of the others behind them.
+    """
+    entries = list(entries)
+    if checksum:
+        entries.append([*checksum, _checksum(entries)])
     lines = [" ".join(map(str, entry)) for entry in entries]
     write_atomic(env, path, "\n".join([VERSION, str(len(lines)), *lines, ""]).encode())
 

@@ -7,11 +7,10 @@ several processes may change the file.
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
-from logstore.checkpoint import CheckpointError, marking_failure, read_checkpoint, write_checkpoint
+from logstore.checkpoint import CHECKSUM, CheckpointError, marking_failure, read_checkpoint, write_checkpoint
 from logstore.env import SETTLED_NS, Env, FileStat, locked
 from logstore.errors import DiskFullError
 from logstore.log.segments.directory import topic_id_of
@@ -21,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "recovery-point-offset-checkpoint"
 LOCK = ".recovery-points.lock"  # beside the catalog
-# A last entry with the checksum of the others: a flipped digit would pass for damage of a log. No topic has this name,
-# so a version that does not know it reads past it.
-CHECKSUM = "#crc32"
 # An entry for the journal of transactions: so many of its lines are on disk.
 JOURNAL = ("#journal", 0)
 
@@ -45,7 +41,8 @@ class RecoveryPoints:
         if self._known is not None and self._known[0] == stat:
             return self._known[1]
         try:
-            points = _checked(read_checkpoint(self._env, path))
+            entries = read_checkpoint(self._env, path)
+            points = {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
         except FileNotFoundError:
             return {}
         except (CheckpointError, ValueError) as error:
@@ -108,19 +105,5 @@ class RecoveryPoints:
             merged = change(known)
             if merged != known:
                 entries = [(topic, p, offset) for (topic, p), offset in sorted(merged.items())]
-                entries.append((CHECKSUM, 0, _checksum(entries)))
                 with marking_failure(self._env, self._root):
-                    write_checkpoint(self._env, self._root / FILE_NAME, entries)
-
-
-def _checksum(entries: Iterable[Iterable[object]]) -> int:
-    return zlib.crc32("\n".join(" ".join(map(str, entry)) for entry in entries).encode())
-
-
-def _checked(entries: list[list[str]]) -> Points:
-    """The points of these entries. Raises: ValueError: the checksum is wrong."""
-    if entries and entries[-1][0] == CHECKSUM:
-        check = int(entries.pop()[-1])
-        if check != _checksum(entries):
-            raise ValueError(f"its checksum is not {check}")
-    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+                    write_checkpoint(self._env, self._root / FILE_NAME, entries, checksum=(CHECKSUM, 0))

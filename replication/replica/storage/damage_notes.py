@@ -11,18 +11,16 @@ The clean marker does not cover a noted replica: it was not recovered, or is not
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from logstore.checkpoint import CheckpointError, marking_failure, read_checkpoint, write_checkpoint
+from logstore.checkpoint import CHECKSUM, CheckpointError, marking_failure, read_checkpoint, write_checkpoint
 from logstore.env import Env
 from replication.model.cluster import TopicPartition
 
 FILE_NAME = "damaged-replicas"
-_CHECKSUM = "#crc32"  # no topic has this name
 
 
 class DamageNote(NamedTuple):
@@ -47,17 +45,15 @@ class DamageNotes:
     def load(self) -> None:
         """Read the file. Raises: CheckpointError: it is damaged, and any replica may be."""
         try:
-            rows = read_checkpoint(self._env, self._path)
+            rows = read_checkpoint(self._env, self._path, needs_checksum=True)
         except FileNotFoundError:
             return
         try:
-            if rows and zlib.crc32(_text(rows[:-1])) != int(rows[-1][-1]):
-                raise ValueError("its checksum is another one")
             self._notes = {
                 TopicPartition(topic, int(number)): DamageNote(
                     topic_id, int(offset) if int(offset) >= 0 else None, unquote(reason), is_cut == "1"
                 )
-                for topic, number, topic_id, offset, is_cut, reason in rows[:-1]
+                for topic, number, topic_id, offset, is_cut, reason in rows
             }
         except ValueError as error:
             raise CheckpointError(f"{self._path}: {error}") from error
@@ -81,7 +77,7 @@ class DamageNotes:
             after = {other: known for other, known in self._notes.items() if other != tp}
             if note is not None:
                 after[tp] = note
-            rows: list[list[object]] = [
+            rows = [
                 [
                     *at,
                     note.topic_id,
@@ -91,12 +87,6 @@ class DamageNotes:
                 ]
                 for at, note in sorted(after.items())
             ]
-            rows.append([_CHECKSUM, zlib.crc32(_text(rows))])
             with marking_failure(self._env, self._path.parent):
-                self._despite_full_disk(lambda: write_checkpoint(self._env, self._path, rows))
+                self._despite_full_disk(lambda: write_checkpoint(self._env, self._path, rows, checksum=(CHECKSUM,)))
             self._notes = after
-
-
-def _text(rows: object) -> bytes:
-    assert isinstance(rows, list)
-    return "\n".join(" ".join(map(str, row)) for row in rows).encode()
