@@ -106,12 +106,11 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> 
 
 async def ask_epoch_ends(cluster: Cluster, broker: Client, epochs: Partitions) -> dict[TopicPartition, int | ErrorCode]:
     """Ask one leader, once, for the ends of leader epochs. Raises: as `Client.call`."""
-    rows: dict[str, list[dict[str, int]]] = {}
+    rows = {}
     for tp, epoch in epochs.items():
         known = (await cluster.leader(tp)).epoch
-        row = {"partition": tp.partition, "current_leader_epoch": known, "leader_epoch": epoch}
-        rows.setdefault(tp.topic, []).append(row)
-    topics = [{"topic": name, "partitions": partitions} for name, partitions in rows.items()]
+        rows[tp] = {"partition": tp.partition, "current_leader_epoch": known, "leader_epoch": epoch}
+    topics = [{"topic": name, "partitions": found} for name, found in rows_by_topic(rows.items()).items()]
     request = {"replica_id": -1, "topics": topics}
     answer = await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
     return {

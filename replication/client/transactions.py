@@ -20,7 +20,7 @@ from replication.client.cluster import METADATA_TIMEOUT_MS, UNKNOWN_TOPIC_S, VER
 from replication.client.coordinators import transactional_key
 from replication.client.metadata import PartitionLeader
 from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of
-from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
+from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition, by_topic
 from replication.protocol.apis import ApiKey
 
 TWO_PHASE_FROM = 6  # InitProducerId
@@ -127,14 +127,11 @@ async def add_partitions(
     Raises: KafkaError: the producer is fenced, a topic is not known or may not be written, or there was no coordinator
     until the deadline; UnreachableError.
     """
-    topics: dict[str, list[int]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(tp.partition)
     request = {
         "v3_and_below_transactional_id": transactional_id,
         "v3_and_below_producer_id": pair.producer_id,
         "v3_and_below_producer_epoch": pair.epoch,
-        "v3_and_below_topics": [{"name": name, "partitions": numbers} for name, numbers in topics.items()],
+        "v3_and_below_topics": by_topic({tp: tp.partition for tp in partitions}, "partitions"),
     }
     patience = cluster.backoff(UNKNOWN_TOPIC_S)
     while True:

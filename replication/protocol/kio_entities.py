@@ -20,7 +20,7 @@ from kio.serial import entity_writer
 def build(cls: Any, values: Mapping[str, Any]) -> Any:
     """Return an entity of `cls`. Raises: TypeError: a required field is not given."""
     made = {}
-    for name, convert, default in _fields_of(cls):
+    for name, (convert, default) in converters(cls).items():
         if name in values:
             made[name] = convert(values[name])
         elif default is not MISSING:
@@ -28,18 +28,14 @@ def build(cls: Any, values: Mapping[str, Any]) -> Any:
     return cls(**made)
 
 
+@cache
 def converters(cls: Any) -> Mapping[str, tuple[Callable[[Any], Any], Any]]:
     """Return per field name the conversion of a plain value, and the default."""
-    return {name: (convert, default) for name, convert, default in _fields_of(cls)}
-
-
-@cache
-def _fields_of(cls: Any) -> tuple[tuple[str, Callable[[Any], Any], Any], ...]:
-    found = []
+    found = {}
     for field in fields(cls):
         default = datetime.timedelta(0) if field.name == "throttle_time" else field.default
-        found.append((field.name, _conversion(field.type, field.metadata.get("kafka_type")), default))
-    return tuple(found)
+        found[field.name] = _conversion(field.type, field.metadata.get("kafka_type")), default
+    return found
 
 
 def _conversion(kind: Any, kafka_type: str | None) -> Callable[[Any], Any]:
