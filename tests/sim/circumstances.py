@@ -53,7 +53,7 @@ class Circumstances(NamedTuple):
 USUAL = Circumstances()
 QUIET = USUAL._replace(clients=("",) * 3, unclean=0, drops=(0,), spikes=(0,), fails=(0,), faults=())
 TURNS = QUIET._replace(faults=("isolate_leader",), partitions=(2,), gaps_ms=(1200,), lasts_ms=(700,))  # of leaders
-FLIPS = QUIET._replace(faults=(*["flip"] * 8, "kill", *["isolate_leader"] * 2, "power"))
+FLIPS = QUIET._replace(clients=("", "", COPIES), faults=(*["flip"] * 8, "kill", *["isolate_leader"] * 2, "power"))
 COPIED = QUIET._replace(clients=(COPIES,) * 3)
 # Other gaps would meet the rhythm in which brokers flush.
 UNFLUSHED = QUIET._replace(partitions=(2,), gaps_ms=(1300, 1500, 1700))

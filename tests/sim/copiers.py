@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from logstore.errors import OffsetOutOfRangeError, PylogError
-from logstore.records.batch import TRANSACTIONAL, batches, build, records
+from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, batches, build, records
 from replication.client import groups, transactions
 from replication.client.attempts import LOST
 from replication.client.cluster import Cluster
@@ -178,12 +178,12 @@ class Copiers:
         return answer
 
     async def read(self, tp: TopicPartition) -> None:
-        """A reader of committed data."""
+        """A reader of committed data. Brokers show damage to consumers, who find it and read again."""
         position = 0
         async with self._cluster() as cluster:
             while not self._clients.is_over:
                 await asyncio.sleep(0.2)
-                with suppress(PylogError, OSError, TimeoutError):
+                with suppress(PylogError, OSError, TimeoutError, InvalidBatchError):
                     wanted = list_offsets(cluster, {tp: LATEST}, isolation=Isolation.READ_COMMITTED)
                     end = (await wanted)[tp].offset
                     while position < end:
@@ -191,8 +191,7 @@ class Copiers:
                             found = await fetch(cluster, tp, position, end, isolation=Isolation.READ_COMMITTED)
                         except OffsetOutOfRangeError:
                             break
-                        for part in found.parts:
-                            self._laws.read(tp, values_in(part, position))
+                        self._laws.read(tp, [value for part in found.parts for value in values_in(part, position)])
                         position = found.next_offset
 
 
