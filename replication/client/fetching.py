@@ -185,15 +185,18 @@ async def _answer(
 ) -> PartitionFetched | str:
     """The leader's answer, or the reason to ask again. Raises: as `fetch`."""
     try:
-        answer = await _ask(cluster, tp, offset, isolation, max_bytes)
+        leader = await cluster.leader(tp)
+        if leader.broker == NO_LEADER:
+            return "no leader"
+        broker = cluster.read_replicas.of(tp, leader)
+        wanted = {tp: FetchPartition(tp.partition, offset, max_bytes, leader.epoch)}
+        answer = row_of(await ask_replica(cluster, broker, wanted, isolation, max_bytes), tp, broker)
     except LOST as error:
         return str(error)
     except KafkaError as error:
         if may_pass(error):
             return str(error)
         raise
-    if answer is None:
-        return "no leader"
     if not answer.error_code:
         return answer
     refusal = error_of(answer.error_code, f"fetch of {tp} at offset {offset}")
@@ -206,18 +209,6 @@ async def _answer(
 
 def _readable_end(answer: PartitionFetched, isolation: Isolation) -> int:
     return answer.last_stable_offset if isolation is Isolation.READ_COMMITTED else answer.high_watermark
-
-
-async def _ask(
-    cluster: Cluster, tp: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
-) -> PartitionFetched | None:
-    leader = await cluster.leader(tp)
-    if leader.broker == NO_LEADER:
-        return None
-    wanted = FetchPartition(tp.partition, offset, max_bytes, leader.epoch)
-    broker = cluster.read_replicas.of(tp, leader)
-    answers = await ask_replica(cluster, broker, {tp: wanted}, isolation, max_bytes)
-    return row_of(answers, tp, broker)
 
 
 async def ask_replica(

@@ -249,7 +249,7 @@ class AsyncProducer:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of its transaction."""
+        """The partitions of its transaction. While there are none, it has not begun, and there is nothing to end."""
         return self._sender.added if self._sender else frozenset()
 
     # ---------------------------------------------------------------- accepting
@@ -378,22 +378,16 @@ class AsyncProducer:
         self._has_room.set()
 
 
-class AsyncTransactionalProducer:
-    """Appends rows in one transaction, which `transactions` begins and ends.
+class AsyncTransactionalProducer(AsyncProducer):
+    """Appends rows in one transaction, which `transactions` begins and ends; it goes on after `close`.
 
     Laws: rows of a partition are in the order of the appends, each once, in batches that bear the transaction's pair.
     The first row that cannot be appended fails it for good, with all that was not acknowledged: abort the transaction.
-    Belongs to the event loop in which it is first used; ends with `close`.
     """
 
     def __init__(self, cluster: Cluster, transaction: Transaction, *, delivery_timeout_ms: int = 120_000) -> None:
         settings = ProducerSettings(linger_ms=0, delivery_timeout_ms=delivery_timeout_ms)
-        self._producer = AsyncProducer(cluster, settings, transaction=transaction)
-
-    @property
-    def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions of the transaction. While there are none, it has not begun, and there is nothing to end."""
-        return self._producer.partitions
+        super().__init__(cluster, settings, transaction=transaction)
 
     async def append(
         self,
@@ -410,18 +404,13 @@ class AsyncTransactionalProducer:
         Raises: InvalidRecordError, RecordTooLargeError, UnknownTopicError (all before anything is sent),
         UnreachableError, KafkaError: the producer has failed.
         """
-        sent = await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression)
-        return await sent
+        return await (await self.send(topic, data, partitioner=partitioner, compression_type=compression))
 
     async def flush(self) -> None:
         """Return when everything that was appended before is at all in-sync replicas. Raises: PylogError: it failed."""
-        await self._producer.flush()
-        if (error := self._producer.error) is not None:
+        await super().flush()
+        if (error := self.error) is not None:
             raise error
-
-    async def close(self) -> None:
-        """Stop; the transaction goes on until it is ended. `flush` before."""
-        await self._producer.close()
 
 
 async def _now(look: Callable[[], Found]) -> Found:
