@@ -66,7 +66,7 @@ def look_s(directory):
     log.close()
     begin = time.thread_time()
     for batch in found:
-        assert guard.passes(batch, terms)
+        assert guard.passing([batch], terms) == 1
     return time.thread_time() - begin, len(found)
 
 

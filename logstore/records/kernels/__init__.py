@@ -12,7 +12,15 @@ Signatures are explicit, so importing compiles, or loads what an earlier import 
 """
 
 from logstore.records.compiled_code import note_done
-from logstore.records.kernels.checking import BAD_TIME, NO_KEY, OTHER_MAX, ROW_SHIFT, check_records, max_timestamp
+from logstore.records.kernels.checking import (
+    BAD_TIME,
+    NO_KEY,
+    OTHER_MAX,
+    ROW_SHIFT,
+    check_records,
+    good_batches,
+    max_timestamp,
+)
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
@@ -39,6 +47,7 @@ __all__ = [
     "decode_headers",
     "digest",
     "encode",
+    "good_batches",
     "max_timestamp",
     "partitions_of",
     "scan",

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from logstore.records.batch import BASE_TIMESTAMP_AT, COUNT_AT, MAX_TIMESTAMP_AT, NO_TIMESTAMP, RECORD_BYTES_MIN
+from logstore.records.batch import (
+    ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    COUNT_AT,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LENGTH_END,
+    MAX_TIMESTAMP_AT,
+    NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
+)
 from logstore.records.kernels.decoding import BAD_DELTA, BAD_END, BAD_HEADERS, LEFT_OVER, LONG_FIELD, LONG_RECORD
 from logstore.records.kernels.headers import headers_at
-from logstore.records.kernels.native import I64, be32, be64, inner, kernel
+from logstore.records.kernels.native import I64, be16, be32, be64, inner, kernel
 from logstore.records.kernels.varints import BAD, field, varint, varlong
 
 # Further reasons, behind those of `decoding.REASONS`.
@@ -56,6 +67,20 @@ def check_records(header: int, at: int, size: int, needs_keys: int, oldest_ms: i
     if at != end:
         return _found(LEFT_OVER, count - 1)
     return 0 if max_ms == be64(header + MAX_TIMESTAMP_AT) else OTHER_MAX
+
+
+@kernel(I64(I64, I64, I64, I64, I64))
+def good_batches(at: int, size: int, needs_keys: int, oldest_ms: int, newest_ms: int) -> int:
+    """Return how many batches of these bytes, from the first on, are uncompressed and pass `check_records`."""
+    count, end = 0, at + size
+    while at + HEADER_BYTES <= end:
+        records, following = at + HEADER_BYTES, at + LENGTH_END + be32(at + LENGTH_AT)
+        if following < records or following > end or be16(at + ATTRIBUTES_AT) & CODEC_MASK:
+            break
+        if check_records(at, records, following - records, needs_keys, oldest_ms, newest_ms):
+            break
+        count, at = count + 1, following
+    return count
 
 
 @kernel(I64(I64, I64, I64))

@@ -57,21 +57,20 @@ def write_now(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int)
     return outcomes
 
 
-def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> list[Buffer | Marker]:
+def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> Sequence[Buffer]:
     """Return the batches of the first ones that are small, and that the guard passes at once."""
-    found: list[Buffer | Marker] = []
-    terms, left_bytes = None, PROMPT_BYTES_MAX
+    found: list[bytearray | memoryview] = []
+    left_bytes, own = PROMPT_BYTES_MAX, appends[0].is_own
     for records, _, _, _, is_own in appends:
-        if isinstance(records, Marker):
+        if isinstance(records, Marker) or is_own is not own:
             break
         left_bytes -= len(records)
         if left_bytes < 0:
             break
-        if not is_own:
-            terms = terms or guard.terms_of(replica.config, replica.host.clock.now_ms())
-            if not guard.passes(records, terms):
-                break
         found.append(records)
+    if found and not own:
+        terms = guard.terms_of(replica.config, replica.host.clock.now_ms())
+        del found[guard.passing(found, terms) :]
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logstore.config import INT64_MAX, LogConfig
@@ -48,15 +48,13 @@ LOOKED_AT_ONCE = 16  # records of a batch, in the event loop: otherwise a thread
 
 _HEAD = struct.Struct(">qi4xb4xh")  # of a batch: base offset, length behind that field, format, attributes
 _SEQUENCE = struct.Struct(">53xi")
-_COUNT = struct.Struct(">57xi")
-_CODEC_AT = 22  # the low byte of the attributes
 _REASON_MASK = 0xFF
 _address_of, _Byte = ctypes.addressof, ctypes.c_char
 
 Refusal = tuple[ErrorCode, str]
 OTHER_OFFSET: Refusal = (ErrorCode.INVALID_RECORD, "a batch that is produced begins at offset 0")
 ANY_VERSION = frozenset((Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4))  # attributes that all requests may bring
-Kernel = Callable[[int, int, int, int, int, int], int]
+Kernel = Callable[..., int]
 
 
 class Accepts(NamedTuple):
@@ -113,6 +111,7 @@ class _Loaded:
 
     def __init__(self) -> None:
         self.check: Kernel | None = None
+        self.good_batches: Kernel | None = None
         self.thread: threading.Thread | None = None
         self.looks = 0
 
@@ -122,10 +121,16 @@ _loaded = _Loaded()
 
 def load() -> None:
     """Load the compiled check; from any thread."""
-    from logstore.records.kernels import check_records
+    from logstore.records.kernels import check_records, good_batches
 
-    (compiled,) = check_records.overloads.values()  # type: ignore[attr-defined]  # (it is a function of numba's)
-    _loaded.check = compiled.entry_point  # half the time of a call that looks for the types of its arguments
+    _loaded.check, _loaded.good_batches = _entry_point(check_records), _entry_point(good_batches)
+
+
+def _entry_point(kernel: Kernel) -> Kernel:
+    """Return the compiled code: half the time of a call that looks for the types of its arguments."""
+    (compiled,) = kernel.overloads.values()  # type: ignore[attr-defined]  # (it is a function of numba's)
+    entry_point: Kernel = compiled.entry_point
+    return entry_point
 
 
 def _kernel(records: int) -> Kernel | None:
@@ -158,27 +163,28 @@ def terms_of(config: LogConfig, now_ms: int) -> Terms:
     return Terms(config.is_compacted, max(allowed.start, -INT64_MAX), min(allowed.stop - 1, INT64_MAX))
 
 
-def passes(records: bytearray | memoryview, terms: Terms) -> bool:
-    """Return whether the records are known to be good at once, some microseconds; False: `check` is to say.
+def passing(batches: Sequence[bytearray | memoryview], terms: Terms) -> int:
+    """Return how many of these, from the first on, are known to be good at once; `check` is to say of the next.
 
-    Compressed batches never are: those are decompressed in a thread. CRC and header are checked by the log.
+    Each is one batch, and there is one at least. Compressed ones are not: a thread decompresses those. The log checks
+    CRC and header.
     """
-    kernel, size = _loaded.check, len(records) - HEADER_BYTES
-    if size < 0 or records[_CODEC_AT] & CODEC_MASK:
-        return False
-    if kernel is None:
-        count = _COUNT.unpack_from(records)[0]
-        if not 0 < count <= LOOKED_AT_ONCE:
-            return False
-        if (kernel := _kernel(count)) is None:
-            return _passes_slowly(records, terms)
-    header = _address_of(_Byte.from_buffer(records))
-    needs_keys, oldest_ms, newest_ms = terms
-    return not kernel(header, header + HEADER_BYTES, size, needs_keys, oldest_ms, newest_ms)
+    if (good_batches := _loaded.good_batches) is not None:
+        data = batches[0] if len(batches) == 1 else bytearray().join(batches)
+        return good_batches(_address_of(_Byte.from_buffer(data)), len(data), *terms)
+    for number, records in enumerate(batches):
+        if not _passes_slowly(records, terms):
+            return number
+    return len(batches)
 
 
 def _passes_slowly(records: bytearray | memoryview, terms: Terms) -> bool:
+    """Whether a batch is small, and known to be good; the kernels are loaded for the next ones if these are many."""
     try:
+        header = header_at(records)
+        if header.codec or not 0 < header.count <= LOOKED_AT_ONCE:
+            return False
+        _kernel(header.count)
         return look_slowly(records, terms) is None
     except (InvalidBatchError, CompressionError):
         return False

@@ -116,6 +116,27 @@ def test_the_compiled_look_finds_what_the_slow_one_finds(data, count, compacted)
         assert slow == quick
 
 
+@given(data=st.data())
+def test_of_batches_together_as_many_pass_as_one_by_one(data):
+    """Whichever of them is the first that is compressed, has no key, or is not what its header says."""
+    rows = ((b"k", b"v", ()),), ((b"k", b"v", ()), (b"", b"w", (("h", b"x"),))), ((None, b"v", ()),)
+    kinds = data.draw(st.lists(st.sampled_from([*rows, "compressed", "damaged"]), min_size=1, max_size=5))
+    batches = [
+        bytearray(batch(*rows[1], codec=Codec.LZ4 if kind == "compressed" else Codec.NONE))
+        if isinstance(kind, str)
+        else bytearray(batch(*kind))
+        for kind in kinds
+    ]
+    for kind, each in zip(kinds, batches, strict=True):
+        if kind == "damaged":
+            each[HEADER_BYTES] ^= 2  # the length of the first record
+    terms = guard.terms_of(COMPACTED, 1_000)
+    good = [kind in rows[:2] for kind in kinds]
+    first = good.index(False) if False in good else len(good)
+    assert guard.passing(batches, terms) == first
+    assert [guard.passing([each], terms) for each in batches] == good
+
+
 def test_a_broker_that_is_sent_little_does_without_the_kernels(monkeypatch):
     """They are 120 MB, and a second: they come with what makes up for that.
 
@@ -124,11 +145,11 @@ def test_a_broker_that_is_sent_little_does_without_the_kernels(monkeypatch):
     loaded = threading.Event()
     monkeypatch.setattr(guard, "LOOKS_BEFORE", 100)
     monkeypatch.setattr(guard, "load", loaded.set)
-    for name, value in {"check": None, "thread": None, "looks": 0}.items():
+    for name, value in {"check": None, "good_batches": None, "thread": None, "looks": 0}.items():
         monkeypatch.setattr(loaded_kernels(), name, value)
     rows = [(b"k", b"v", ())] * 10
     for _ in range(10):
-        assert guard.passes(bytearray(batch(*rows)), guard.terms_of(COMPACTED, 1_000))
+        assert guard.passing([bytearray(batch(*rows))], guard.terms_of(COMPACTED, 1_000)) == 1
     assert not loaded.is_set()
-    assert not guard.passes(bytearray(batch((None, b"v", ()))), guard.terms_of(COMPACTED, 1_000))
+    assert guard.passing([bytearray(batch((None, b"v", ())))], guard.terms_of(COMPACTED, 1_000)) == 0
     assert loaded.wait(10)
