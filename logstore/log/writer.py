@@ -164,10 +164,8 @@ class LogWriter:
 
     def _add(self, write: _Write, append: Append, leader_epoch: int | None, config: LogConfig) -> AppendOutcome | None:
         """Have this write append one batch more, if it is to be appended. None: not in this write."""
-        if isinstance(append, Marker):
-            return self._add_marker(write, append, leader_epoch, config)
         if not isinstance(append, Prepared):
-            return append
+            return self._add_marker(write, append, leader_epoch, config) if isinstance(append, Marker) else append
         data, headers = append
         if len(headers) != 1:
             return None

@@ -128,12 +128,11 @@ def _decode_fetch(frame: memoryview) -> Request | None:
 
 def _decode_commit(frame: memoryview) -> Request | None:
     """Consumers commit for the same partitions again and again: the constant part is decoded once, whoever asks."""
-    split = split_commit(bytes(frame)) if len(frame) <= REMEMBERED_BYTES else None
-    known = None if split is None else _commits.get(split[0])
-    if split is not None and known is not None:
-        version, client_id, constant = known
+    split = _split_commit(bytes(frame)) if len(frame) <= REMEMBERED_BYTES else None
+    if split is not None and (known := _commits.get(split[0])) is not None:
+        version, client_id, (group_id, generation, member_id, retention_ms, tp) = known
         _, correlation_id, offset, leader_epoch = split
-        commit = _new(CommitOne, (*constant, offset, leader_epoch))
+        commit = _new(CommitOne, (group_id, generation, member_id, retention_ms, tp, offset, leader_epoch))
         return _new(Request, (_COMMIT, version, correlation_id, client_id, commit))
     head = _body_begin(frame, *SERVED[ApiKey.OFFSET_COMMIT], small_messages.COMMIT_FLEXIBLE)
     if head is None:
@@ -170,7 +169,7 @@ _COMMIT_ENDS = tuple(
 )
 
 
-def split_commit(frame: bytes) -> tuple[bytes, int, int, int] | None:
+def _split_commit(frame: bytes) -> tuple[bytes, int, int, int] | None:
     """Split an OffsetCommit frame into its constant part (a cache key), its correlation id, offset and leader epoch.
 
     Frames of one partition without metadata whose constant parts are equal decode alike. None: the frame is too short.

@@ -240,15 +240,18 @@ def offset_commit_response(
 
 def one_offset_committed(version: int, correlation_id: int, name: str, partition: int, error_code: int = 0) -> bytes:
     """The same for a commit of one partition."""
-    size_bytes, begin, end = _one_committed(version, name, error_code)
-    return b"".join((_HEAD.pack(size_bytes, correlation_id), begin, INT32.pack(partition), end))
+    layout, size, begin, end = _one_committed(version, name, error_code)
+    return layout.pack(size, correlation_id, begin, partition, end)
 
 
 @lru_cache(maxsize=4096)
-def _one_committed(version: int, name: str, error_code: int) -> tuple[int, bytes, bytes]:
+def _one_committed(version: int, name: str, error_code: int) -> tuple[struct.Struct, int, bytes, bytes]:
+    """Return the layout of such a response, its size, and the bytes of it that are always the same."""
     whole = offset_commit_response(version, 0, (CommitTopic(name, (CommitPartition(0, 0, 0, None),)),), error_code)
     end = len(whole) - (2 if version < COMMIT_FLEXIBLE else 5)  # the error code, and the tags of all three
-    return len(whole) - INT32.size, whole[_HEAD.size : end - INT32.size], whole[end:]
+    begin = whole[_HEAD.size : end - INT32.size]
+    layout = struct.Struct(f">ii{len(begin)}si{len(whole) - end}s")
+    return layout, layout.size - INT32.size, begin, whole[end:]
 
 
 _HEAD = struct.Struct(">ii")  # size, correlation id

@@ -45,7 +45,8 @@ class OffsetCommitHandler:
         asked: list[Work] = []
         commits: list[Commit] = []
         for work in works:
-            commit = self._simple(work, now_ms)
+            body: CommitOne | OffsetCommitRequest = work.body
+            commit = self._one(body, now_ms) if isinstance(body, CommitOne) else self._simple(work, now_ms)
             if commit is None:
                 work.reply(self._events.commit(work, work.body))
             else:
@@ -67,9 +68,7 @@ class OffsetCommitHandler:
         """Return the commit of few partitions, all of which there are, each once; None: it is another one."""
         if work.is_long:
             return None
-        body: CommitOne | OffsetCommitRequest = work.body
-        if isinstance(body, CommitOne):
-            return self._simplest(body, now_ms)
+        body: OffsetCommitRequest = work.body
         group_id, generation, member_id, instance_id, retention_ms, topics = body
         until_ms, count = expire_ms(now_ms, retention_ms), 0
         offsets: dict[TopicPartition, NewOffset] = {}
@@ -87,7 +86,8 @@ class OffsetCommitHandler:
             return None
         return Commit(group_id, member_id, generation, instance_id, offsets)
 
-    def _simplest(self, body: CommitOne, now_ms: int) -> Commit | None:
+    def _one(self, body: CommitOne, now_ms: int) -> Commit | None:
+        """Return the same of a request for one partition."""
         group_id, generation, member_id, retention_ms, tp, offset, leader_epoch = body
         topic = self._metadata.topic(tp[0])
         if topic is None or tp[1] not in topic.partitions:

@@ -90,7 +90,7 @@ class ProduceHandler:
         for work in works:
             body: ProduceOne | ProduceRequest = work.body
             if type(body) is ProduceOne:
-                self._place((work, body.tp, None), body.records, batches, is_slow=False)
+                self._place((work, body.tp, None), body.records, None, batches, is_slow=False)
                 continue
             rows = [(TopicPartition(name, row[0]), row[1]) for name, partitions in body.topics for row in partitions]
             if work.is_long:
@@ -114,7 +114,7 @@ class ProduceHandler:
                 if times[tp] > 1:
                     pending.settle(tp, TWICE)
                 else:
-                    self._place((work, tp, pending), records, batches, is_slow=is_slow)
+                    self._place((work, tp, pending), records, work.body.transactional_id, batches, is_slow=is_slow)
             self._append(batches)
         if not pending.is_over:
             timeout_ms = self._park(work)
@@ -131,14 +131,15 @@ class ProduceHandler:
             if times[tp] > 1:
                 pending.settle(tp, TWICE)
             else:
-                self._place((work, tp, pending), records, batches, is_slow=is_slow)
+                self._place((work, tp, pending), records, work.body.transactional_id, batches, is_slow=is_slow)
         return pending
 
-    def _place(self, row: _Row, records: Buffer | None, batches: _Batches, *, is_slow: bool) -> None:
+    def _place(
+        self, row: _Row, records: Buffer | None, transactional_id: str | None, batches: _Batches, *, is_slow: bool
+    ) -> None:
         """Add the batch to those of its log, or settle it with the reason for which it is refused."""
         work, tp, _ = row
-        request: ProduceOne | ProduceRequest = work.body
-        acks, transactional_id = request.acks, request.transactional_id
+        acks = work.body.acks
         batch = records or b""
         leader = self._replicas.known_leader(tp)
         accepts = ACCEPTS[work.version][transactional_id is not None]

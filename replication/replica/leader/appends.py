@@ -60,7 +60,7 @@ def write_now(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int)
 def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> Sequence[Buffer]:
     """Return the batches of the first ones that are small, and that the guard passes at once."""
     found: list[bytearray | memoryview] = []
-    left_bytes, own = PROMPT_BYTES_MAX, appends[0].is_own
+    left_bytes, own = PROMPT_BYTES_MAX, not appends or appends[0].is_own
     for records, _, _, _, is_own in appends:
         if isinstance(records, Marker) or is_own is not own:
             break

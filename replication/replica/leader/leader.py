@@ -259,7 +259,8 @@ class Leader(Readable):
         self, appends: Sequence[Append], outcomes: Sequence[AppendOutcome], waiters: Sequence[Waiter] = ()
     ) -> list[AppendResult | None]:
         """Return the result of each outcome; None: its waiter is answered once the records are committed."""
-        replica, results = self.replica, list[AppendResult | None]()
+        replica = self.replica
+        results: list[AppendResult | None] = []
         messages = in_bytes = 0
         has_readers = self.state.followers or replica.consumers
         for (records, acks, wait, context, _), outcome in zip(appends, outcomes, strict=False):
