@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from replication.errors import ProtocolError
 from replication.protocol import decoding, small_messages
@@ -128,12 +128,18 @@ def _decode_fetch(frame: memoryview) -> Request | None:
 
 def _decode_commit(frame: memoryview) -> Request | None:
     """Consumers commit for the same partitions again and again: the constant part is decoded once, whoever asks."""
-    split = _split_commit(bytes(frame)) if len(frame) <= REMEMBERED_BYTES else None
-    if split is not None and (known := _commits.get(split[0])) is not None:
-        version, client_id, (group_id, generation, member_id, retention_ms, tp) = known
-        _, correlation_id, offset, leader_epoch = split
-        commit = _new(CommitOne, (group_id, generation, member_id, retention_ms, tp, offset, leader_epoch))
-        return _new(Request, (_COMMIT, version, correlation_id, client_id, commit))
+    constant = b""
+    if COMMIT_BYTES_MIN < len(frame) <= REMEMBERED_BYTES and frame[3] < len(_COMMIT_ENDS):
+        # Frames of one partition without a text whose constant parts are equal decode alike.
+        layout, rest = _COMMIT_ENDS[frame[3]]
+        data, at = bytes(frame), len(frame) - rest - layout.size
+        constant = data[:4] + data[8:at] + data[-rest:]
+        if (known := _commits.get(constant)) is not None:
+            version, client_id, group_id, generation, member_id, retention_ms, tp = known
+            (correlation_id,), fields = INT32.unpack_from(data, 4), layout.unpack_from(data, at)
+            offset, leader_epoch = fields if len(fields) > 1 else (*fields, -1)
+            commit = _new(CommitOne, (group_id, generation, member_id, retention_ms, tp, offset, leader_epoch))
+            return _new(Request, (_COMMIT, version, correlation_id, client_id, commit))
     head = _body_begin(frame, *SERVED[ApiKey.OFFSET_COMMIT], small_messages.COMMIT_FLEXIBLE)
     if head is None:
         return None
@@ -142,17 +148,17 @@ def _decode_commit(frame: memoryview) -> Request | None:
     if found is None:
         return None
     group_id, generation, member_id, _, retention_ms, ((topic, ((partition, _, _, text),)),) = found
-    if split is not None and not text:
+    if constant and not text:
         if len(_commits) >= REMEMBERED:
             _commits.clear()
-        _commits[split[0]] = version, client_id, (group_id, generation, member_id, retention_ms, (topic, partition))
+        _commits[constant] = version, client_id, group_id, generation, member_id, retention_ms, (topic, partition)
     return Request(ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, found)
 
 
 REMEMBERED, REMEMBERED_BYTES = 4096, 512  # constant parts; and how long they are at most
 # By the constant part of a frame. It is not asked who sent it: what a client may do is decided behind the decoding.
 # Commits: version, client's id, and what `CommitOne` begins with. Produces, legacy and compact: `_read_constant`.
-_commits: dict[bytes, tuple[int, str | None, tuple[Any, ...]]] = {}
+_commits: dict[bytes, tuple[int, str | None, str, int, str, int, tuple[str, int]]] = {}
 _Produces: TypeAlias = dict[bytes, tuple[str, int, int, tuple[str, int]]]
 _produces: tuple[_Produces, _Produces] = ({}, {})
 _DECODES_ONE: dict[int, Callable[[memoryview], Request | None]] = {
@@ -167,17 +173,3 @@ _COMMIT_ENDS = tuple(
     (struct.Struct(">q" if version < small_messages.EPOCHS_FROM else ">qi"), rest)
     for version, rest in enumerate([2] * small_messages.COMMIT_FLEXIBLE + [4] * 2)
 )
-
-
-def _split_commit(frame: bytes) -> tuple[bytes, int, int, int] | None:
-    """Split an OffsetCommit frame into its constant part (a cache key), its correlation id, offset and leader epoch.
-
-    Frames of one partition without metadata whose constant parts are equal decode alike. None: the frame is too short.
-    """
-    if len(frame) <= COMMIT_BYTES_MIN or frame[3] >= len(_COMMIT_ENDS):
-        return None
-    layout, rest = _COMMIT_ENDS[frame[3]]
-    at = len(frame) - rest - layout.size
-    fields = layout.unpack_from(frame, at)
-    same = frame[:4] + frame[8:at] + frame[-rest:]
-    return same, int.from_bytes(frame[4:8], "big", signed=True), fields[0], fields[1] if len(fields) > 1 else -1

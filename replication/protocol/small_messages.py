@@ -238,8 +238,9 @@ def offset_commit_response(
     return _HEAD.pack(4 + len(body), correlation_id) + body
 
 
-def one_offset_committed(version: int, correlation_id: int, name: str, partition: int, error_code: int = 0) -> bytes:
+def one_offset_committed(version: int, correlation_id: int, tp: tuple[str, int], error_code: int = 0) -> bytes:
     """The same for a commit of one partition."""
+    name, partition = tp
     layout, size, begin, end = _one_committed(version, name, error_code)
     return layout.pack(size, correlation_id, begin, partition, end)
 

@@ -100,7 +100,7 @@ class OffsetCommitHandler:
 def _answer(work: Work, error: ErrorCode) -> None:
     body: CommitOne | OffsetCommitRequest = work.body
     if isinstance(body, CommitOne):
-        data = one_offset_committed(work.version, work.correlation_id, *body.tp, error)
+        data = one_offset_committed(work.version, work.correlation_id, body.tp, error)
     else:
         data = offset_commit_response(work.version, work.correlation_id, body.topics, error)
     work.origin.answer(work, data)

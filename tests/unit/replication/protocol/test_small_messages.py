@@ -172,7 +172,7 @@ def test_the_answer_to_a_commit_is_what_kio_writes(topics):
 @pytest.mark.parametrize("name", ["", "t", "é" * 70])
 def test_the_answer_to_a_commit_of_one_partition_is_the_same(version, name):
     asked = [sm.CommitTopic(name, [sm.CommitPartition(2**30 + 7, 0, 0, None)])]
-    assert sm.one_offset_committed(version, -5, name, 2**30 + 7) == sm.offset_commit_response(version, -5, asked)
+    assert sm.one_offset_committed(version, -5, (name, 2**30 + 7)) == sm.offset_commit_response(version, -5, asked)
 
 
 @pytest.mark.parametrize("version", HEARTBEATS)
