@@ -103,6 +103,7 @@ class ProduceHandler:
 
     async def _produce_many(self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]]) -> Any:
         """The same for a request of very many partitions, in steps."""
+        request: ProduceRequest = work.body
         times: Counter[TopicPartition] = Counter()
         async for some in in_steps(rows):
             times.update(tp for tp, _ in some)
@@ -114,7 +115,7 @@ class ProduceHandler:
                 if times[tp] > 1:
                     pending.settle(tp, TWICE)
                 else:
-                    self._place((work, tp, pending), records, work.body.transactional_id, batches, is_slow=is_slow)
+                    self._place((work, tp, pending), records, request.transactional_id, batches, is_slow=is_slow)
             self._append(batches)
         if not pending.is_over:
             timeout_ms = self._park(work)
@@ -124,6 +125,7 @@ class ProduceHandler:
     def _place_all(
         self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]], batches: _Batches
     ) -> PendingProduce:
+        request: ProduceRequest = work.body
         times = Counter([tp for tp, _ in rows])
         pending = PendingProduce(times)
         is_slow = _is_slow(records for _, records in rows)
@@ -131,7 +133,7 @@ class ProduceHandler:
             if times[tp] > 1:
                 pending.settle(tp, TWICE)
             else:
-                self._place((work, tp, pending), records, work.body.transactional_id, batches, is_slow=is_slow)
+                self._place((work, tp, pending), records, request.transactional_id, batches, is_slow=is_slow)
         return pending
 
     def _place(
@@ -139,7 +141,8 @@ class ProduceHandler:
     ) -> None:
         """Add the batch to those of its log, or settle it with the reason for which it is refused."""
         work, tp, _ = row
-        acks = work.body.acks
+        request: ProduceOne | ProduceRequest = work.body
+        acks = request.acks
         batch = records or b""
         leader = self._replicas.known_leader(tp)
         accepts = ACCEPTS[work.version][transactional_id is not None]
