@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from logstore.checkpoint import read_checkpoint, write_atomic, write_checkpoint
+from logstore.checkpoint import CHECKSUM, CheckpointError, read_checkpoint, write_atomic, write_checkpoint
 from logstore.env import Env
 from logstore.errors import FailedStoreError
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
@@ -22,6 +22,19 @@ def test_a_checkpoint_reads_as_it_was_written(env, root, entries):
 def test_a_checkpoint_is_kafkas_text(env, root, disk):
     write_checkpoint(env, root / "c", [("orders", 3, 42), ("orders", 4, 7)])
     assert disk.read_all(root / "c") == b"0\n2\norders 3 42\norders 4 7\n"
+
+
+def test_a_checksum_tells_a_flipped_digit_and_is_no_entry(env, root, disk):
+    write_checkpoint(env, root / "c", [("orders", 3, 42), ("orders", 4, 7)], checksum=(CHECKSUM, 0))
+    stored = disk.read_all(root / "c")
+    assert read_checkpoint(env, root / "c", needs_checksum=True) == [["orders", "3", "42"], ["orders", "4", "7"]]
+    for data in (stored.replace(b"42", b"43"), stored.replace(b"\norders 4 7", b"").replace(b"\n3\n", b"\n2\n")):
+        write_atomic(env, root / "c", data)
+        with pytest.raises(CheckpointError, match="its checksum is another one"):
+            read_checkpoint(env, root / "c")
+    write_checkpoint(env, root / "c", [("orders", 3, 42)])
+    with pytest.raises(CheckpointError, match="its checksum is another one"):
+        read_checkpoint(env, root / "c", needs_checksum=True)
 
 
 @pytest.mark.parametrize("kind", Crash)
