@@ -63,6 +63,8 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, a
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
     if text is None:
         return None
+    if text.strip().isdecimal():
+        raise click.BadParameter(f"{text} of what? Give a unit: {text.strip()}s, {text.strip()}m, {text.strip()}h")
     with usage_errors():
         return duration_ms({"--every": text}, "--every", 0)
 

@@ -282,6 +282,9 @@ def test_run_runs_the_jobs_in_their_order(spark, segments):
     would = pylog_jobs("run", "--job", "retention", "--dry-run", "--path", segments.path)
     assert would.stdout.splitlines()[1].split() == ["TOPIC", "PARTITION", "STATUS", "SEGMENTS", "BYTES",
         "BYTES", "BEFORE", "BYTES", "AFTER", "START", "BEFORE", "START", "AFTER", "REASONS", "SECONDS"]  # fmt: skip
+    unitless = pylog_jobs("run", "--every", "60", "--path", segments.path)
+    assert unitless.exit_code == 2
+    assert "Invalid value for '--every': 60 of what? Give a unit: 60s, 60m, 60h" in unitless.stderr
     refused = pylog_jobs("run", "--every", "soon", "--path", segments.path)
     assert refused.exit_code == 2
     assert "a length of time" in refused.stderr
