@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import coroutine
+from typing import NamedTuple
 
 from datasource.topics.transactions import protocol, state
 from datasource.topics.transactions.protocol import Name
@@ -38,6 +39,8 @@ from tests.sim.coordinator import Coordinator
 NAME = "query"
 BATCHES, PARTITIONS, ATTEMPTS_MAX = 4, 2, 4
 WHERE = TopicPartition("t", 0)
+DECIDES, DECIDED = "is about to decide", "has decided"  # moments of drivers
+SLOW = 0.005
 REFUSED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE)
 
 
@@ -53,6 +56,41 @@ class Flaw(enum.Enum):
     ANY_WINNER = "what a task prepared is decided without a look at whether it is still open"
 
 
+class Circumstances(NamedTuple):
+    """The circumstances of a run, from which its seed chooses: numbers below 1 are probabilities.
+
+    All circumstances are legal: without a flaw they break no law.
+    """
+
+    two_phases: float = 0.8
+    late: float = 0.5  # markers
+    arrives: float = 0.05  # one that is late, before the next message of anybody
+    lives: Sequence[int] = range(1, 7)
+    begins: float = 0.02  # another life, while others go on
+    deaths: Sequence[float] = (0, 0.002, 0.01, 0.03)  # before each message
+    paces: Sequence[float] = (1, 1, 1, 1, 0.3, 0.02)
+    patience: Sequence[int] = (40, 10**6)  # messages of others for which a driver waits for a task
+    fails: float = 0.1  # a task
+    dies_at: tuple[str, float] = ("", 0)  # a driver
+    slows_at: tuple[str, float] = ("", 0)
+
+
+USUAL = Circumstances()
+QUIET = USUAL._replace(deaths=(0,), paces=(1,), fails=0, lives=(4,))
+ZOMBIES = USUAL._replace(two_phases=1, late=1, lives=(10,), begins=0.005, deaths=(0.03,), paces=(1, 1, 1, 0.005))
+CIRCUMSTANCES = {
+    Flaw.NO_SECOND_READ: ZOMBIES._replace(two_phases=0, late=0, lives=(6,), begins=0.1, patience=(40,), fails=0.2),
+    Flaw.NO_PARITY: USUAL._replace(lives=(3,), begins=0.05, deaths=(0.002,), paces=(1, 1, 0.02)),
+    Flaw.NO_RUN_SLOT: USUAL._replace(late=0, lives=(10,), deaths=(0.01,), patience=(40,)),
+    Flaw.NO_LEFTOVERS: USUAL,
+    Flaw.NOT_FINISHED: QUIET._replace(dies_at=(DECIDED, 0.5)),
+    Flaw.NO_FENCE: QUIET._replace(slows_at=(DECIDES, 0.5), patience=(40,)),
+    Flaw.EARLY_LEFTOVERS: ZOMBIES,
+    Flaw.NOT_SEEN: USUAL._replace(late=1, arrives=0.005, patience=(25,), paces=(1, 1, 1, 0.005)),
+    Flaw.ANY_WINNER: ZOMBIES._replace(lives=(6,), patience=(15,), fails=0),
+}
+
+
 async def _at_once(*_) -> None:
     """Wait for nothing."""
 
@@ -66,16 +104,17 @@ def tick():
 class World:
     """A coordinator, markers that come late, and partitions that hold back what is not committed."""
 
-    def __init__(self, seed: int, flaw: Flaw | None) -> None:
+    def __init__(self, seed: int, flaw: Flaw | None, circumstances: Circumstances) -> None:
         self.random, self.flaw = random.Random(seed), flaw
-        self.is_two_phase = self.random.random() < 0.8
+        self.is_two_phase = self.random.random() < circumstances.two_phases
         self.coordinator = Coordinator(seed)
         self.fresh = 0
         self.pending: dict[int, list] = {}
         self.states: dict[str, bytes] = {}
         self.visible: list[tuple[int, int]] = []
         self.early: list[str] = []
-        self.is_slow = self.random.random() < 0.5
+        self.moment = ""  # of the one that goes on
+        self.is_slow = self.random.random() < circumstances.late
 
     def write_markers(self, producer_id: int) -> bool:
         """Those of this producer arrive, if there are any."""
@@ -155,6 +194,7 @@ class World:
 
     async def write(self, name: str, pair: Pair, new: NameState) -> bool:
         id = driver_id(name)
+        self.moment = DECIDES
         await tick()
         if self.flaw is Flaw.NO_FENCE:
             self.states[name] = value_of(new)
@@ -168,6 +208,7 @@ class World:
             return False
         await tick()
         is_done = self.finish(id, pair, commits=True)
+        self.moment = DECIDED
         await tick()
         return is_done
 
@@ -224,20 +265,20 @@ class World:
 class Run:
     """One seed: who is there, and who goes on next. Spark has checkpointed `done` batches."""
 
-    def __init__(self, seed: int, flaw: Flaw | None) -> None:
-        self.world = World(seed, flaw)
+    def __init__(self, seed: int, flaw: Flaw | None, circumstances: Circumstances) -> None:
+        self.world, self.circumstances = World(seed, flaw, circumstances), circumstances
         self.random = self.world.random
         self.actors: list[tuple[Coroutine, bool, float]] = []  # whether it may die, and how quick it is
         self.done = 0
         self.is_told = False  # that rows of a decided batch may be missing
 
     def start(self, act: Coroutine, *, is_mortal: bool = True) -> None:
-        pace = self.random.choice((1, 1, 1, 1, 0.3, 0.02)) if is_mortal else 1
+        pace = self.random.choice(self.circumstances.paces) if is_mortal else 1
         self.actors.append((act, is_mortal, pace))
 
     def go_on(self, *, death: float) -> None:
         """One message of somebody. Some are slow."""
-        if self.world.coordinator.markers and self.random.random() < 0.05:
+        if self.world.coordinator.markers and self.random.random() < self.circumstances.arrives:
             self.world.write_markers(self.random.choice(list(self.world.coordinator.markers)))
         (index,) = self.random.choices(range(len(self.actors)), [pace for *_, pace in self.actors])
         actor, is_mortal, _ = self.actors[index]
@@ -245,10 +286,21 @@ class Run:
             self.actors.pop(index)
             actor.close()
             return
+        self.world.moment = ""
         try:
             actor.send(None)
         except StopIteration:
             self.actors.pop(index)
+            return
+        if is_mortal and self.meets(self.circumstances.dies_at):
+            self.actors.pop(index)
+            actor.close()
+        elif is_mortal and self.meets(self.circumstances.slows_at):
+            self.actors[index] = actor, is_mortal, SLOW
+
+    def meets(self, at: tuple[str, float]) -> bool:
+        moment, probability = at
+        return moment != "" and moment == self.world.moment and self.random.random() < probability
 
     async def life(self, run: str) -> None:
         """One life of the query, to its end or to the first error."""
@@ -276,7 +328,7 @@ class Run:
         answers: dict[int, object] = {}
         for number in range(ATTEMPTS_MAX):
             self.start(self.attempt(run, batch, partition, number, answers))
-            patience = self.random.choice((40, 10**6))
+            patience = self.random.choice(self.circumstances.patience)
             for _ in range(patience):
                 await tick()
                 if ready := [each for each in answers.values() if not isinstance(each, PylogError)]:
@@ -292,7 +344,7 @@ class Run:
             if begun is not None:
                 for row in range(2):
                     await self.world.append(begun, (batch, partition, row))
-                if self.random.random() < 0.1:
+                if self.random.random() < self.circumstances.fails:
                     raise TransactionAbortedError(-1, -1, "the task fails")
             answers[number] = begun
         except GeneratorExit:
@@ -320,14 +372,15 @@ FLAWS = {
 }
 
 
-def simulate(seed: int, flaw: Flaw | None = None) -> int:
-    """One seed; the number of lives."""
-    run = Run(seed, flaw)
-    lives = run.random.randint(1, 6)
-    death = run.random.choice((0, 0.002, 0.01, 0.03))
+def simulate(seed: int, flaw: Flaw | None = None, circumstances: Circumstances | None = None) -> int:
+    """Run one seed, a flaw's in its own circumstances; return the number of lives. Raises: AssertionError."""
+    circumstances = circumstances or CIRCUMSTANCES.get(flaw, USUAL)
+    run = Run(seed, flaw, circumstances)
+    lives = run.random.choice(circumstances.lives)
+    death = run.random.choice(circumstances.deaths)
     started = 0
     for _ in range(3000):
-        if started < lives and (not run.actors or run.random.random() < 0.02):
+        if started < lives and (not run.actors or run.random.random() < circumstances.begins):
             run.start(run.life(f"run-{started}"))
             started += 1
             if run.random.random() < 0.1 and run.world.is_two_phase:
@@ -335,7 +388,7 @@ def simulate(seed: int, flaw: Flaw | None = None) -> int:
         if not run.actors:
             break
         run.go_on(death=death)
-    for again in range(3):  # a zombie may take the last one's name: Spark's user starts it again
+    for again in range(10):  # zombies and tasks may end the last one, too: a user of Spark starts it again
         run.start(run.life(f"last-{again}"), is_mortal=False)
         while run.actors:
             run.go_on(death=0)
