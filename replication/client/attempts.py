@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,10 +13,16 @@ from logstore.errors import PylogError
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.network.client import Client
 
+logger = logging.getLogger(__name__)
+
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
 # After so long without any answer, others are asked whether a broker still leads.
 SILENT_S = 1.0
 LOST = (OSError, TimeoutError)  # of a connection: another one may do
+# No server listens there, or nobody knows the name: brokers may be about to start, but mostly the address is wrong.
+REFUSED = (ConnectionRefusedError, socket.gaierror)
+REFUSED_S = 5.0  # a cluster that was never reached is given up when all its addresses have failed so for so long
+SAYS_AFTER_S = 3.0  # a call that is still tried says so, once
 
 
 class Backoff:
@@ -39,6 +47,38 @@ class Backoff:
     def failure(self, what: str, last: object, code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT) -> KafkaError:
         """The error of the call when its time is over; `last` is why its last attempt failed."""
         return KafkaError(code, f"{what} did not succeed within {self._timeout_s:g} s; last: {reason_of(last)}")
+
+
+class Failures:
+    """Why the addresses of one call gave no answer so far. `was_reached`: a broker has answered an earlier call."""
+
+    def __init__(self, *, was_reached: bool) -> None:
+        self.reasons: dict[str, str] = {}
+        self._refused: set[str] = set()
+        self._was_reached = was_reached
+        self._has_said = False
+        self._begun_s = asyncio.get_running_loop().time()
+
+    def __str__(self) -> str:
+        return "; ".join(f"{address}: {reason}" for address, reason in self.reasons.items())
+
+    def note(self, address: str, error: Exception, *, is_cut_short: bool) -> None:
+        """Note the failure of an attempt; one that the deadline cut short knows less than an earlier one."""
+        if not (is_cut_short and address in self.reasons):
+            self.reasons[address] = reason_of(error)
+            (self._refused.add if isinstance(error, REFUSED) else self._refused.discard)(address)
+
+    @property
+    def are_final(self) -> bool:
+        """No repetition is likely to help."""
+        is_refused = not self._was_reached and len(self._refused) == len(self.reasons)
+        return is_refused and asyncio.get_running_loop().time() - self._begun_s >= REFUSED_S
+
+    def say(self) -> None:
+        """Log once that the call takes long, and why."""
+        if not self._has_said and asyncio.get_running_loop().time() - self._begun_s >= SAYS_AFTER_S:
+            self._has_said = True
+            logger.warning("still trying %s", self)
 
 
 async def unless_silent(broker: Client, call: Awaitable[Any], is_replaced: Callable[[], Awaitable[bool]]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Self
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
 from replication.client.addresses import addresses_of
-from replication.client.attempts import LOST, SILENT_S, Backoff, reason_of, unless_silent
+from replication.client.attempts import LOST, REFUSED_S, SILENT_S, Backoff, Failures, reason_of, unless_silent
 from replication.client.coordinators import Coordinators
 from replication.client.metadata import (
     NO_LEADER,
@@ -236,7 +236,7 @@ class Cluster:
         """
         backoff = backoff or self.backoff()
         attempt_s = bounds.get("timeout_ms", self._request_timeout_ms) / 1000
-        failed: dict[str, str] = {}
+        failures = Failures(was_reached=self._cluster is not None)
         while True:
             for host, port in self._candidates():
                 by = asyncio.get_running_loop().time() + attempt_s  # with the opening of the connection
@@ -244,19 +244,19 @@ class Cluster:
                     async with asyncio.timeout_at(min(backoff.deadline, by)):
                         return await self._clients.at(host, port).call(key, request, **bounds)
                 except (*LOST, ProtocolError) as error:
-                    where, reason = f"{host}:{port}", reason_of(error)
-                    # The attempt that the deadline cuts short knows less than an earlier one.
-                    failed[where] = failed.get(where, reason) if backoff.is_over else reason
+                    failures.note(f"{host}:{port}", error, is_cut_short=backoff.is_over)
                 if backoff.is_over:
                     break
-            await backoff.wait()
-            if backoff.is_over:
-                tried = "; ".join(f"{address}: {reason}" for address, reason in failed.items())
+            if not failures.are_final:
+                await backoff.wait()
+            if failures.are_final or backoff.is_over:
+                within_s = REFUSED_S if failures.are_final else self.timeout_s
                 raise UnreachableError(
-                    f"no Kafka broker answered within {self.timeout_s:g} s: {tried}. Check the addresses, that the "
+                    f"no Kafka broker answered within {within_s:g} s: {failures}. Check the addresses, that the "
                     "brokers listen there, and security.protocol",
-                    addresses=list(failed),
+                    addresses=list(failures.reasons),
                 )
+            failures.say()
 
     async def call_controller(self, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode]) -> Any:
         """The answer of the controller; asked again while it says, by `code_of` the answer, that another one is.

@@ -13,6 +13,7 @@ from logstore.errors import InvalidConfigError, InvalidRequestError, OffsetOutOf
 from logstore.records.arrow import decode
 from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, Record, build
 from logstore.records.marker import end_marker
+from replication.client import attempts
 from replication.client.addresses import addresses_of
 from replication.client.cluster import UnreachableError
 from replication.client.fetching import LATEST, committed
@@ -113,6 +114,28 @@ def test_nobody_listening_is_told_with_every_address():
     assert "127.0.0.1:1: " in str(caught.value)
     assert "localhost:2: " in str(caught.value)
     assert "within 0.3 s" in str(caught.value)
+
+
+@pytest.mark.parametrize("bootstrap", ["127.0.0.1:1,localhost:2", "no-such-host.invalid:9092"])
+def test_a_wrong_address_is_given_up_long_before_the_time_of_the_call(bootstrap, monkeypatch, caplog):
+    monkeypatch.setattr(attempts, "REFUSED_S", 0.4)
+    monkeypatch.setattr(attempts, "SAYS_AFTER_S", 0.2)
+    with KafkaClient(bootstrap, timeout_ms=600_000) as client, pytest.raises(UnreachableError) as caught:
+        client.topics()
+    refused = str(caught.value).partition(": ")[2].partition(". Check")[0]
+    assert [record.message for record in caplog.records] == [f"still trying {refused}"]
+
+
+def test_a_cluster_that_was_reached_is_awaited_for_the_time_of_the_call(monkeypatch):
+    """Its brokers may be restarted just now."""
+    monkeypatch.setattr(attempts, "REFUSED_S", 0.2)
+    producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused", "log_level": 0})
+    (broker,) = producer.list_topics(timeout=20).brokers.values()
+    with KafkaClient(f"{broker.host}:{broker.port}", timeout_ms=1_500) as client:
+        assert client.topics() == {}
+        del producer  # and its broker
+        with pytest.raises(UnreachableError, match=r"within 1\.5 s"):
+            client.topics()
 
 
 @pytest.mark.parametrize(
