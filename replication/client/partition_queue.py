@@ -97,6 +97,7 @@ class PartitionQueue:
     is_known: bool = False  # to that leader, which lets a producer that it does not know begin with any number
     backoff_s: float = 0.0
     not_before: float = 0.0
+    failing_since_s: float | None = None
     next_sequence: int = 0
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from logstore.errors import PylogError
-from replication.client.attempts import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST, failure_of
+from replication.client.attempts import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST, SAYS_AFTER_S, failure_of, reason_of
 from replication.client.cluster import Cluster
 from replication.client.metadata import NO_LEADER
 from replication.client.partition_queue import EPOCH_MAX, IN_FLIGHT, TOO_LARGE, Answered, Batch, PartitionQueue
@@ -67,6 +67,7 @@ class Sender:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unanswered_bytes, self._room = 0, asyncio.Event()
+        self._has_said = False  # that appends take long, since the last one
         self._start(self._send_all())
 
     @classmethod
@@ -180,7 +181,7 @@ class Sender:
                 self._give_up(state, error)
             return None
         if leader == NO_LEADER:
-            self._retry_later(state)
+            self._retry_later(state, "it has no leader")
             return None
         return leader
 
@@ -239,7 +240,7 @@ class Sender:
 
     def _appended(self, state: PartitionQueue, batch: Batch, base_offset: int) -> None:
         state.sent.remove(batch)
-        state.backoff_s = 0.0
+        state.backoff_s, state.failing_since_s, self._has_said = 0.0, None, False
         state.is_known = self._producer is not None and not state.is_rewinding
         self._settle(batch, base_offset)
         self._rewind(state)
@@ -249,7 +250,7 @@ class Sender:
         if not state.is_rewinding:
             state.is_rewinding = True
             if error.code not in TOO_LARGE:
-                self._retry_later(state)
+                self._retry_later(state, error)
         self._rewind(state)
 
     def _rewind(self, state: PartitionQueue) -> None:
@@ -303,10 +304,16 @@ class Sender:
         self._room.set()
         batch.answered(batch.first, batch.count, outcome)
 
-    def _retry_later(self, state: PartitionQueue) -> None:
+    def _retry_later(self, state: PartitionQueue, why: object) -> None:
+        now_s = asyncio.get_running_loop().time()
         self._cluster.forget([state.tp.topic])
         state.backoff_s = min(max(2 * state.backoff_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
-        state.not_before = asyncio.get_running_loop().time() + state.backoff_s
+        state.not_before = now_s + state.backoff_s
+        if state.failing_since_s is None:
+            state.failing_since_s = now_s
+        elif now_s - state.failing_since_s >= SAYS_AFTER_S and not self._has_said:
+            self._has_said = True  # and not of every partition
+            logger.warning("still trying to append to %s: %s", state.tp, reason_of(why))
 
     def _fail_all(self, error: PylogError) -> None:
         self.error = self.error or error

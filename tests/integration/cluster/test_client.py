@@ -1,6 +1,7 @@
 """The client and three brokers: nothing is lost, doubled or out of order when leaders die, stand still or move."""
 
 import asyncio
+import re
 import threading
 from datetime import UTC, datetime
 
@@ -21,7 +22,7 @@ from datasource.topics.cluster import ClusterTopics
 from logstore import OffsetRange
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
 from replication.client import consumer as consumers
-from replication.client import kafka_client, local_replicas
+from replication.client import kafka_client, local_replicas, producing
 from replication.client.fetching import EARLIEST, LATEST, TruncatedError
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
@@ -139,12 +140,16 @@ def test_what_a_topic_does_not_take_is_told_before_anything_is_sent(cluster, cli
         client.append(f"{topic}x", rows(0, 1))
 
 
-def test_a_topic_without_enough_replicas_refuses_with_the_reason(cluster):
+def test_a_topic_without_enough_replicas_refuses_with_the_reason(cluster, monkeypatch, caplog):
+    """A producer that waits for them says so before the time of the call is over."""
+    monkeypatch.setattr(producing, "SAYS_AFTER_S", 1.0)
     topic = cluster.create((1, 2, 3), min_insync_replicas=3)
     cluster.running.kill(3)
     client = KafkaClient(cluster.running.bootstrap, timeout_ms=3000)
     with client, pytest.raises(KafkaError, match=r"(?i)not enough replicas"):
         client.append(topic, rows(0, 5))
+    (said,) = (each.message for each in caplog.records if each.name == producing.__name__)
+    assert re.match(rf"still trying to append to {topic}-0: .*enough replicas", said, re.IGNORECASE)
 
 
 def is_refused(client, topic, value):
