@@ -97,7 +97,7 @@ def test_nobody_who_keeps_the_group_is_an_error_when_the_time_is_over():
 
 @pytest.mark.parametrize("kind", ["coordinator", "controller"])
 def test_a_call_ends_at_its_deadline_also_when_its_last_attempt_hangs(kind):
-    timeout_ms, elapsed_s = 1200, []
+    timeout_ms, elapsed_s = 2500, []  # the five attempts take up to 0.9 s, and longer on a busy machine
 
     async def main():
         coordinator = Coordinator(*[MOVED] * 4, None)
