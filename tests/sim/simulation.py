@@ -224,7 +224,7 @@ class Simulation:
                 broker.start()
 
     def _until_all_is_well(self) -> None:
-        """Scrubs find the damage, and a batch that is sound nowhere any more is put back."""
+        """Scrubs find the damage, and a batch that is sound nowhere any more is put back, until all is well."""
         looks = 0
         while True:
             self._run_until(self.world.now_ms + LOOK_MS)
@@ -240,7 +240,7 @@ class Simulation:
 
     @property
     def is_calm_over(self) -> bool:
-        return self.summary.calm_ms >= 3 * LOOK_MS * SCRUB_LOOKS and self.laws.is_all_well()
+        return self.summary.calm_ms >= LOOK_MS * SCRUB_LOOKS and self.laws.is_all_well()
 
     # ----------------------------------------------------- what brokers report
 
