@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from logstore.env import SYSTEM, Env
-from logstore.errors import InvalidRecordError, InvalidRequestError, OffsetOutOfRangeError, PylogError
+from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, PylogError
 from logstore.log.isolation import Isolation, checked
 from logstore.log.log import Log
 from logstore.log.producers.state import Producing
@@ -28,6 +28,7 @@ from logstore.maintenance import compaction, retention
 from logstore.maintenance.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
+from logstore.records.tables import Tabular, as_arrow
 from logstore.store import recovery
 from logstore.store.appending import append_parts, codec_of
 from logstore.store.description import TopicDescription, as_int
@@ -153,7 +154,7 @@ class LogStore:
     def append(  # noqa: PLR0913  each of them is one choice of the caller
         self,
         topic: str,
-        data: pa.Table | pa.RecordBatch,
+        data: Tabular,
         *,
         partitioner: str = "murmur3",
         compression: str | None = None,
@@ -163,6 +164,7 @@ class LogStore:
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got, per partition. Rows of one partition keep their order.
 
+        The rows: an Arrow Table or RecordBatch, a DataFrame of pandas or polars, a dict of columns, or a list of dicts.
         Columns: `value` (binary or string), and optionally `key`, `headers` (list of struct key, value), `timestamp`
         (any Arrow timestamp, or int64 milliseconds; null: now) and `partition` (null: `partitioner` decides, by key).
         Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable. Batches of
@@ -172,13 +174,10 @@ class LogStore:
         Raises: InvalidRecordError (column, row), RecordTooLargeError, UnknownTopicError, DiskFullError: `appended` then
         holds the ranges that were written before, and the message names them.
         """
-        import pyarrow as pa
-
         from logstore.records.partitioner import group_by_partition, partition_ids
         from logstore.records.rows import Rows
 
-        if not isinstance(data, pa.Table | pa.RecordBatch):
-            raise InvalidRecordError(f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch")
+        data = as_arrow(data)
         with self.logs.changing():
             self._log_dir.reserve.keep()
             info = self.logs.topic(topic)

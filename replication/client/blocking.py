@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from logstore.records.tables import Tabular
 from replication.client.client_loop import End
 from replication.client.consumer import AsyncConsumer
 from replication.client.membership import Tps
@@ -71,7 +72,7 @@ class Producer(_Blocking[AsyncProducer]):
         self.flush()
         self.close()
 
-    def send(self, topic: str, data: pa.Table | pa.RecordBatch) -> Future[dict[int, Extent]]:
+    def send(self, topic: str, data: Tabular) -> Future[dict[int, Extent]]:
         """Forward to `AsyncProducer.send`; callbacks of the future run in the client's thread."""
 
         async def send() -> Future[dict[int, Extent]]:

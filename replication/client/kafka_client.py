@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 
 from logstore.errors import PylogError
 from logstore.records.batch import batches
+from logstore.records.tables import Tabular
 from logstore.store.reading import schema_of
 from replication.client import transactions
 from replication.client.blocking import Closing, Consumer, Producer, TransactionalProducer
@@ -252,14 +253,14 @@ class KafkaClient(Closing):
     def append(
         self,
         topic: str,
-        data: pa.Table | pa.RecordBatch,
+        data: Tabular,
         *,
         partitioner: str = "murmur3",
         compression: str | None = None,
     ) -> dict[int, Extent]:
         """Append rows with acks=all, each once; return the offsets that each partition's got, the first to the last.
 
-        The columns are those of `LogStore.append`. Others may append between the batches of one call.
+        Rows and columns are those of `LogStore.append`. Others may append between the batches of one call.
 
         Raises: InvalidRecordError, RecordTooLargeError (both before anything is sent), UnknownTopicError, KafkaError:
         some rows failed, and which ones is not known.
@@ -344,9 +345,7 @@ class KafkaClient(Closing):
         """Run `act` in the client's event loop, with its cluster and these arguments, and return the result."""
         return self._run(act(self._cluster, *arguments, **named))
 
-    async def _append(
-        self, topic: str, data: pa.Table | pa.RecordBatch, partitioner: str, compression: str | None
-    ) -> dict[int, Extent]:
+    async def _append(self, topic: str, data: Tabular, partitioner: str, compression: str | None) -> dict[int, Extent]:
         if self._producer is None or self._producer.error is not None:
             settings = ProducerSettings(linger_ms=0, delivery_timeout_ms=2 * self._timeout_ms)
             self._producer = AsyncProducer(self._cluster, settings)

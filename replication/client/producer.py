@@ -20,8 +20,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 from logstore.env import SYSTEM
-from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, PylogError
+from logstore.errors import InvalidConfigError, InvalidRequestError, PylogError
 from logstore.records.compression import Codec
+from logstore.records.tables import Tabular, as_arrow
 from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
 from replication.client.metadata import Extent
@@ -33,8 +34,6 @@ from replication.model.cluster import TopicPartition
 from replication.network.loops import is_set_within
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from logstore.records.rows import Rows
 
 logger = logging.getLogger(__name__)
@@ -181,23 +180,20 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        data: pa.Table | pa.RecordBatch,
+        data: Tabular,
         *,
         partitioner: str | None = None,
         compression_type: str | None = None,
     ) -> asyncio.Future[dict[int, Extent]]:
         """Accept rows; the future gives the offsets that each partition's got, the first to the last.
 
-        The columns are those of `LogStore.append`. Rows of others may be between them. The future raises
+        Rows and columns are those of `LogStore.append`. Rows of others may be between them. The future raises
         RecordTooLargeError or KafkaError: some of the rows failed; which ones of them are appended is not known.
 
         Raises: InvalidRecordError, RecordTooLargeError (nothing was sent), UnknownTopicError, UnreachableError,
         KafkaError; the error of a producer that has failed.
         """
-        import pyarrow as pa
-
-        if not isinstance(data, pa.Table | pa.RecordBatch):
-            raise InvalidRecordError(f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch")
+        data = as_arrow(data)
         await self._begin()
         partitions, limits = await self._topic(topic)
         codec = Codec.from_name(compression_type or self._settings.compression_type)
@@ -392,7 +388,7 @@ class AsyncTransactionalProducer(AsyncProducer):
     async def append(
         self,
         topic: str,
-        data: pa.Table | pa.RecordBatch,
+        data: Tabular,
         *,
         partitioner: str = "murmur3",
         compression: str | None = None,

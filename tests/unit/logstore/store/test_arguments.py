@@ -66,9 +66,3 @@ def test_names_are_checked_before_files_are_looked_for(store: logstore.LogStore)
     store.delete_topic("t")
     with pytest.raises(logstore.InvalidTopicError):
         store.create_topic(f".deleted/{info.topic_id}", if_not_exists=True)
-
-
-@pytest.mark.parametrize("data", [[{"value": "a"}], {"value": ["a"]}, None])
-def test_data_that_is_not_arrow_is_refused_with_its_type(filled: logstore.LogStore, data: object) -> None:
-    with pytest.raises(logstore.InvalidRecordError, match="must be a pyarrow Table or RecordBatch"):
-        filled.append("t", data)  # type: ignore[arg-type]

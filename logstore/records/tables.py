@@ -1,0 +1,63 @@
+"""Tables: the rows that a caller has, as Arrow, whichever library made them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from logstore.errors import InvalidRecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WAYS = (
+    "give a pyarrow Table, a DataFrame of pandas or polars, a dict of columns {'value': [...]}, "
+    "or a list of dicts [{'key': ..., 'value': ...}]"
+)
+
+
+class ArrowStream(Protocol):
+    """An object with Arrow's PyCapsule interface, such as a polars DataFrame or a DuckDB relation."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+# Rows to append: their columns are those of `LogStore.append`.
+Tabular: TypeAlias = "pa.Table | pa.RecordBatch | ArrowStream | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+
+
+def as_arrow(data: Tabular) -> pa.Table | pa.RecordBatch:
+    """Return the rows as Arrow; a Table or RecordBatch as it is, without a copy.
+
+    A dict is one row if its `value` is one, else columns. Rows of a list may lack columns: those are null. The index of
+    a pandas DataFrame is left out.
+
+    Raises: InvalidRecordError: they are nothing of all this, or a column has values of several types.
+    """
+    import pyarrow as pa
+
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return data
+    try:
+        pandas: Any = sys.modules.get("pandas")
+        if pandas is not None and isinstance(data, pandas.DataFrame):
+            return pa.Table.from_pandas(data, preserve_index=False)
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.table(data)
+        if isinstance(data, Mapping):
+            value = data.get("value")
+            is_row = value is None or isinstance(value, str | bytes | bytearray | memoryview)
+            return _of_rows([data]) if is_row else pa.table(dict(data))
+        if isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
+            return _of_rows(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidRecordError(f"the rows cannot be read as columns: {error}") from error
+    raise InvalidRecordError(f"data is a {type(data).__name__}: {_WAYS}")
+
+
+def _of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names or ("value",)})
