@@ -148,6 +148,12 @@ def talk(text: str) -> None:
     click.echo(text, err=True)
 
 
+def ask_first(question: str) -> None:
+    """Have a person at a terminal confirm; a command without one goes on. Raises: Failure: the answer is no."""
+    if sys.stdin.isatty() and not click.confirm(question, err=True):
+        raise Failure("nothing was changed")
+
+
 def counted(count: int, noun: str) -> str:
     """Return "1 record", "2 records"."""
     return f"{count} {noun}" + "s" * (count != 1)

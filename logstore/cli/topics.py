@@ -12,6 +12,7 @@ from logstore.cli.places import ClusterOption, either_place
 from logstore.cli.terminal import (
     Commands,
     Failure,
+    ask_first,
     counted,
     open_store,
     output_option,
@@ -227,9 +228,10 @@ def alter(
 @topics.command()
 @topic_argument()
 @if_exists_option
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked.")
 @either_place("replication.cli.topics:delete")
 @output_option
-def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
+def delete(name: str, if_exists: bool, yes: bool, path: Path, output: str) -> None:
     """Delete a topic and its records at once; the files go after file.delete.delay.ms.
 
     \b
@@ -241,12 +243,15 @@ def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
             show([], _SUMMARY, output)
             return
         info = store.topic(name)
+        if not yes:
+            ask_first(DELETES.format(name))
         store.delete_topic(name)
         talk(f"deleted topic {name}")
         if output == "json":
             show([_summary(info)], _SUMMARY, output)
 
 
+DELETES = "Delete topic {} with all its records?"
 KEYS_MOVE = "keys hash over the number of partitions: new records of a key may go to another one"
 _SUMMARY = ("topic", "partitions", "config")
 _PARTITION = ("partition", "start", "end", "offsets", "segments", "bytes")

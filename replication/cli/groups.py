@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -22,7 +23,6 @@ _MEMBERS = ("group", "consumer_id", "host", "client_id", "partitions", "assignme
 _PLAN = ("group", "topic", "partition", "current_offset", "new_offset")
 
 _group_option = click.option("--group", required=True, metavar="GROUP", help="The group.")
-_groups_option = click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group; may be repeated.")
 _all_option = click.option("--all-groups", is_flag=True, help="Every group.")
 _topics_option = click.option(
     "--topic",
@@ -31,6 +31,18 @@ _topics_option = click.option(
     metavar="TOPIC[:0,1]",
     help="A topic, or some partitions of it; may be repeated.",
 )
+
+
+def _groups_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the names of groups, as arguments or options; the command gets all of them as `groups`."""
+
+    @click.argument("names", nargs=-1, metavar="[GROUP]...")
+    @click.option("--group", "groups", multiple=True, metavar="GROUP", help="A group; also by position, several too.")
+    @wraps(command)
+    def call(names: tuple[str, ...], groups: tuple[str, ...], **options: Any) -> Any:
+        return command(groups=(*names, *groups), **options)
+
+    return call
 
 
 @click.group(cls=Commands)
@@ -64,7 +76,7 @@ def describe(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, out
     """Show offsets, lag and member of each partition that a group reads.
 
     \b
-    $ pylog groups describe --group billing --bootstrap-server 127.0.0.1:9092
+    $ pylog groups describe billing --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.groups import described
 
@@ -105,7 +117,7 @@ def members(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, outp
     """Show the members of a group, and their partitions.
 
     \b
-    $ pylog groups members --group billing --bootstrap-server 127.0.0.1:9092
+    $ pylog groups members billing --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.groups import members
 
@@ -119,7 +131,7 @@ def delete(client: KafkaClient, groups: tuple[str, ...], output: str) -> None:
     """Delete groups that have no members, with their offsets.
 
     \b
-    $ pylog groups delete --group billing --bootstrap-server 127.0.0.1:9092
+    $ pylog groups delete billing --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.groups import delete
 
@@ -238,5 +250,5 @@ def _chosen(client: KafkaClient, groups: tuple[str, ...], all_groups: bool) -> l
     from replication.tools.groups import listed
 
     if bool(groups) == all_groups:
-        raise click.UsageError("give the groups: --group GROUP, or --all-groups where the command has it")
+        raise click.UsageError("give the names of groups, or --all-groups where the command has it")
     return [row["group"] for row in listed(client)] if all_groups else list(groups)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from logstore.cli.terminal import Failure, counted, progress_bar, show, talk, usage_errors
+from logstore.cli.terminal import Failure, ask_first, counted, progress_bar, show, talk, usage_errors
 from replication.cli.connecting import numbers, on_cluster
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def elect_leaders(
 def _ask_first() -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("an unclean election may lose records: say --yes")
-    if not click.confirm("An unclean election may lose records. Hold it?", err=True):
-        raise Failure("nothing was changed")
+    ask_first("An unclean election may lose records. Hold it?")
 
 
 @click.command("reassign-partitions")

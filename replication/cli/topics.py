@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.cli.terminal import show, show_json, talk, usage_errors
-from logstore.cli.topics import KEYS_MOVE, is_absent, show_described
+from logstore.cli.terminal import ask_first, show, show_json, talk, usage_errors
+from logstore.cli.topics import DELETES, KEYS_MOVE, is_absent, show_described
 from replication.cli.connecting import connected
 
 if TYPE_CHECKING:
@@ -95,13 +95,15 @@ def alter(
 
 
 @connected
-def delete(client: KafkaClient, name: str, if_exists: bool, output: str) -> None:
+def delete(client: KafkaClient, name: str, if_exists: bool, yes: bool, output: str) -> None:
     from replication.tools import topics
 
     if if_exists and is_absent(name, topics.names(client)):
         show([], _SUMMARY, output)
         return
     rows = topics.summaries(client, [name])
+    if not yes:
+        ask_first(DELETES.format(name))
     client.delete_topic(name)
     talk(f"deleted topic {name}")
     if output == "json":

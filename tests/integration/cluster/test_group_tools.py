@@ -26,7 +26,7 @@ def reading(cluster):
 
 def test_a_group_shows_its_lag_and_its_members(pylog, reading):
     topic, group, client = reading
-    told = pylog("groups", "describe", "--group", group).ok()
+    told = pylog("groups", "describe", group).ok()
     assert told.err == f"group {group} has no members\n"
     assert rows(told) == [[group, topic, p, "3", "5", "2", "-", "-", "-"] for p in ("0", "1")]
     assert [group, "Empty"] in [row[:2] for row in rows(pylog("groups", "list"))]

@@ -1,6 +1,12 @@
 """`pylog topics`."""
 
+import os
+import pty
 import shutil
+import subprocess
+import sys
+
+import pytest
 
 import logstore
 
@@ -130,6 +136,24 @@ def test_alter_of_nothing_is_wrong_usage_and_shrinking_fails(pylog):
     pylog("topics", "create", "orders", "--partitions", 2).ok()
     assert pylog("topics", "alter", "orders").code == 2
     assert "can grow, not shrink" in pylog("topics", "alter", "orders", "--partitions", 1).failed()
+
+
+@pytest.mark.parametrize(("given", "typed", "is_deleted"), [((), "n", False), ((), "y", True), (["--yes"], "n", True)])
+def test_a_person_at_a_terminal_confirms_that_a_topic_is_deleted(pylog, path, given, typed, is_deleted):
+    pylog("topics", "create", "orders").ok()
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{typed}\n".encode())
+    command = [sys.executable, "-c", "from logstore.cli import main; main()", "topics", "delete", "orders"]
+    run = subprocess.run(
+        [*command, *given, "--path", path], stdin=theirs, capture_output=True, text=True, timeout=60, check=False
+    )
+    os.close(ours)
+    os.close(theirs)
+    said = "deleted topic orders\n" if is_deleted else "pylog: nothing was changed\n"
+    asks = "Delete topic orders with all its records? [y/N]: "
+    assert run.stderr == (asks if not given else "") + said
+    assert run.returncode == (not is_deleted)
+    assert len(pylog("topics", "list", "--output", "json").ok().json) == (not is_deleted)
 
 
 def test_delete_removes_the_topic(pylog):
