@@ -330,10 +330,7 @@ def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
         if name not in names:
             raise InvalidConfigError(_unknown(name, uses, names), option=name)
         if not uses & OPTIONS[names[name]]:
-            reason = _WRONG_PLACE.get((name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}")
-            raise InvalidConfigError(
-                f"option {names[name]!r} has no meaning in a {_named(uses)}: {reason}", option=name
-            )
+            raise InvalidConfigError(f"option {_of_others(name, uses, names)}", option=name)
     return given
 
 
@@ -341,19 +338,25 @@ def _named(uses: Uses) -> str:
     return "read" if len(uses) > 1 else min(uses)
 
 
+def _of_others(name: str, uses: Uses, names: Mapping[str, str]) -> str:
+    reason = _WRONG_PLACE.get((name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}")
+    return f"{names[name]!r} has no meaning in a {_named(uses)}: {reason}"
+
+
 def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
     if hint := _NO_MEANING.get(name):
         return f"option {name!r} has no meaning for pylog: {hint}"
-    if name.startswith("kafka."):
-        hint = (
-            _KAFKA_HINTS.get(name)
-            or hint_of(name.removeprefix("kafka."))
-            or "of Kafka's settings only those of addresses, rack, TLS and SASL are taken; remove it"
-        )
-        return f"option {name!r} has no meaning for pylog: {hint}"
     here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
+    if name.startswith("kafka."):
+        hint = _KAFKA_HINTS.get(name) or hint_of(name.removeprefix("kafka."))
+        if not hint and (near := difflib.get_close_matches(name, here, n=1, cutoff=0.9)):
+            return f"unknown option {name!r}; did you mean {names[near[0]]!r}?"
+        hint = hint or "of Kafka's settings only those of addresses, rack, TLS and SASL are taken; remove it"
+        return f"option {name!r} has no meaning for pylog: {hint}"
     if near := difflib.get_close_matches(name, here, n=3, cutoff=0.6):
         return f"unknown option {name!r}; did you mean {', '.join(repr(names[lower]) for lower in near)}?"
+    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.8):
+        return f"unknown option {name!r}; {_of_others(near[0], uses, names)}"
     return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
 
 

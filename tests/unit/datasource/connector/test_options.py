@@ -193,10 +193,22 @@ def test_the_least_per_trigger_is_not_above_the_most():
         ("startingOffset", "startingOffsets"),
         ("subscribes", "subscribe"),
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
     ],
 )
 def test_a_misspelt_option_is_answered_by_the_right_one(name, meant):
     assert f"did you mean '{meant}'" in refusal({**READ, name: "1"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("topics", "'topic' has no meaning in a batch read: a read chooses topics by 'subscribe'"),
+        ("maxOffsetPerTrigger", "'maxOffsetsPerTrigger' has no meaning in a batch read: a batch has no triggers"),
+    ],
+)
+def test_a_misspelt_option_that_is_of_no_use_here_is_answered_by_the_one_that_is(name, line):
+    assert refusal({**READ, name: "1"}).startswith(f"unknown option {name.lower()!r}; {line}")
 
 
 def test_an_unknown_option_is_answered_by_the_list():
