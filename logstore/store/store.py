@@ -34,7 +34,7 @@ from logstore.store.appending import append_parts, codec_of
 from logstore.store.description import TopicDescription, as_int
 from logstore.store.log_dir import LogDir
 from logstore.store.log_manager import LogManager
-from logstore.store.reading import READ_BYTES, OffsetRange, extent_of, read_isolated, schema_of
+from logstore.store.reading import READ_BYTES, OffsetRange, extent_of, read_isolated, schema_of, with_partition
 from logstore.store.topic_tail import Position, TopicTail
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Part, Transaction
@@ -217,7 +217,7 @@ class LogStore:
         self,
         topic: str,
         *,
-        partition: int,
+        partition: int | None = None,
         start: int | None = None,
         end: int | None = None,
         columns: Sequence[str] | None = None,
@@ -226,7 +226,8 @@ class LogStore:
     ) -> pa.RecordBatchReader:
         """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
 
-        Schema: `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. A batch is about
+        Without a partition: all records of the topic, partition by partition, with a first column `partition`. Schema:
+        `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. A batch is about
         `batch_bytes` of log, or one record; memory is twice that, whatever the range. Offsets may have gaps. With
         "read_committed", reading ends where the first open transaction begins, and aborted ones are left out.
 
@@ -234,6 +235,14 @@ class LogStore:
         """
         import pyarrow as pa
 
+        if partition is None:
+            if start is not None or end is not None:
+                raise InvalidRequestError("start and end are offsets of one partition: say which, by partition=0")
+            options: dict[str, Any] = {"columns": columns, "isolation": isolation, "batch_bytes": batch_bytes}
+            parts = [self.read(topic, partition=p, **options) for p in range(self.topic(topic).partitions)]
+            rows = (with_partition(batch, p) for p, part in enumerate(parts) for batch in part)
+            fields = [("partition", pa.int32()), *((field.name, field.type) for field in schema_of(columns))]
+            return pa.RecordBatchReader.from_batches(pa.schema(fields), rows)
         log, outcomes = self.logs.log(topic, partition), self.transactions.outcomes()
         extent = extent_of(log)
         start = extent.start if start is None else as_int(start, "start")
