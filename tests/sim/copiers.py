@@ -47,7 +47,9 @@ class Copiers:
     async def run(self) -> None:
         await self._clients.succession(self._copy, most=3)
         async with self._cluster() as cluster:
-            self._laws.position = await self._position(cluster)
+            while self._laws.position is None:  # a transaction that nobody ends is over after its own time
+                with suppress(PylogError, OSError, TimeoutError):
+                    self._laws.position = await self._position(cluster)
 
     async def _position(self, cluster: Cluster) -> int:
         """That of the group, which is decided. Raises: KafkaError."""

@@ -34,6 +34,7 @@ CALM_MS = 30_000  # until then all must be well
 LOOK_MS, SCRUB_LOOKS = 500, 4  # while that is waited for
 QUIET_MS = 1_500
 COPIES_MS = 4_000  # transactions that nobody ends any more are aborted
+POSITION_MS = 12_000  # by then a group is told its position, which such a transaction hides
 
 
 class UnforeseenError(Exception): ...
@@ -112,7 +113,10 @@ class Simulation:
         self._calm_down()
         self._until_all_is_well()
         self.clients.is_over = True
-        self._run_until(world.now_ms + (COPIES_MS if self.copies else QUIET_MS))
+        over_ms = world.now_ms
+        self._run_until(over_ms + (COPIES_MS if self.copies else QUIET_MS))
+        while self.copies and self.laws.copied.position is None and world.now_ms < over_ms + POSITION_MS:
+            self._run_until(world.now_ms + LOOK_MS)
         self.laws.check_end()
         if self.copies:
             self.laws.check_copies({tp: self._committed(tp) for tp in self.data})
