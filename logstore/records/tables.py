@@ -60,4 +60,4 @@ def _of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: [row.get(name) for row in rows] for name in names or ("value",)})
+    return pa.table({name: [row.get(name) for row in rows] for name in names} if rows else {"value": []})

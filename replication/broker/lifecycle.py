@@ -80,6 +80,7 @@ class BrokerLifecycle:
         self._endpoint = config.listener
         self._tree: Tree | None = None
         self._is_registered = self._is_stopping = self._is_suspended = False
+        self._has_started = False  # it was registered once
         self._session = 0  # a count, to ignore events of former sessions
         self._renewal: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None  # closes a session that was given up
@@ -152,7 +153,7 @@ class BrokerLifecycle:
         for watch in self._watches:
             await watch.begin(tree)
         self._controller.begin(tree)
-        self._is_registered = True
+        self._is_registered = self._has_started = True
 
     @property
     def _registration_wait_ms(self) -> int:
@@ -181,7 +182,8 @@ class BrokerLifecycle:
             case SessionEvent.EXPIRED:
                 self._replicas.disconnect()
                 self._tree = None
-                if not self._is_stopping and (self._renewal is None or self._renewal.done()):
+                # One that is still starting fails at its next look into the tree, and is not registered half ready.
+                if self._has_started and not self._is_stopping and (self._renewal is None or self._renewal.done()):
                     self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
     def stood_still(self, stalled_ms: int) -> None:

@@ -59,6 +59,15 @@ def test_no_rows_are_none():
         assert as_arrow(nothing).num_rows == 0
 
 
+@pytest.mark.parametrize("data", [{}, [{}], {"key": "k"}, [{"key": "k"}], {"key": ["k"]}])
+def test_rows_without_a_value_are_refused(tmp_path, data):
+    with logstore.open(tmp_path / "data") as store:
+        store.create_topic("t")
+        with pytest.raises(InvalidRecordError):
+            store.append("t", data)
+        assert store.offsets("t")[0].end == 0
+
+
 @pytest.mark.parametrize("data", ["text", b"bytes", 7, None, ["a", "b"], [("k", "v")], iter(ROWS)])
 def test_what_is_no_table_is_refused_with_the_ways_to_make_one(data):
     with pytest.raises(InvalidRecordError, match=r"give a pyarrow Table, a DataFrame .*, or a list of dicts"):
