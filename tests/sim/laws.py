@@ -301,9 +301,9 @@ class Laws:
 
     # ------------------------------------------------------------- at the end
 
-    def is_all_well(self) -> bool:
+    def is_all_well(self, *, are_told: bool = False) -> bool:
         try:
-            self.check_end(are_told=False)
+            self.check_end(are_told=are_told)
         except (AssertionError, KeyError):
             return False
         return True
