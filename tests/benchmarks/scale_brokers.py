@@ -278,12 +278,12 @@ def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
             requests = [produce(cluster, 1, n) for n in range(size)]
             while min(until_served(cluster, size)) == 0:  # connections come to their last partition when they can
                 uvloop.run(load(port_of(cluster), requests, 100, max(2, size / 500)))
-            ends, began = until_served(cluster, size), time.perf_counter()
+            ends, began = settled(cluster, size), time.perf_counter()
             cluster.stop(1)
             stops.append((size, time.perf_counter() - began))
             stopped.append((size, restart_s(cluster, ends)))
             uvloop.run(load(port_of(cluster), requests, 100, max(1, size / 2000)))
-            ends = until_served(cluster, size)
+            ends = settled(cluster, size)
             cluster.kill(1)
             killed.append((size, restart_s(cluster, ends)))
             say(f"partitions={size}: stop {stops[-1][1]:.2f}, start {stopped[-1][1]:.2f}, {killed[-1][1]:.2f} s")
@@ -293,6 +293,12 @@ def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
         Curve(grows, "start after a stop", "s", stopped, "< 5"),
         Curve(grows, "start after a kill", "s", killed, "< 15"),
     ]
+
+
+def settled(cluster: Pylog, partitions: int) -> list[int]:
+    """Where each partition ends, once the requests in flight when the load ended are appended."""
+    time.sleep(1)
+    return until_served(cluster, partitions)
 
 
 def restart_s(cluster: Pylog, ends: list[int]) -> float:
