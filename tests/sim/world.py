@@ -79,7 +79,7 @@ class Life:
     def _go_on(self) -> None:
         if not self.is_paused:
             held, self.held = self.held, []
-            self.loop.ready.extend(held)
+            self.loop.ready.extendleft(reversed(held))
 
     def end(self, *, is_told: bool) -> None:
         """All that it began is no more; the other ends of its connections are told, or hear nothing of it."""
@@ -148,7 +148,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         try:
             while (handle := self._next(end_s)) is not None:
                 life = handle.context.get(LIFE)
-                if life is not None and (life.is_over or life.paused_until_s > self.now_s):
+                if life is not None and (life.is_over or life.held or life.paused_until_s > self.now_s):
                     if not life.is_over:
                         life.held.append(handle)
                     continue
