@@ -92,7 +92,7 @@ def _match(name: str) -> re.Match[str] | None:
 
 
 def _without_topic(root: Path, names: Iterable[str], env: Env) -> list[Path]:
-    """Those of these directories that belong to no topic. Reads the catalog, then the deletions."""
+    """Return the directories that belong to no topic. Reads the catalog, then the deletions."""
     catalog = Catalog(root / "topics", env)
     topics = {info.name: info for info in catalog.topics()}
     going = {info.topic_id for info, _ in catalog.deletions()}

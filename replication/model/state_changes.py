@@ -32,7 +32,7 @@ def format_line(time_ms: int, change: StateChange) -> str:
 
 @lru_cache(maxsize=2)
 def _second(second: int) -> str:
-    """That as text: thousands of lines are of the same."""
+    """Return this second as text; cached, since thousands of lines have the same one."""
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
 
 

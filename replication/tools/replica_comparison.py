@@ -113,7 +113,7 @@ def _sound(chunk: Buffer, end: int) -> Iterator[_Batch | _Stop | str]:
 
 
 def _whole(heads: Mapping[int, _Batch | _Stop]) -> dict[int, _Batch | _Stop]:
-    """Those at the smallest offset that compaction has not touched."""
+    """Return the batches at the smallest offset that compaction has not touched."""
     batches_here = {broker: head for broker, head in heads.items() if isinstance(head, _Batch)}
     base = min((head.header.base_offset for head in batches_here.values()), default=0)
     return {b: head for b, head in batches_here.items() if head.header.base_offset == base and head.has_all}

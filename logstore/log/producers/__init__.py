@@ -1,4 +1,4 @@
-"""Those who write to one log: duplicates, gaps, epochs, open and aborted transactions.
+"""The producers of one log: duplicates, gaps, epochs, open and aborted transactions.
 
 From the ground up: `state`, Kafka's rules, which touch nothing (`ProducerStateManager` there); `snapshots`, their
 files; `tracker`, that state as of a look at the log, with its snapshots and transaction indexes; `recovery`, which

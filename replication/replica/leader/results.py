@@ -44,7 +44,7 @@ class FetchTerms(NamedTuple):
 
     @property
     def reads_all(self) -> bool:
-        """It reads up to the log's end, and nothing that is damaged."""
+        """The reader gets records up to the log's end, and nothing that is damaged."""
         return self.is_follower or self.replica_id == EXAMINER
 
 

@@ -302,7 +302,7 @@ class _Request(Generic[Response]):
 
 
 class FetchSessions:
-    """Those of all followers, by their numbers."""
+    """The fetch sessions of all followers, by their ids."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

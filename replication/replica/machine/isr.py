@@ -255,7 +255,7 @@ class Asking(Protocol):
 
     @property
     def event(self) -> Fetched:
-        """That as an event: it was repeated then."""
+        """The last fetch as an event, at the time when it was repeated."""
 
 
 def are_all_asking(state: Leading, asking: Mapping[BrokerId, Asking], since_ms: int) -> bool:

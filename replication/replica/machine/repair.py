@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """That is durable."""
+    """The note of the damage is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class LeaderRead:
 
 @dataclass(frozen=True, slots=True)
 class WasCut:
-    """The damage is not of the log any more, durably."""
+    """The damage is no longer in the log, and the cut is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """It is well again: remove the note, then tell the controller, then follow if this epoch is still the newest."""
+    """The replica is sound: remove the note, then tell the controller, then follow if this epoch is still the newest."""
 
     leader_epoch: int | None
 

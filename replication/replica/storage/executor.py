@@ -44,7 +44,7 @@ STALL_MS = 15_000
 
 class Job(Protocol):
     def seal(self) -> None:
-        """It goes to the thread now: nothing joins it any more. Called in the event loop."""
+        """The job goes to the thread now, and nothing joins it any more. Called in the event loop."""
 
     def run(self) -> None:
         """Do it, and keep what came of it. Called in the thread."""

@@ -49,7 +49,7 @@ class ForgetTopics:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAgain:
-    """These offsets of gone topics are not deleted yet; `positions`: where the last of each partition lies."""
+    """Offsets of deleted topics are not deleted yet; `positions`: where the last of each partition lies."""
 
     positions: Mapping[TopicPartition, int]
 

@@ -65,7 +65,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """These partitions have their markers, or are gone."""
+    """Partitions have their markers, or are gone."""
 
     partitions: frozenset[TopicPartition]
 
