@@ -15,7 +15,23 @@ Spark finds the format by itself through the package `pyspark_pylog`; `register(
 package cannot be seen.
 """
 
-from datasource.connector.source import PylogDataSource
-from datasource.session import lag, lag_of_group, register, spark_session
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from datasource.connector.source import PylogDataSource
+    from datasource.session import lag, lag_of_group, register, spark_session
 
 __all__ = ["PylogDataSource", "lag", "lag_of_group", "register", "spark_session"]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import what is asked for: commands that need no Spark do not load it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_PLACES.get(name, "datasource.session")), name)
+    globals()[name] = found
+    return found
+
+
+_PLACES = {"PylogDataSource": "datasource.connector.source"}

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
-from datasource.schema import Clamped, microseconds
 from datasource.topics.interface import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
+from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, UnreadableBatchError
 from logstore.store.reading import read_round

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
+from datasource.delta import ddl as delta_ddl
 from datasource.delta import table as delta_table
 from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, read_note
 from datasource.delta.parquet import BAD, RAW, typed_schema
@@ -52,19 +50,6 @@ class TieringTask:
         return TopicTable(self.bad_table, self.owner) if self.fields else None
 
 
-def declared(ddl: str) -> tuple[pa.Field, ...]:
-    """Return the fields of a schema in DDL. Raises: InvalidRequestError: it is not one."""
-    try:
-        kind = StructType.fromDDL(ddl)
-        assert isinstance(kind, StructType), kind
-        return tuple(to_arrow_schema(kind, timezone="UTC"))
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidRequestError(
-            f"schema {ddl!r}: write columns and types, as 'id bigint, who string' ({reason})"
-        ) from None
-
-
 def table_of(topic: str, table: str) -> Path:
     """Return the directory that option and argument name, `{topic}` being the topic's name."""
     return Path(table.replace("{topic}", topic)).absolute()
@@ -87,7 +72,7 @@ def find(location: Location, owner: Owner, asked: Path | None, schema: str | Non
         table=note.table if note else asked or owner.base / TABLES / owner.topic,
         note=note,
         ddl=ddl,
-        fields=declared(ddl) if ddl else (),
+        fields=delta_ddl.parse(ddl) if ddl else (),
     )
     check(task)
     return task

@@ -9,55 +9,39 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from datasource.connector.option_parsing import duration_ms
 from datasource.errors import reason
 from datasource.jobs import schedule
-from datasource.jobs.tasks import located
+from datasource.jobs.options import (
+    check,
+    dry_run_option,
+    end,
+    placed,
+    print_notes,
+    schema_option,
+    show_report,
+    table_option,
+    topics_option,
+)
 from datasource.session import spark_session, stderr_to
 from logstore.cli import cli
-from logstore.cli.terminal import (
-    FILE,
-    Failure,
-    counted,
-    end_at_sigterm,
-    output_option,
-    progress_bar,
-    show,
-    store_option,
-    talk,
-    usage_errors,
-)
+from logstore.cli.terminal import end_at_sigterm, output_option, progress_bar, talk, usage_errors
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 
-# Columns that a table leaves out of a report: they are printed below, or only of use to programs. JSON has all.
-_NOT_IN_TABLES = frozenset({"note", "damage", "rounds"})
-_WRONG = ("failed", "damaged")
 CANCEL_S = 10.0  # how long after Ctrl-C jobs may take to end, before their session ends
 
 Done = TypeVar("Done")
-
-topics_option = click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC",
-    help="Only this topic; may be repeated. [default: all]",
-)
-path_option = store_option(required=False)
-dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, and report what the job would do.")
 
 
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -81,44 +65,11 @@ def jobs() -> None:
     """
 
 
-def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where the topics are; the command gets them as `place`."""
-
-    @path_option
-    @click.option(
-        "--bootstrap-server",
-        "bootstrap",
-        metavar="HOST:PORT,…",
-        help="Brokers of a cluster, instead of --path.",
-    )
-    @click.option(
-        "--command-config",
-        "file",
-        type=FILE,
-        metavar="FILE",
-        help="Settings of TLS and SASL for that cluster, a line each.",
-    )
-    @wraps(function)
-    def call(path: Path | None, bootstrap: str | None, file: Path | None, **more: object) -> object:
-        source = click.get_current_context().get_parameter_source("path")
-        if bootstrap and source is ParameterSource.ENVIRONMENT:
-            path = None
-        place: dict[str, Any] = {"path": path and str(path), "bootstrap": bootstrap}
-        if file is not None:
-            from replication.config.broker import properties_of
-
-            with usage_errors():
-                place["security"] = properties_of(file.read_text(encoding="utf-8"), str(file))
-        return function(place=place, **more)
-
-    return call  # type: ignore[no-any-return]  # click's decorators
-
-
 def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that makes a command of a job, with the options that all jobs have."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        for option in (output_option, _placed, dry_run_option, topics_option):
+        for option in (output_option, placed, dry_run_option, topics_option):
             function = option(function)
         return jobs.command(name)(function)
 
@@ -151,21 +102,8 @@ def compaction(**options: Any) -> None:
     _run("compaction", **options)
 
 
-_table_option = click.option(
-    "--table",
-    metavar="DIR",
-    help="Directory of the Delta table; {topic} stands for the topic's name. The first run decides; "
-    "over a cluster every run needs it. [default: tiered/{topic} in the store]",
-)
-
-
-@_table_option
-@click.option(
-    "--schema",
-    metavar="DDL",
-    help="Fields of JSON values, as 'id bigint, at timestamp': they become columns. Rows that do not fit go to the "
-    "table <table>__dlq. Later runs take the last schema that was given.",
-)
+@table_option
+@schema_option
 @_job("tiering")
 def tiering(**options: Any) -> None:
     """Copy committed records into Delta tables, each exactly once.
@@ -204,10 +142,10 @@ def verify(**options: Any) -> None:
     type=click.Choice(["tiering", "retention", "compaction", "verify"]),
     help="A job; may be repeated. Jobs run in this order. [default: the first three; over a cluster: tiering]",
 )
-@_table_option
+@table_option
 @topics_option
 @dry_run_option
-@_placed
+@placed
 @output_option
 def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str, Any], **options: Any) -> None:
     """Run jobs in turn, once or repeatedly, in one process. SIGTERM or Ctrl-C ends it.
@@ -221,7 +159,7 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
     --output json prints a line per job and turn. With --every the command reports a turn that fails, and continues.
     """
     names = names or (("tiering",) if place["bootstrap"] else ("tiering", "retention", "compaction"))
-    _check(names, place, options["table"])
+    check(names, place, options["table"])
     options["topics"] = options["topics"] or None
     with _session() as spark, progress_bar("jobs") as progress:
 
@@ -232,8 +170,8 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
                     click.echo(json.dumps({"time_ms": SYSTEM.clock.now_ms(), "job": job, "rows": rows}))
                 else:
                     click.echo(f"{job}:")
-                    _show(rows, output)
-                wrong += _print_notes(rows)
+                    show_report(rows, output)
+                wrong += print_notes(rows)
             return wrong
 
         if every is not None:
@@ -243,18 +181,11 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
                 lambda error: talk(f"this turn failed: {reason(error)}"),
             )
         wrong = _interruptibly(spark, turn)
-    _end(wrong)
-
-
-def _check(names: Sequence[str], place: Mapping[str, Any], table: str | None) -> None:
-    """Refuse jobs that do not work there before Spark is started."""
-    with usage_errors():
-        for name in names:
-            located(name, **place, table=table)
+    end(wrong)
 
 
 def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, **more: Any) -> None:
-    _check([name], place, more.get("table"))
+    check([name], place, more.get("table"))
     with _session() as spark, progress_bar(name) as progress:
 
         def work() -> list[dict[str, Any]]:
@@ -262,29 +193,8 @@ def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, *
             return [row.asDict(recursive=True) for row in frame.collect()]
 
         rows = _interruptibly(spark, work)
-    _show(rows, output)
-    _end(_print_notes(rows))
-
-
-def _show(rows: Sequence[dict[str, Any]], output: str) -> None:
-    show(rows, [name for name in (rows[0] if rows else ()) if name not in _NOT_IN_TABLES], output)
-
-
-def _print_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Print notes and damage to stderr; return the partitions where something is wrong."""
-    for row in rows:
-        where = f"{row['topic']}-{row['partition']}"
-        if row.get("note"):
-            talk(f"{where}: {row['note']}")
-        for place in row.get("damage") or ():
-            talk(f"{place['file']}: damaged at byte {place['position']}: {place['reason']}")
-    return [f"{row['topic']}-{row['partition']}" for row in rows if row["status"] in _WRONG]
-
-
-def _end(wrong: Sequence[str]) -> None:
-    if wrong:
-        shown = ", ".join(dict.fromkeys(wrong))
-        raise Failure(f"{counted(len(set(wrong)), 'partition')} failed or damaged: {shown}")
+    show_report(rows, output)
+    end(print_notes(rows))
 
 
 @contextmanager

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING
 
 import logstore
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, PartitionPlace, Row
 from logstore.maintenance.compaction import CompactionReport
 from logstore.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = (
     "topic string, partition int, status string, records_before bigint, records_after bigint, bytes_before bigint, "
@@ -24,15 +26,15 @@ SCHEMA = (
 COMPACTED, WOULD = "compacted", "would be compacted"
 
 
-def run(
-    spark: SparkSession,
+def rows(
+    spark: SparkSession | None,
     *,
     path: str | None = None,
     bootstrap: str | None = None,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
-) -> DataFrame:
+) -> list[Row]:
     """Return a row per partition of the compacted topics: records, bytes and dirty ratio before and after.
 
     Raises: UnknownTopicError, NotAStoreError; InvalidRequestError: a cluster (`bootstrap`) compacts by itself.
@@ -42,7 +44,10 @@ def run(
     wanted = tasks.places(location, (info for info in infos if info.config.is_compacted or info.damage))
     done = tasks.run_tasks(spark, wanted, partial(_compact, dry_run), progress)
     describe = partial(_described, WOULD if dry_run else COMPACTED)
-    return tasks.to_frame(spark, [tasks.report_row(one.item, one, describe) for one in done], SCHEMA)
+    return [tasks.report_row(one.item, one, describe) for one in done]
+
+
+run = tasks.framed(rows, SCHEMA)
 
 
 def _compact(dry_run: bool, place: PartitionPlace) -> CompactionReport:

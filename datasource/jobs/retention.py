@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
-from datasource.delta.owner import of_store
-from datasource.delta.table import RestoredError
-from datasource.delta.tiering import distrust
-from datasource.delta.topic_tables import check_histories
 from datasource.errors import reason
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, Done, PartitionPlace, Row
@@ -25,6 +19,9 @@ from datasource.topics.locations import Location
 from logstore.errors import PylogError
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = (
     "topic string, partition int, status string, segments int, bytes bigint, bytes_before bigint, "
@@ -41,15 +38,15 @@ class Outcome(NamedTuple):
     bytes_after: int
 
 
-def run(
-    spark: SparkSession,
+def rows(
+    spark: SparkSession | None,
     *,
     path: str | None = None,
     bootstrap: str | None = None,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
-) -> DataFrame:
+) -> list[Row]:
     """Return a row per partition: how many segments and bytes went, or (`dry_run`) would go, and why.
 
     The files go `file.delete.delay.ms` later, with the next run.
@@ -69,20 +66,30 @@ def run(
     done += [(place, Done(place, None, refused[place.topic], 0.0)) for place in everywhere if place.topic in refused]
     done.sort(key=lambda found: (found[0].topic, found[0].partition))
     describe = partial(_described, WOULD if dry_run else REMOVED)
-    return tasks.to_frame(spark, [tasks.report_row(place, one, describe) for place, one in done], SCHEMA)
+    return [tasks.report_row(place, one, describe) for place, one in done]
+
+
+run = tasks.framed(rows, SCHEMA)
 
 
 def _refused(location: Location, infos: Iterable[logstore.TopicInfo], *, dry_run: bool) -> dict[str, str]:
     """Return the topics whose table may lack what their logs count as tiered, and why."""
+    tiered = [info for info in infos if info.damage is None and info.config.remote_storage_enable]
+    if not tiered:
+        return {}
+    from datasource.delta.owner import of_store
+    from datasource.delta.table import RestoredError
+    from datasource.delta.tiering import distrust
+    from datasource.delta.topic_tables import check_histories
+
     found = {}
-    for info in infos:
-        if info.damage is None and info.config.remote_storage_enable:
-            try:
-                check_histories(of_store(location.path, info.name, info.topic_id))
-            except PylogError as error:
-                found[info.name] = reason(error)
-                if isinstance(error, RestoredError) and not dry_run:
-                    distrust(location, info.name)  # appends apply retention, too
+    for info in tiered:
+        try:
+            check_histories(of_store(location.path, info.name, info.topic_id))
+        except PylogError as error:
+            found[info.name] = reason(error)
+            if isinstance(error, RestoredError) and not dry_run:
+                distrust(location, info.name)  # appends apply retention, too
     return found
 
 

@@ -1,4 +1,4 @@
-"""Shared by all jobs: a Spark task per partition, and a report with a row per partition.
+"""Shared by all jobs: a Spark task per partition, or all of them in this process, and a report with a row for each.
 
 A partition that fails becomes a row, and the job goes on. Only names, numbers and small reports travel between driver
 and tasks. Work must bear to run twice: Spark repeats a task whose worker died.
@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from datasource.errors import reason
-from datasource.session import watching
 from datasource.topics.locations import Location
 from logstore import TopicInfo
 from logstore.env import SYSTEM
@@ -27,8 +22,13 @@ from logstore.progress import Progress, no_progress
 from replication.client.addresses import addresses_of
 from replication.client.security import security_of
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Given = ParamSpec("Given")
 Row = Mapping[str, object]
 
 NOTHING, FAILED = "nothing to do", "failed"
@@ -102,21 +102,31 @@ def places(location: Location, infos: Iterable[TopicInfo]) -> list[PartitionPlac
 
 
 def run_tasks(
-    spark: SparkSession,
+    spark: SparkSession | None,
     items: Sequence[Item],
     work: Callable[[Item], Result],
     progress: Progress = no_progress,
 ) -> list[Done[Item, Result]]:
     """Do `work` on every item, in a Spark task each; return how each ended, in the order of the items.
 
-    `work` is a function of a module, or a `partial` of one, since it travels by name.
+    `work` is a function of a module, or a `partial` of one, since it travels by name. Without Spark this process does
+    the work, one item after the other.
     """
     if not items:
         return []
+    if spark is None:
+        return list(_in_turn(items, work, progress))
     context = spark.sparkContext
     rdd = context.parallelize(items, len(items)).map(partial(guarded, work))
     with _watched(context, len(items), progress):
         return rdd.collect()
+
+
+def _in_turn(items: Sequence[Item], work: Callable[[Item], Result], progress: Progress) -> Iterator[Done[Item, Result]]:
+    for number, item in enumerate(items):
+        progress(number, len(items))
+        yield guarded(work, item)
+    progress(len(items), len(items))
 
 
 def guarded(
@@ -140,6 +150,8 @@ def _watched(context: SparkContext, total: int, progress: Progress) -> Iterator[
     if progress is no_progress:
         yield
         return
+    from datasource.session import watching
+
     group, before = f"pylog-{SYSTEM.random.getrandbits(64):x}", context.getLocalProperty("spark.jobGroup.id")
     context.setLocalProperty("spark.jobGroup.id", group)
     progress(0, total)
@@ -166,8 +178,27 @@ def report_row(place: PartitionPlace, done: Done[Any, Result], describe: Callabl
     return row | dict(describe(done.result))
 
 
+def framed(
+    rows: Callable[Concatenate[SparkSession | None, Given], Sequence[Row]], schema: str
+) -> Callable[Concatenate[SparkSession, Given], DataFrame]:
+    """Return the job that has these rows as a DataFrame with the columns of `schema` (DDL)."""
+
+    def run(spark: SparkSession, *args: Given.args, **options: Given.kwargs) -> DataFrame:
+        return to_frame(spark, rows(spark, *args, **options), schema)
+
+    update_wrapper(run, rows).__name__ = run.__qualname__ = "run"
+    return run  # type: ignore[return-value]  # a ParamSpec cannot say that `spark` may be named, too
+
+
+def names_in(schema: str) -> list[str]:
+    """Return the columns of a report, in their order."""
+    return [column.split()[0] for column in schema.split(", ")]
+
+
 def to_frame(spark: SparkSession, rows: Iterable[Row], schema: str) -> DataFrame:
     """Return the report as a DataFrame with the columns of `schema` (DDL); what a row does not name is null."""
+    from pyspark.sql.types import StructType
+
     columns = StructType.fromDDL(schema)
     assert isinstance(columns, StructType), schema
     values = [tuple(row.get(name) for name in columns.names) for row in rows]

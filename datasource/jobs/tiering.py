@@ -11,22 +11,24 @@ between the two commits doubles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
-
-from datasource.delta import tiering
+from datasource.delta import ddl, tiering
 from datasource.delta.owner import owner_of
 from datasource.delta.parquet import OffsetSlice, Written, remove, typed_schema, write_piece
 from datasource.delta.table import TableConflictError
 from datasource.delta.tiering import Report, ReportRow
-from datasource.delta.topic_tables import TieringTask, declared, find, table_of
+from datasource.delta.topic_tables import TieringTask, find, table_of
 from datasource.errors import reason
-from datasource.jobs import delta_spark
-from datasource.jobs.tasks import Done, chosen, located, run_tasks, to_frame
+from datasource.jobs.tasks import Done, Row, chosen, framed, located, run_tasks
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = (
     "topic string, partition int, status string, start bigint, end bigint, records bigint, bad bigint, files int, "
@@ -35,8 +37,8 @@ SCHEMA = (
 CONFLICTS_MAX = 5
 
 
-def run(  # noqa: PLR0913  each of them is one choice of the caller
-    spark: SparkSession,
+def rows(  # noqa: PLR0913  each of them is one choice of the caller
+    spark: SparkSession | None,
     *,
     path: str | None = None,
     bootstrap: str | None = None,
@@ -46,7 +48,7 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
     schema: str | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
-) -> DataFrame:
+) -> list[Row]:
     """Tier what was committed when the job began; return a row per partition.
 
     `table` is the directory of the table, with `{topic}` for several topics; it is chosen once, at the first run
@@ -64,8 +66,8 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
             f"table {table!r} would hold {len(infos)} topics: write {{topic}} where their names belong"
         )
     if schema:
-        typed_schema(declared(schema))
-    rows: list[ReportRow] = []
+        typed_schema(ddl.parse(schema))
+    found: list[ReportRow] = []
     for info in infos:
         report = {p: ReportRow(topic=info.name, partition=p) for p in range(info.partitions)}
         try:
@@ -82,11 +84,14 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
         except Exception as error:  # noqa: BLE001  the other topics are tiered all the same
             for row in report.values():
                 row.fail(reason(error))
-        rows += report.values()
-    return to_frame(spark, [row.values() for row in rows], SCHEMA)
+        found += report.values()
+    return [row.values() for row in found]
 
 
-def _tier(spark: SparkSession, task: TieringTask, report: Report, progress: Progress) -> None:
+run = framed(rows, SCHEMA)
+
+
+def _tier(spark: SparkSession | None, task: TieringTask, report: Report, progress: Progress) -> None:
     task = tiering.tell_log(tiering.prepare(task), report)  # a killed run may not have come so far
     ends = tiering.flushed(task, tiering.goal(task, report), report)
     if tier_to(spark, task, ends, report, progress):
@@ -94,13 +99,15 @@ def _tier(spark: SparkSession, task: TieringTask, report: Report, progress: Prog
         tiering.clean(task)
 
 
-def tier_to(spark: SparkSession, task: TieringTask, goal: dict[int, int], report: Report, progress: Progress) -> bool:
+def tier_to(
+    spark: SparkSession | None, task: TieringTask, goal: dict[int, int], report: Report, progress: Progress
+) -> bool:
     """Write and commit piece after piece, until the tables hold everything up to the goal; was anything committed?"""
-    write = through_spark if delta_spark.has_delta(spark) else through_package
+    write = partial(_writer(spark), task=task, progress=progress)
     conflicts, committed = 0, False
     while pieces := tiering.plan(task, goal, report):
         try:
-            done = write(spark, task, pieces, progress)
+            done = write(pieces=pieces)
         except TableConflictError:
             conflicts += 1
             if conflicts > CONFLICTS_MAX:
@@ -115,10 +122,19 @@ def tier_to(spark: SparkSession, task: TieringTask, goal: dict[int, int], report
     return committed
 
 
+def _writer(spark: SparkSession | None) -> Callable[..., list[Done[OffsetSlice, Written]]]:
+    if spark is not None:
+        from datasource.jobs import delta_spark
+
+        if delta_spark.has_delta(spark):
+            return partial(through_spark, spark)
+    return partial(through_package, spark)
+
+
 def through_package(
-    spark: SparkSession, task: TieringTask, pieces: list[OffsetSlice], progress: Progress
+    spark: SparkSession | None, task: TieringTask, pieces: list[OffsetSlice], progress: Progress
 ) -> list[Done[OffsetSlice, Written]]:
-    """Spark tasks write files, and one commit per table adds them all. Raises: TableConflictError."""
+    """Tasks write files, and one commit per table adds them all. Raises: TableConflictError."""
     main, bad = task.open_table(), task.open_bad_table()
     for piece in pieces:
         main.check_boundary(piece.partition, piece.start)
@@ -141,6 +157,8 @@ def through_spark(
     spark: SparkSession, task: TieringTask, pieces: list[OffsetSlice], progress: Progress
 ) -> list[Done[OffsetSlice, Written]]:
     """Delta's own writer makes one commit per partition and table. Raises: TableConflictError: it made none."""
+    from datasource.jobs import delta_spark
+
     done: list[Done[OffsetSlice, Written]] = []
     for number, piece in enumerate(pieces):
         progress(number, len(pieces))

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING
 
 import logstore
 from datasource.jobs import tasks
 from datasource.jobs.tasks import FAILED, Done, PartitionPlace
 from logstore.progress import Progress, no_progress
 from logstore.tools.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = (
     "topic string, partition int, status string, segments int, bytes bigint, seconds double, note string, "

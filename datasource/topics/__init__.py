@@ -1,5 +1,6 @@
 """The topics that Spark reads and writes, wherever they live.
 
-From the ground up: `interface`, the questions to any topics; `directory`, the topics of one directory; `transactions`,
-how a batch is there once in a cluster; `cluster`, the topics of brokers; `locations`, which of the two an option names.
+From the ground up: `interface`, the questions to any topics; `timestamps`, in Spark's unit; `directory`, the topics of
+one directory; `transactions`, how a batch is there once in a cluster; `cluster`, the topics of brokers; `locations`,
+which of the two an option names.
 """

@@ -75,6 +75,15 @@ _OWN = {
         "Run a whole cluster on this machine, or show a running one.",
     ),
     "mirror": ("replication.cli.mirror:mirror", "Copy topics of an existing Kafka."),
+    "retention": (
+        "datasource.jobs.here:retention",
+        "Delete old segments, as retention.ms and retention.bytes say, without Spark.",
+    ),
+    "compact": ("datasource.jobs.here:compact", "Compact topics to the last record of each key, without Spark."),
+    "tier": (
+        "datasource.jobs.here:tier",
+        "Copy committed records into Delta tables, each once, without Spark.",
+    ),
     "jobs": ("datasource.jobs.cli:jobs", "Maintain topics in parallel with Spark."),
     "demo": ("datasource.demo.cli:demo", "Send a year of flights through a topic with Spark."),
 }

@@ -27,6 +27,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import datasource.connector.options, datasource.connector.planning", {"numba", "matplotlib"}),
         # Modules that Spark's processes load anew for every micro-batch, to plan it and to commit it.
         ("import datasource.connector.source, datasource.topics.transactions.batches", HEAVY - {"pyspark"}),
+        ("import datasource.jobs.here, datasource.jobs.compaction, datasource.jobs.retention", HEAVY),
+        ("import datasource.jobs.tiering", SPARKLESS | {"numba"}),
         ("import datasource.demo.cli", {"numba", "matplotlib"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -18,12 +18,13 @@ import pytest
 from deltalake import DeltaTable
 
 import logstore
+from datasource.delta import ddl
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import OffsetSlice, write_piece
 from datasource.delta.table import TableConflictError, TopicTable
 from datasource.delta.tiered_topics import TieredTopics
 from datasource.delta.tiering import ORPHAN_AGE_HOURS, ReportRow, clean, commit, goal, plan
-from datasource.delta.topic_tables import TieringTask, declared
+from datasource.delta.topic_tables import TieringTask
 from datasource.jobs import delta_spark, retention, tiering
 from datasource.jobs.tasks import no_progress
 from datasource.session import DELTA_JARS
@@ -342,7 +343,7 @@ def test_declared_fields_become_columns_and_the_rest_goes_to_the_dlq_with_its_re
 def test_a_death_between_the_two_commits_doubles_no_bad_row(topics, tier):
     topics.create("t")
     topics.append("t", ["bad", VALUES[0], "bad"])
-    fields = declared("id bigint")
+    fields = ddl.parse("id bigint")
     task = task_of(topics, fields=fields)
     _, pieces = prepared(task)
     written = write_piece(pieces[0])
@@ -547,7 +548,7 @@ def test_delta_s_writer_gets_boundaries_and_rows(through_delta, topics, tier, re
 def test_delta_s_writer_gets_bad_rows_once(through_delta, topics, tier):
     topics.create("t")
     topics.append("t", ["bad", VALUES[0], None])
-    fields = declared("id bigint")
+    fields = ddl.parse("id bigint")
     task = task_of(topics, fields=fields)
     _, pieces = prepared(task)
     commit(task.open_bad_table(), write_piece(pieces[0]).bad_files, {0: 3})

@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 import logstore
+from datasource.delta import ddl
 from datasource.delta import table as delta_table
 from datasource.delta.owner import NOTES
 from datasource.delta.tiered_topics import TieredTopics
@@ -214,3 +217,14 @@ def test_the_schema_that_was_declared_is_that_of_later_runs(spark, store):
     append(store, "", 1)
     shutil.copytree(store, store.with_name("b"))
     assert tier(spark, store.with_name("b"))["t", 0] == "tiered: "
+
+
+def test_a_declared_schema_has_the_types_that_spark_gives_it(spark):
+    text = (
+        "a tinyint, B SMALLINT not null, c int COMMENT 'see, b', d bigint, e float, f double, g boolean, h string, "
+        "i binary, j date, k timestamp, l timestamp_ntz, m decimal(5,2), n decimal, `o p` array<map<string, int>>, "
+        "q struct<r: int not null, s string>, 2t long, u numeric(7), v real, w map<string, struct<x: array<date>>>"
+    )
+    found = StructType.fromDDL(text)
+    assert isinstance(found, StructType)
+    assert pa.schema(ddl.parse(text)).equals(to_arrow_schema(found, timezone="UTC"))

@@ -1,0 +1,87 @@
+"""`pylog retention`, `compact` and `tier`: the jobs of these names in this process, without Spark or Java."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from datasource.jobs.options import (
+    check,
+    dry_run_option,
+    end,
+    placed,
+    print_notes,
+    schema_option,
+    show_report,
+    table_option,
+    topics_option,
+)
+from datasource.jobs.tasks import names_in
+from logstore.cli.terminal import output_option, progress_bar
+
+
+def _command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        for option in (output_option, placed, dry_run_option, topics_option):
+            function = option(function)
+        return click.command(name)(function)
+
+    return decorate
+
+
+@_command("retention")
+def retention(**options: Any) -> None:
+    """Delete old segments, as retention.ms and retention.bytes say, without Spark.
+
+    \b
+    $ pylog retention --path data
+
+    This process goes over the partitions one by one; `pylog jobs retention` does the same on the hosts of Spark.
+    Brokers apply retention themselves.
+    """
+    _run("retention", **options)
+
+
+@_command("compact")
+def compact(**options: Any) -> None:
+    """Compact topics to the last record of each key, without Spark.
+
+    \b
+    $ pylog compact --path data
+
+    A partition is compacted when its dirty part has reached min.cleanable.dirty.ratio. This process goes over the
+    partitions one by one; `pylog jobs compaction` does the same on the hosts of Spark. Brokers compact their logs
+    themselves.
+    """
+    _run("compaction", **options)
+
+
+@table_option
+@schema_option
+@_command("tier")
+def tier(**options: Any) -> None:
+    """Copy committed records into Delta tables, each once, without Spark.
+
+    \b
+    $ pylog tier --path data
+
+    \b
+    pylog tier --bootstrap-server localhost:9092 --table /lake/{topic}
+
+    Needs the package deltalake: pip install "pyspark-pylog[delta]". This process goes over the partitions one by
+    one; `pylog jobs tiering` does the same on the hosts of Spark, and the two may take turns.
+    """
+    _run("tiering", **options)
+
+
+def _run(name: str, *, place: dict[str, Any], topics: Sequence[str], output: str, **more: Any) -> None:
+    check([name], place, more.get("table"))
+    job = import_module(f"datasource.jobs.{name}")  # retention and compaction need nothing of Delta
+    with progress_bar(name) as progress:
+        found = job.rows(None, topics=topics or None, progress=progress, **place, **more)
+    rows = [{column: row.get(column) for column in names_in(job.SCHEMA)} for row in found]
+    show_report(rows, output)
+    end(print_notes(rows))

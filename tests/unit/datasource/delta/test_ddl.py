@@ -1,0 +1,34 @@
+"""Schemas in Spark's DDL, read without Spark; tests/spark/test_tiering_stores.py compares them with Spark's own."""
+
+import pyarrow as pa
+import pytest
+
+from datasource.delta import ddl
+from logstore import InvalidRequestError
+
+
+def test_columns_have_the_types_that_spark_gives_them():
+    fields = ddl.parse("id BIGINT, `a ``b` string NOT NULL, at: timestamp COMMENT 'it''s, <x>', n decimal(5, 2), d dec")
+    assert [(f.name, f.type, f.nullable) for f in fields] == [
+        ("id", pa.int64(), True),
+        ("a `b", pa.string(), False),
+        ("at", pa.timestamp("us", tz="UTC"), True),
+        ("n", pa.decimal128(5, 2), True),
+        ("d", pa.decimal128(10, 0), True),
+    ]
+
+
+def test_types_nest():
+    (field,) = ddl.parse("x array<struct<a: int, b map<string, array<double>> not null>>")
+    a, b = pa.field("a", pa.int32()), pa.map_(pa.string(), pa.list_(pa.field("element", pa.float64())))
+    assert field.type == pa.list_(pa.field("element", pa.struct([a, pa.field("b", b, nullable=False)])))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "id", "id bigin", "id bigint,", "id bigint x", "id array<int", "id decimal(39,0)", "id decimal(x)",
+     "id int not", "a-b int", "id int comment 5", "id int; x", "`` int", "id map<string>", "id struct<a>"],
+)  # fmt: skip
+def test_another_text_is_refused_with_how_to_write_it(text):
+    with pytest.raises(InvalidRequestError, match="write columns and types, as 'id bigint, who string'"):
+        ddl.parse(text)
