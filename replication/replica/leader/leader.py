@@ -222,7 +222,7 @@ class Leader(Readable):
         return [*results, *[None] * len(rest)]
 
     def _written(self) -> None:
-        """Note the log's end after a write of the event loop; wake the fetches that wait for it at the end of the turn."""
+        """Note the log's end after a write of the event loop; wake the fetches that wait when the turn ends."""
         replica = self.replica
         replica.end = end = replica.log.files.view.tail.next_offset  # an append moves no start
         if self.is_over:

@@ -158,7 +158,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The replica is sound: remove the note, then tell the controller, then follow if this epoch is still the newest."""
+    """The replica is sound: remove the note, tell the controller, then follow if this epoch is still the newest."""
 
     leader_epoch: int | None
 
