@@ -51,15 +51,15 @@ class StreamOffset:
         return value | {name: _texts(offsets) for name, offsets in more.items() if offsets is not None}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Any) -> Self:
         """Return what `to_json` wrote.
 
         Raises: StoreError: another source, or a newer pylog, wrote this checkpoint.
         """
-        if value.get("v") != VERSION or not isinstance(value.get("offsets"), dict):
+        if not isinstance(value, dict) or value.get("v") != VERSION or not isinstance(value.get("offsets"), dict):
             raise errors.StoreError(
-                f"the checkpoint holds offsets that this pylog does not know ({str(value)[:120]}); "
-                "use the version that wrote it, or a new checkpointLocation"
+                f"another source, or a newer pylog, wrote this checkpoint: the offset {str(value)[:120]} is unknown; "
+                "use what wrote it, or a new checkpointLocation"
             )
         init = value.get("init")
         return cls(

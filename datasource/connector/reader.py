@@ -42,6 +42,7 @@ from datasource.connector.offsets import (
     rewound,
     warn_if_nothing,
 )
+from datasource.connector.one_line import one_line
 from datasource.connector.options import ReadOptions
 from datasource.connector.places import Offsets, OfGroup, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
@@ -136,6 +137,7 @@ class _Tasks:
         exempt_loaded("plan")
         return [LogPartition(ranges) for ranges in planned]
 
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):  # without a plan Spark starts one task all the same
             return
@@ -169,6 +171,7 @@ class BatchReader(_Tasks, DataSourceReader):
 
     _bounds = Bounds()
 
+    @one_line
     @_retrying
     def partitions(self) -> list[InputPartition]:
         """Plan the read. Raises: as `extents`, `resolve` and `checked`."""
@@ -241,6 +244,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._since: tuple[Any, PartitionOffsets] | None = None
         self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for minOffsetsPerTrigger
 
+    @one_line
     @_retrying
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the query starts; the same each time, since Spark asks twice for batch 0."""
@@ -262,15 +266,18 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
 
+    @one_line
     @_retrying
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of every partition: the query reads up to here, in as many batches as it takes."""
         self._goal = latest(self._extents())
 
+    @one_line
     @_retrying
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return latest(self._extents()).to_json()
 
+    @one_line
     @_retrying
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; `start` if there is nothing to read."""
@@ -284,6 +291,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._last_batch_ms = SYSTEM.clock.monotonic_ms()
         return end
 
+    @one_line
     @_retrying
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch. The same offsets give the same records, also when Spark asks again."""
@@ -369,16 +377,20 @@ class RefusedStreamReader(DataSourceStreamReader):
     def __init__(self, error: PylogError) -> None:
         self._error = error
 
+    @one_line
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         raise self._error
 
+    @one_line
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
         """Raise the error. With this signature Spark asks for no limit first."""
         raise self._error
 
+    @one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Raise the error. Spark calls this first when a query resumes in the middle of a batch."""
         raise self._error
 
+    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         raise self._error

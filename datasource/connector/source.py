@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from datasource.connector.garbage import exempt_loaded
+from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, RefusedStreamReader, StreamReader
 from datasource.connector.writer import BatchWriter, StreamWriter
@@ -39,6 +40,7 @@ class PylogDataSource(DataSource):
     def name(cls) -> str:
         return "pylog"
 
+    @one_line
     def schema(self) -> StructType:
         """The columns of a read, without looking at any file: `columns` and `includeHeaders` decide.
 
@@ -49,6 +51,7 @@ class PylogDataSource(DataSource):
         exempt_loaded("schema")
         return spark_schema(selected_columns(self.options))
 
+    @one_line
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch, for any of our columns."""
         check_read_schema(schema)
@@ -67,11 +70,13 @@ class PylogDataSource(DataSource):
         except PylogError as error:
             return RefusedStreamReader(error)
 
+    @one_line
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch, after checking columns and options."""
         writer = BatchWriter(write_options(self.options), schema, overwrite=overwrite)
         exempt_loaded("writer")
         return writer
 
+    @one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from datasource.connector.garbage import exempt_loaded
+from datasource.connector.one_line import one_line
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
 from datasource.topics.interface import (
@@ -87,6 +88,7 @@ class _Appender:
         if not compiled_code.is_kept():
             import logstore.records.kernels  # noqa: F401 - compiled once here, not in every worker at once
 
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""
         options = self._options
@@ -169,9 +171,11 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
                 error.args = (f"{error}; left in the log since the write began: {self._left()}",)
             raise
 
+    @one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)
 
+    @one_line
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up the transaction; for a plain write, log what it left, now that all its tasks have ended.
 
@@ -207,9 +211,11 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
             )
         return Batch(name=query, batch_id=int(batch_id), run=task.getLocalProperty("spark.jobGroup.id") or "")
 
+    @one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._commit(messages, origin=_origin(self._options.checkpoint, batchId))
 
+    @one_line
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give the micro-batch up. Spark also calls this after a failed commit: what is decided stays.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from datasource.errors import DataLossError
-from logstore import InvalidRequestError, OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
+from logstore import InvalidRequestError, OffsetOutOfRangeError, StoreError, UnknownPartitionError, UnknownTopicError
 from replication.errors import ErrorCode, KafkaError
 from tests.support.memory_target import MemoryGroup, MemoryTarget, batch_reader, planned, stream_reader
 
@@ -496,3 +496,9 @@ def test_a_task_reads_nothing_that_was_cut_since_it_was_planned(led):
     led.elect("t", 5, 22, 10)
     list(query.reader.read(task))
     assert led.reads == [(0, 0, 22), (1, 0, 10)]
+
+
+@pytest.mark.parametrize("offset", [7, None, [], {"orders": {"0": 7}}, {"v": 99, "offsets": {}}])
+def test_the_checkpoint_of_another_source_is_refused_by_name(target, offset):
+    with pytest.raises(StoreError, match="another source, or a newer pylog, wrote this checkpoint"):
+        stream_reader(target, **ALL).latestOffset(offset, ReadAllAvailable())
