@@ -230,13 +230,21 @@ async def _make_parents(tree: Tree, term: Term, writes: Iterable[tuple[TopicPart
 
 async def read_states(tree: Tree, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr | None]:
     """Return the content of the state nodes; None for one that is missing or malformed."""
+    states, _ = await find_states(tree, partitions)
+    return states
+
+
+async def find_states(
+    tree: Tree, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, LeaderAndIsr | None], set[TopicPartition]]:
+    """Return the same as `read_states`, and the partitions whose nodes are malformed."""
     found = await tree.read_batch([nodes.state_path(tp) for tp in partitions])
     states: dict[TopicPartition, LeaderAndIsr | None] = dict.fromkeys(partitions)
     for tp, node in zip(partitions, found, strict=True):
         if node is not None:
             with log_if_malformed():
                 states[tp] = nodes.decode_state(tp, node)
-    return states
+    return states, {tp for tp, node in zip(partitions, found, strict=True) if node is not None and states[tp] is None}
 
 
 async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:

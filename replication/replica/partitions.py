@@ -13,7 +13,7 @@ from logstore.errors import DiskFullError, InvalidConfigError, PylogError
 from logstore.log.log import Log
 from logstore.store.description import TopicDescription
 from replication.config.broker import BrokerConfig
-from replication.coordination import cluster, nodes, registration
+from replication.coordination import cluster, registration
 from replication.coordination.tree import Tree
 from replication.model.cluster import Replica, TopicPartition
 from replication.replica.follower.follower import Asking
@@ -111,11 +111,8 @@ class Partitions:
     async def _find_losses(self, tree: Tree) -> None:
         """Note if an ISR counts on a replica that is missing here, after a change of the disk for example."""
         topics = await cluster.read_topics(tree)
-        states = await cluster.read_states(tree, self._assigned(topics))
-        without = [tp for tp, state in states.items() if state is None]
-        found = await tree.read_batch([nodes.state_path(tp) for tp in without]) if without else ()
-        self._unread = {name for name, topic in topics.items() if not topic.replicas}
-        self._unread |= {tp.topic for tp, node in zip(without, found, strict=True) if node is not None}
+        states, malformed = await cluster.find_states(tree, self._assigned(topics))
+        self._unread = {name for name, topic in topics.items() if not topic.replicas} | {tp.topic for tp in malformed}
         for tp in states:
             topic_id = topics[tp.topic].topic_id
             me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)

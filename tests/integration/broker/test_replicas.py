@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from replication.coordination import cluster, nodes
+from replication.coordination.sqlite_tree import SqliteTree
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.replica.follower.follower import Follower
@@ -225,6 +226,35 @@ async def test_a_partition_whose_creation_reached_nobody_is_made_at_the_next_req
         await one.produce(b"a")
         assert two.stored() == [b"a"]
         assert not one.replicas.has_lost_writes
+
+
+@on_loop
+async def test_a_partition_that_is_created_while_a_broker_starts_is_a_new_one(tmp_path, monkeypatch):
+    """R19: its state appears between two reads of the start, and the request that says that it is new is lost."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await two.stop()
+        brokers, site.brokers = site.brokers, {}
+        await site.create(replicas=(2, 1))
+        site.brokers = brokers
+        path = nodes.state_path(T0)
+        state = await site.tree.get(path)
+        await site.tree.delete(path)
+        read_batch, tree = SqliteTree.read_batch, site.tree
+
+        async def then_create(self, paths):
+            found = await read_batch(self, paths)
+            if path in paths and await tree.get(path) is None:
+                await tree.create(path, state.data)
+            return found
+
+        monkeypatch.setattr(SqliteTree, "read_batch", then_create)
+        await two.start()
+        assert (await tree.get(path)).data == state.data
+        await site.begin_term(2)
+        assert [await site.tell(number) for number in (1, 2)] == [ErrorCode.NONE, ErrorCode.NONE]
+        await two.produce(b"a")
+        assert one.stored() == [b"a"]
 
 
 @on_loop
