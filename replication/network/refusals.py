@@ -17,6 +17,7 @@ from replication.protocol import failures
 from replication.protocol.apis import ApiKey
 from replication.protocol.failures import Failure
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.small_messages import CommitOne
 from replication.security.access import Need, Resource
 
 CODES: Mapping[Resource, ErrorCode] = {
@@ -40,6 +41,8 @@ class Part(NamedTuple):
 async def answer(work: Work, needs: Callable[[Any], Sequence[Need]], handler: Handler) -> Any:
     """Return the response, with the handler's rows for those parts of the request that are not refused."""
     body, form = work.body, failures.form_of(work.key, work.version)
+    if isinstance(body, CommitOne):
+        body = body.with_rows()
     array = None if form.rows is None else failures.array_of(body)
 
     def failure(rows: Sequence[Any] | None) -> Failure | None:

@@ -128,30 +128,31 @@ def _decode_fetch(frame: memoryview) -> Request | None:
 
 def _decode_commit(frame: memoryview) -> Request | None:
     """Consumers commit for the same partitions again and again: the constant part is decoded once, whoever asks."""
-    constant = b""
-    if COMMIT_BYTES_MIN < len(frame) <= REMEMBERED_BYTES and frame[3] < len(_COMMIT_ENDS):
-        # Frames of one partition without a text whose constant parts are equal decode alike.
-        layout, rest = _COMMIT_ENDS[frame[3]]
-        data, at = bytes(frame), len(frame) - rest - layout.size
-        constant = data[:4] + data[8:at] + data[-rest:]
-        if (known := _commits.get(constant)) is not None:
-            version, client_id, group_id, generation, member_id, retention_ms, tp = known
-            (correlation_id,), fields = INT32.unpack_from(data, 4), layout.unpack_from(data, at)
-            offset, leader_epoch = fields if len(fields) > 1 else (*fields, -1)
-            commit = _new(CommitOne, (group_id, generation, member_id, retention_ms, tp, offset, leader_epoch))
-            return _new(Request, (_COMMIT, version, correlation_id, client_id, commit))
+    if not COMMIT_BYTES_MIN < len(frame) <= REMEMBERED_BYTES or frame[3] >= len(_COMMIT_ENDS):
+        return None
+    # Frames of one partition without a text whose constant parts are equal decode alike.
+    layout, rest = _COMMIT_ENDS[frame[3]]
+    data, end = bytes(frame), len(frame) - rest - layout.size
+    constant = data[:4] + data[8:end] + data[-rest:]
+    if (known := _commits.get(constant)) is not None:
+        version, client_id, group_id, generation, member_id, retention_ms, tp = known
+        (correlation_id,), fields = INT32.unpack_from(data, 4), layout.unpack_from(data, end)
+        offset, leader_epoch = fields if len(fields) > 1 else (*fields, -1)
+        commit = _new(CommitOne, (group_id, generation, member_id, retention_ms, tp, offset, leader_epoch))
+        return _new(Request, (_COMMIT, version, correlation_id, client_id, commit))
     head = _body_begin(frame, *SERVED[ApiKey.OFFSET_COMMIT], small_messages.COMMIT_FLEXIBLE)
     if head is None:
         return None
     version, correlation_id, client_id, at = head
-    found = small_messages.commit_one(version, frame, at)
-    if found is None:
-        return None
-    group_id, generation, member_id, _, retention_ms, ((topic, ((partition, _, _, text),)),) = found
-    if constant and not text:
-        if len(_commits) >= REMEMBERED:
-            _commits.clear()
-        _commits[constant] = version, client_id, group_id, generation, member_id, retention_ms, (topic, partition)
+    found = small_messages.offset_commit_request(version, frame, at, items_max=2)  # a topic, a partition
+    match found:
+        case (group_id, generation, member_id, None, retention_ms, ((topic, ((partition, _, _, ""),)),)):
+            texts = len((group_id + member_id + topic).encode())
+            if len(frame) == at + _COMMIT_BYTES[version] + texts:  # no tags, nothing behind it
+                if len(_commits) >= REMEMBERED:
+                    _commits.clear()
+                constants = version, client_id, group_id, generation, member_id, retention_ms, (topic, partition)
+                _commits[constant] = constants
     return Request(ApiKey.OFFSET_COMMIT, version, correlation_id, client_id, found)
 
 
@@ -172,4 +173,11 @@ _DECODES_ONE: dict[int, Callable[[memoryview], Request | None]] = {
 _COMMIT_ENDS = tuple(
     (struct.Struct(">q" if version < small_messages.EPOCHS_FROM else ">qi"), rest)
     for version, rest in enumerate([2] * small_messages.COMMIT_FLEXIBLE + [4] * 2)
+)
+# The bytes of such a body without its names: the sizes of those; generation, counts, partition, offset, metadata.
+_COMMIT_BYTES = tuple(
+    30
+    if version >= small_messages.COMMIT_FLEXIBLE
+    else 32 + 8 * (version < 5) + 4 * (version >= small_messages.EPOCHS_FROM) + 2 * (version >= 7)
+    for version in range(len(_COMMIT_ENDS))
 )

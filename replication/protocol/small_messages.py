@@ -81,6 +81,12 @@ class CommitOne(NamedTuple):
         row = CommitPartition(partition, self.committed_offset, self.committed_leader_epoch, "")
         return (CommitTopic(topic, (row,)),)
 
+    def with_rows(self) -> OffsetCommitRequest:
+        """Return the same request with topics and partitions."""
+        return OffsetCommitRequest(
+            self.group_id, self.generation_id, self.member_id, None, self.retention_ms, self.topics
+        )
+
 
 _OFFSET = (struct.Struct(">iq"), struct.Struct(">iqi"))  # partition, offset, (leader epoch)
 EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
@@ -110,93 +116,6 @@ def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int 
         topics.append(topic)
     form.tags(data, at)
     return OffsetCommitRequest(group_id, generation_id, member_id, instance_id, retention_ms, tuple(topics))
-
-
-_SIZE = struct.Struct(">h")
-_MEMBER = struct.Struct(">ih")  # generation, length of the member's id; or topics, length of the name
-_ONE_ROW = (struct.Struct(">iiqh"), struct.Struct(">iiqih"))  # partitions, what _OFFSET has, length of the metadata
-_ONE_COMPACT_ROW = struct.Struct(">BiqiB")  # the same; lengths are one more, and below 128
-
-
-def commit_one(version: int, buffer: Buffer, at: int) -> OffsetCommitRequest | None:
-    """Decode a commit for one partition, by no static member; None: another one, see `offset_commit_request`."""
-    return _one_offset_compact(buffer, at) if version >= COMMIT_FLEXIBLE else _one_offset(version, buffer, at)
-
-
-def _one_offset(version: int, buffer: Buffer, at: int) -> OffsetCommitRequest | None:
-    data = bytes(buffer)
-    try:
-        (size,) = _SIZE.unpack_from(data, at)
-        group = at + 2
-        group_end = group + size
-        generation_id, member_size = _MEMBER.unpack_from(data, group_end)
-        member = group_end + 6
-        member_end = at = member + member_size
-        retention_ms = -1
-        if version < _RETENTION_BELOW:
-            (retention_ms,) = INT64.unpack_from(data, at)
-            at += 8
-        elif version >= _INSTANCES_FROM:
-            if data[at : at + 2] != b"\xff\xff":  # a static member
-                return None
-            at += 2
-        topics, name_size = _MEMBER.unpack_from(data, at)
-        name = at + 6
-        name_end = name + name_size
-        layout = _ONE_ROW[version >= EPOCHS_FROM]
-        partitions, *fields, text_size = layout.unpack_from(data, name_end)
-    except struct.error:
-        return None
-    text = name_end + layout.size
-    if (
-        topics != 1
-        or partitions != 1
-        or min(size, member_size, name_size, text_size) < 0
-        or text + text_size != len(data)
-        or not TIME_MS_MIN <= retention_ms <= TIME_MS_MAX
-    ):
-        return None
-    index, offset, epoch = fields if len(fields) == 3 else (*fields, -1)
-    row = CommitPartition(index, offset, epoch, str(data[text:], "utf-8"))
-    return OffsetCommitRequest(
-        str(data[group:group_end], "utf-8"),
-        generation_id,
-        str(data[member:member_end], "utf-8"),
-        None,
-        retention_ms,
-        (CommitTopic(str(data[name:name_end], "utf-8"), (row,)),),
-    )
-
-
-def _one_offset_compact(buffer: Buffer, at: int) -> OffsetCommitRequest | None:
-    data = bytes(buffer)
-    try:
-        group = at + 1
-        group_end = group + data[at] - 1
-        (generation_id,) = INT32.unpack_from(data, group_end)
-        member = group_end + 5
-        member_end = member + data[group_end + 4] - 1
-        no_instance, topics, name_size = data[member_end : member_end + 3]
-        name = member_end + 3
-        name_end = name + name_size - 1
-        partitions, index, offset, epoch, text_size = _ONE_COMPACT_ROW.unpack_from(data, name_end)
-    except (struct.error, IndexError, ValueError):
-        return None
-    text = name_end + _ONE_COMPACT_ROW.size
-    end = text + text_size - 1
-    sizes = data[at], data[group_end + 4], name_size, text_size
-    is_plain = no_instance == 0 and topics == partitions == 2 and min(sizes) > 0 and max(sizes) < 0x80
-    if not is_plain or data[end:] != bytes(3):  # no tags: of the partition, the topic, the request
-        return None
-    row = CommitPartition(index, offset, epoch, str(data[text:end], "utf-8"))
-    return OffsetCommitRequest(
-        str(data[group:group_end], "utf-8"),
-        generation_id,
-        str(data[member:member_end], "utf-8"),
-        None,
-        -1,
-        (CommitTopic(str(data[name:name_end], "utf-8"), (row,)),),
-    )
 
 
 def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[CommitTopic, int]:

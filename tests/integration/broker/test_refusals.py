@@ -244,6 +244,28 @@ def test_rows_that_are_refused_say_so_and_the_others_are_answered(broker, asker,
     assert not others & DENIALS
 
 
+@pytest.mark.parametrize("key", BY_ROW, ids=str)
+def test_a_request_of_one_row_is_refused_again_when_it_is_repeated(broker, asker, key):
+    """A repeated request may be decoded another way."""
+    body, expected = BY_ROW[key]
+    version = min(key.versions.last, 12)  # from 13 on Fetch names topics by their ids
+    name, both = next((name, rows) for name, rows in fields_of(body) if isinstance(rows, list | tuple))
+    one = body | {name: both[1:]} if isinstance(body, dict) else body._replace(**{name: both[1:]})
+    for _ in range(3):
+        assert codes_of(asker.ask(key, version, one))[SECRET] == {expected}
+
+
+def fields_of(body):
+    return body.items() if isinstance(body, dict) else body._asdict().items()
+
+
+@pytest.mark.parametrize("version", range(2, 10))
+def test_a_repeated_commit_of_a_group_that_is_refused_says_so(asker, version):
+    one = committing(SECRET) | {"topics": rows(OPEN, partitions=[COMMITTED])}
+    for _ in range(3):
+        assert codes_of(asker.ask(ApiKey.OFFSET_COMMIT, version, one))[OPEN] == {GROUP}
+
+
 def id_of(broker, name):
     return topic_uuid(broker.brokers[1].replicas.metadata.topic(name).id)
 

@@ -160,6 +160,20 @@ def test_most_requests_are_decoded_in_less_time(version):
     assert not check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), None, True, "me")))
 
 
+@pytest.mark.parametrize("version", range(2, 10))
+def test_a_commit_that_is_repeated_is_decoded_once_unless_more_is_in_it(version):
+    plain = frame_of_commit(1, (version, "plain", *PLAIN[1:]))
+    known = frame_of_commit(1, (version, "known", *PLAIN[1:]))
+    tags = bytes([1, 9, 1, 0])  # one of a byte, in the place of none
+    others = [known + b"\0", known[:-1] + tags, frame_of_commit(1, (version, *PLAIN[:-3], "text", None, "me"))]
+    bodies = [type(apis_or_one(frame).body) for frame in (plain, plain, *others, *others, known)]
+    assert bodies == [OffsetCommitRequest, CommitOne, *[OffsetCommitRequest] * 7]
+
+
+def apis_or_one(frame):
+    return one_partition.decode_one(memoryview(frame)) or apis.decode_request(memoryview(frame))
+
+
 @given(produces=st.lists(PRODUCES, min_size=1, max_size=12), flips=FLIPS)
 def test_a_produce_is_decoded_as_if_none_had_been_before(produces, flips):
     number = itertools.count(7)

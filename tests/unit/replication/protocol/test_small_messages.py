@@ -13,7 +13,6 @@ from replication.protocol import apis
 from replication.protocol import small_messages as sm
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_entities import build
-from replication.protocol.small_messages import CommitPartition, CommitTopic, OffsetCommitRequest
 from replication.protocol.wire import MALFORMED
 from tests.support import kio_twin
 from tests.support.repeats import times
@@ -97,24 +96,6 @@ def test_a_commit_is_read_as_kio_writes_it(group, retention_ms, topics):
             sm.offset_commit_request(version, memoryview(raw[:-1]), 0)
         if version >= sm.COMMIT_FLEXIBLE:  # with a tag at its end it is not read in one piece
             assert listed(sm.offset_commit_request(version, memoryview(raw[:-1] + TAGS), 0)) == wanted
-
-
-@pytest.mark.parametrize("version", COMMITS)
-def test_a_commit_of_one_partition_is_read_in_few_pieces(version):
-    """A static member's, one with null for metadata, and one with more behind it are read field by field: see above."""
-    raw = kio_twin.written(commit_entity(version, ("g", 3, "m", None), 5, [("t", [(1, 2, 3, "x")])]))
-    epoch, retention_ms = 3 if version >= 6 else -1, 5 if version < 5 else -1
-    assert sm.commit_one(version, raw, 0) == OffsetCommitRequest(
-        "g", 3, "m", None, retention_ms, (CommitTopic("t", (CommitPartition(1, 2, epoch, "x"),)),)
-    )
-    assert sm.commit_one(version, raw + b"\x00", 0) is None
-    two = [("t", [(1, 2, 3, "x"), (2, 2, 3, "x")])]
-    for other in (
-        commit_entity(version, ("g", 3, "m", None), 5, two),
-        commit_entity(version, ("g", 3, "m", None), 5, [*two[:1], ("u", [])]),
-        commit_entity(version, ("g", 3, "m", None), 5, [("t", [(1, 2, 3, None)])]),
-    ):
-        assert sm.commit_one(version, kio_twin.written(other), 0) is None
 
 
 @pytest.mark.parametrize("version", COMMITS)
