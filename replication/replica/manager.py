@@ -27,11 +27,11 @@ from replication.replica.follower.follower import Follower
 from replication.replica.leader import offsets
 from replication.replica.leader.appends import PROMPT_BYTES_MAX
 from replication.replica.leader.broker_epochs import BrokerEpochs
-from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import Leader, append_one
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.readable import Readable
+from replication.replica.leader.repair_source import RepairSource
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.leader.sessions import FetchSession, FetchSessions, Found
 from replication.replica.machine import isr
@@ -183,12 +183,12 @@ class ReplicaManager:
         role = found.role if found is not None else None
         return role if type(role) is Leader else None
 
-    def _shown(self, tp: TopicPartition) -> Leader | Bystander:
+    def _shown(self, tp: TopicPartition) -> Leader | RepairSource:
         """The replica that an examiner reads: the leader, or any that knows a leader epoch. Raises: KafkaError."""
         found = self.partition(*tp)
         if isinstance(found.role, Leader) or found.known_leader_epoch is None:
             return found.leader
-        return Bystander(found.replica, found.known_leader_epoch)
+        return RepairSource(found.replica, found.known_leader_epoch)
 
     def _nearest(self, racks: nearest.Racks, rack: str, tp: TopicPartition) -> Readable:
         """Return the replica for a consumer with a rack: the leader, or the follower here. Raises: as `leader`."""

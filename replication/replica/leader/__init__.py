@@ -4,9 +4,9 @@ From the ground up: `results`, what handlers and leaders say to each other, as v
 commit; `isr_writer`, ISRs written to the tree, many at once; `broker_epochs`, who may ask as a follower; `caught_up`,
 the followers that ask on; `log_starts`, where their logs start; `writers`, whose transactions hold the partition;
 `guard`, what clients may append; `appends`, how that gets into the log; `readable`, a replica as a fetch reads it;
-`leader`, which drives `machine.isr` and takes records; `bystander`, what a replica shows that does not lead; `rows`,
-the partitions of a fetch, and how they are read; `sessions`, the one wait of all fetches; `offsets`, by time and by
-epoch.
+`leader`, which drives `machine.isr` and takes records; `repair_source`, a replica that does not lead, as a damaged
+one reads it; `rows`, the partitions of a fetch, and how they are read; `sessions`, the one wait of all fetches;
+`offsets`, by time and by epoch.
 
 A change of the ISR counts as possible at once where it grows, and as done only when it is written.
 """

@@ -1,4 +1,4 @@
-"""Bystander: a replica that does not lead, as another one reads it that is damaged: what is sound on its disk."""
+"""RepairSource: a replica that does not lead, as another one reads it that is damaged: what is sound on its disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
 
-class Bystander(Readable):
+class RepairSource(Readable):
     """For one fetch, which waits for nothing; `leader_epoch` is the one that LeaderAndIsr named to the replica."""
 
     is_over = False
