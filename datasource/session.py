@@ -114,7 +114,7 @@ def with_delta(builder: SparkSession.Builder, conf: Mapping[str, Any]) -> tuple[
         from delta import configure_spark_with_delta_pip
     except ImportError:
         raise StorageError(
-            f'Delta Lake needs its jars: pip install "pyspark-pylog[delta]", and Spark downloads them; or name '
+            f'Delta Lake needs its jars: pip install "pyspark-pylog[delta-spark]", and Spark downloads them; or name '
             f"those that are on this machine in {DELTA_JARS}"
         ) from None
     more = [name for name in str(conf.pop("spark.jars.packages", "")).split(",") if name]

@@ -321,7 +321,7 @@ def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
     if not {"path", "kafka.bootstrap.servers"} & given.keys() and all(_CATALOG.fullmatch(name) for name in given):
         raise InvalidConfigError(
             "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "
-            "Spark 4.2 does not hand its OPTIONS to a Python data source; use CREATE TEMPORARY VIEW "
+            "Spark does not hand its OPTIONS to a Python data source; use CREATE TEMPORARY VIEW "
             "... USING pylog OPTIONS (...), or SELECT ... FROM t WITH (path='...', subscribe='...')",
             option="path",
         )

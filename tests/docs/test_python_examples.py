@@ -12,32 +12,17 @@ from pathlib import Path
 import pytest
 
 from tests.spark.test_examples import NOTEBOOKS, PAGES, SAYS, cells, check_pages
+from tests.support.notebooks import execute
 from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def execute(tmp_path, monkeypatch):
-    """Run these cells in an interpreter of their own; what each printed."""
-    from nbclient import NotebookClient
-    from nbformat.v4 import new_code_cell, new_notebook
-
-    def run(sources):
-        notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
-        client = NotebookClient(
-            notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}, kernel_name="python3"
-        )
-        client.create_kernel_manager().kernel_cmd = [
-            sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"
-        ]  # fmt: skip
-        client.execute()
-        return ["".join(str(output.get("text", "")) for output in cell["outputs"]) for cell in notebook.cells]
-
+def environment(monkeypatch):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    return run
 
 
 @pytest.mark.spark
@@ -45,9 +30,9 @@ def execute(tmp_path, monkeypatch):
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
 @only_long("a kernel and a JVM")
-def test_the_pages_and_the_notebooks_run_and_show_what_they_say(execute, tmp_path):
+def test_the_pages_and_the_notebooks_run_and_show_what_they_say(environment, tmp_path):
     parts = {"pages": PAGES} | {path.stem: ["%reset -f", *cells(path)] for path in NOTEBOOKS}
-    outputs = iter(execute([source for part in parts.values() for source in part]))
+    outputs = iter(execute([source for part in parts.values() for source in part], tmp_path))
     shown = {name: "".join(islice(outputs, len(part))) for name, part in parts.items()}
     check_pages(shown["pages"], tmp_path)
     for path in NOTEBOOKS:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import pyspark
 import pytest
 
 from datasource.session import DELTA_JARS
@@ -15,6 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not os.environ.get(DELTA_JARS), reason=f"no Delta jars: name them in {DELTA_JARS}"),
+    pytest.mark.skipif(pyspark.__version__ != "4.2.0", reason="delta-spark 4.4 takes no PySpark above 4.2.0"),
 ]
 
 SCRIPT = """

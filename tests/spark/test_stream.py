@@ -258,18 +258,6 @@ def to_topic(frame, topics, checkpoint, **options):
     return writer.trigger(availableNow=True)
 
 
-def test_a_stream_from_topic_to_topic(topics, query, tmp_path):
-    topics.create("t", partitions=2)
-    topics.create("out", partitions=2)
-    topics.append("t", numbers(0, 20), key=numbers(0, 20))
-    frame = query.frame(subscribe="t", maxOffsetsPerTrigger=7).select("key", "value")
-    for expected in (20, 25):
-        assert to_topic(frame, topics, tmp_path / "out", topic="out").queryName("copy").start().awaitTermination(60)
-        assert topics.values("out") == topics.values("t")
-        assert len(topics.values("out")) == expected
-        topics.append("t", numbers(20, 25), key=numbers(20, 25))
-
-
 @only_long("queries that fail")
 def test_a_wrong_stream_write_says_what_to_do(topics, query, tmp_path):
     topics.create("t")

@@ -43,7 +43,7 @@ def test_own_extensions_are_kept(monkeypatch):
 
 def test_without_jars_and_package_one_line_says_what_to_do(monkeypatch, without_package):
     monkeypatch.delenv(DELTA_JARS, raising=False)
-    with pytest.raises(StorageError, match=r'pip install "pyspark-pylog\[delta\]".*PYLOG_DELTA_JARS'):
+    with pytest.raises(StorageError, match=r'pip install "pyspark-pylog\[delta-spark\]".*PYLOG_DELTA_JARS'):
         with_delta(SparkSession.Builder(), {})
 
 

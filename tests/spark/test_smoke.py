@@ -1,0 +1,70 @@
+"""Each kind of session reads, writes, streams exactly once and runs jobs; .ci/run repeats this file on PySpark 4.3.
+
+The kinds with a JVM of their own: with --long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from datasource.session import java_home
+from tests.spark import smoke
+from tests.support.notebooks import execute
+from tests.support.repeats import only_long
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+SCRIPT = smoke.__file__
+VALUES = [[key, f"v{n}"] for n, key in enumerate(smoke.KEYS)]
+
+
+def check(found):
+    assert found["pyspark"] == pyspark.__version__
+    assert found["k1"] == smoke.KEYS[:20].count("k1")
+    assert sorted(row[1:] for row in found["in"]) == sorted(VALUES)
+    assert found["out"] == found["in"]
+    assert found["tiering"] == ["tiered"]
+    assert found["tiered"] == len(VALUES)
+    assert found["verify"] == ["sound"]
+
+
+def test_spark_session(spark, tmp_path):
+    check(smoke.run(spark, tmp_path))
+
+
+@pytest.fixture
+def activated(monkeypatch):
+    """An environment as `activate` leaves it: the Python of this test is the first on the PATH."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@only_long("JVMs")
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [["python"], [SUBMIT, "--master", "local[2]"]], ids=["getOrCreate", "spark-submit"])
+def test_a_script(start, activated, tmp_path):
+    done = subprocess.run(
+        [*start, SCRIPT, tmp_path], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    check(json.loads(done.stdout.splitlines()[-1]))
+
+
+@only_long("a kernel and a JVM")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
+def test_a_notebook(activated, tmp_path):
+    (shown,) = execute([f"%run '{SCRIPT}' '{tmp_path}'"], tmp_path)
+    check(json.loads(shown.splitlines()[-1]))
