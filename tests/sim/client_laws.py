@@ -34,7 +34,10 @@ class Attempt:
 
 
 class Copied:
-    def __init__(self) -> None:
+    """Attempts to copy; a coordinator whose log was lost, beyond what is promised, knows no later pair any more."""
+
+    def __init__(self, is_whole: Callable[[], bool]) -> None:
+        self._is_whole = is_whole
         self.attempts: list[Attempt] = []
         self.position: int | None = None  # of the group, when all is over
         self._newest = Pair(-1, -1)
@@ -56,10 +59,10 @@ class Copied:
         return attempt.pair < self._newest
 
     def appended(self, attempt: Attempt, tp: TopicPartition, *, was_fenced: bool) -> None:
-        assert not was_fenced, f"{attempt} was fenced by {self._newest}, and appends to {tp}"
+        assert not (was_fenced and self._is_whole()), f"{attempt} was fenced by {self._newest}, and appends to {tp}"
 
     def ended(self, attempt: Attempt, *, was_fenced: bool, commits: bool) -> None:
-        assert not was_fenced, f"{attempt} was fenced by {self._newest}, and ends its transaction"
+        assert not (was_fenced and self._is_whole()), f"{attempt} was fenced by {self._newest}, and ends"
         attempt.is_committed = commits
 
     def read(self, tp: TopicPartition, values: Iterable[bytes]) -> None:

@@ -81,7 +81,7 @@ class Laws:
         self.since: dict[TopicPartition, int] = {}  # the leader epoch that began with an announced loss
         self.damaged: dict[tuple[int, TopicPartition], list[Batch]] = {}  # batches with a bit that flipped
         self.ends_when_left: dict[tuple[TopicPartition, int], int] = {}  # of leader epochs that are over
-        self.copied = Copied()
+        self.copied = Copied(lambda: self.is_whole)
         self.read = Read(self.ends, lambda: self.is_whole)
 
     def _stored(self, tp: TopicPartition) -> LeaderAndIsr:
