@@ -36,7 +36,7 @@ NO_JAVA = (
 )
 
 SETTINGS = {
-    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # an error is one line, not forty
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # errors of functions, too, are one line
     "spark.ui.enabled": "false",
 }
 # A laptop's host name may resolve to an address that is not up; a local session needs no network at all.
@@ -62,7 +62,8 @@ def spark_session(
     `delta` adds Delta Lake (`format("delta")`), with the jars that PYLOG_DELTA_JARS names, or else those that Spark
     downloads for the package `delta-spark`. A session that runs already gets none.
 
-    Raises: StorageError: there is no Java 17+, with the remedy; InvalidConfigError: not a setting of Spark.
+    Raises: StorageError: there is no Java 17+, or the Python of the workers cannot import pylog, with the remedy;
+    InvalidConfigError: not a setting of Spark.
     """
     for name in conf:
         if not name.startswith("spark."):
@@ -81,7 +82,9 @@ def spark_session(
         builder, conf = with_delta(builder, conf)
     for name, value in (settings | {k: _text(v) for k, v in conf.items()}).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    _check_workers(spark)  # PYSPARK_PYTHON, or a session that runs already, may name another Python
+    return spark
 
 
 def delta_settings(master: str) -> dict[str, str]:
@@ -126,13 +129,17 @@ def register(spark: SparkSession) -> None:
 
     Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog.
     """
-    is_classic = isinstance(spark, SparkSession)
-    if is_classic and str(spark.sparkContext.master).startswith("local"):
-        _check_worker_python(spark.sparkContext)
+    _check_workers(spark)
     spark.dataSource.register(PylogDataSource)
-    if is_classic:
+    if isinstance(spark, SparkSession):
         # A write looks for Python data sources in the thread's active session, which a Python thread may not have.
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+def _check_workers(spark: SparkSession) -> None:
+    """Raise StorageError if the workers are on this machine, and their Python cannot import pylog."""
+    if isinstance(spark, SparkSession) and str(spark.sparkContext.master).startswith("local"):
+        _check_worker_python(spark.sparkContext)
 
 
 # The workers' Python runs this: it prints the packages that a worker imports and cannot find.

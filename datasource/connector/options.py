@@ -107,6 +107,7 @@ _NO_MEANING = {
     "paths": "one directory only: .load('/the/directory')",
     "location": "give the directory by option 'path'",
 }
+_MEANT = {"topics": "subscribe", "brokers": "kafka.bootstrap.servers", "directory": "path"}
 _KAFKA_HINTS = {
     "kafka.group.id": "use option 'groupId': the progress of the query is committed to that group",
     "kafka.partitioner.class": f"use option 'partitioner', one of {', '.join(PARTITIONERS)}",
@@ -183,8 +184,16 @@ def check_read(options: Mapping[str, str]) -> None:
 
     Options of CREATE TABLE may be incomplete: a read of the table adds its own by WITH.
     """
-    if not any(_CATALOG.fullmatch(name.lower()) for name in options):
-        read_options(options, streaming=None)
+    if any(_CATALOG.fullmatch(name.lower()) for name in options):
+        return
+    read_options(options, streaming=None)
+    named = [name for name in OPTIONS if name.lower() in _lower(options)]
+    of_batch, of_stream = ([name for name in named if OPTIONS[name] == uses] for uses in (_BATCH, _STREAM))
+    if of_batch and of_stream:
+        raise InvalidConfigError(
+            f"options {of_batch[0]!r} (of a batch) and {of_stream[0]!r} (of a stream) are both given: leave one away",
+            option=of_batch[0],
+        )
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
@@ -353,7 +362,10 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
             return f"unknown option {name!r}; did you mean {names[near[0]]!r}?"
         hint = hint or "of Kafka's settings only those of addresses, rack, TLS and SASL are taken; remove it"
         return f"option {name!r} has no meaning for pylog: {hint}"
-    if near := difflib.get_close_matches(name, here, n=3, cutoff=0.6):
+    if (meant := _MEANT.get(name)) and meant.lower() in here:
+        return f"unknown option {name!r}; did you mean {meant!r}?"
+    sure = difflib.get_close_matches(name, here, n=1, cutoff=0.9)
+    if near := sure or difflib.get_close_matches(name, here, n=3, cutoff=0.6):
         return f"unknown option {name!r}; did you mean {', '.join(repr(names[lower]) for lower in near)}?"
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.8):
         return f"unknown option {name!r}; {_of_others(near[0], uses, names)}"

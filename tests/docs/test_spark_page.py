@@ -12,7 +12,8 @@ FROM_SPARK = {"checkpointLocation", "queryName"}
 
 
 def test_every_option_is_in_the_table_with_its_place():
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", PAGE, re.MULTILINE))
+    section = PAGE[PAGE.index("\n## Options\n") : PAGE.index("\n## Over a cluster")]
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", section, re.MULTILINE))
     elsewhere = FROM_SPARK | {f"kafka.{name}" for name in SETTINGS}  # docs/client.md has these
     code = {name: {str(use) for use in uses} for name, uses in OPTIONS.items() if name not in elsewhere}
     assert {name: set(text.split(", ")) for name, text in rows.items()} == code

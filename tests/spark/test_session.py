@@ -278,6 +278,8 @@ def test_registering_for_workers_without_pylog_says_so(spark, worker_python, mon
     worker_python("/no/such/python")
     with pytest.raises(StorageError, match="/no/such/python, which does not run"):
         datasource.register(spark)
+    with pytest.raises(StorageError, match=r"/no/such/python, which does not run.*PYSPARK_PYTHON="):
+        datasource.spark_session()
 
 
 def test_workers_that_are_sent_pylog_have_it(spark, worker_python, monkeypatch, tmp_path):

@@ -194,16 +194,18 @@ def test_the_least_per_trigger_is_not_above_the_most():
         ("subscribes", "subscribe"),
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
         ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
+        ("startingoffset", "startingOffsets"),
+        ("topics", "subscribe"),
+        ("brokers", "kafka.bootstrap.servers"),
     ],
 )
 def test_a_misspelt_option_is_answered_by_the_right_one(name, meant):
-    assert f"did you mean '{meant}'" in refusal({**READ, name: "1"}, streaming=True)
+    assert f"did you mean '{meant}'?" in refusal({**READ, name: "1"}, streaming=True)
 
 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("topics", "'topic' has no meaning in a batch read: a read chooses topics by 'subscribe'"),
         ("maxOffsetPerTrigger", "'maxOffsetsPerTrigger' has no meaning in a batch read: a batch has no triggers"),
     ],
 )
@@ -247,6 +249,10 @@ def test_a_read_of_a_kind_not_known_yet_may_have_what_either_kind_takes(more, st
     ("options", "line"),
     [
         ({**READ, "maxOffsetPerTrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
+        (
+            {**READ, "maxOffsetsPerTrigger": "1", "endingOffsets": "latest"},
+            "options 'endingOffsets' (of a batch) and 'maxOffsetsPerTrigger' (of a stream) are both given",
+        ),
         ({**READ, "endingOffset": "1"}, "did you mean 'endingOffsets'"),
         ({**READ, "zzz": "1"}, "a read takes path, kafka.bootstrap.servers, assign"),
         ({**READ, "topic": "t"}, "has no meaning in a read: a read chooses"),
