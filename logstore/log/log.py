@@ -29,7 +29,7 @@ from pathlib import Path
 from logstore.checkpoint import check_mark, marking_failure
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.errors import CorruptLogError
+from logstore.errors import CorruptLogError, InvalidRecordError
 from logstore.log.leader_epochs import LeaderEpochs
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.reader import LogProducers, LogReader, ReadResult
@@ -192,18 +192,24 @@ class Log:
         return self._append(prepare(appends, limits), leader_epoch, guard, is_owner=is_owner, may_wait=may_wait)
 
     def append_as_follower(
-        self, records: Buffer, *, is_owner: bool = False, may_wait: bool = True
+        self, records: Buffer, *, end: int | None = None, is_owner: bool = False, may_wait: bool = True
     ) -> AppendInfo | None:
         """Append batches of a leader with the offsets and epochs they have: all of them or none.
 
-        Offsets must go up from the log's end; gaps are the leader's business (compaction). `is_owner` and `may_wait`
-        are as for `append_as_leader`; None: nothing was done.
+        Offsets must go up from the log's end; gaps are the leader's business (compaction). The log must end at `end`,
+        from where the leader was asked: a gap is nobody else's. `is_owner` and `may_wait` are as for
+        `append_as_leader`; None: nothing was done.
 
         Raises: as `lock`, and the errors that are outcomes of `append_as_leader`; InvalidRecordError: offsets that go
-        back.
+        back; the log ends elsewhere.
         """
         prepared = Prepared(records, valid_batches(records, None))
-        outcomes = self._append([prepared], None, None, is_owner=is_owner, may_wait=may_wait)
+
+        def check_end() -> None:
+            if end not in (None, self.files.view.end):
+                raise InvalidRecordError(f"{self.files.path} ends at {self.files.view.end}, and not at {end}")
+
+        outcomes = self._append([prepared], None, check_end, is_owner=is_owner, may_wait=may_wait)
         return result_of(outcomes) if outcomes else None
 
     def _append(
@@ -219,6 +225,8 @@ class Log:
         if is_owner and self.files.try_hold():
             try:
                 if self._is_caught_up and self._writer.is_prompt(appends, leader_epoch, self.config):
+                    if guard is not None:
+                        guard()
                     self._write(appends, leader_epoch, outcomes)
             except FileNotFoundError:
                 pass  # whoever has the lock finds out why

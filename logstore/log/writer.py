@@ -344,7 +344,10 @@ class LogWriter:
         return self._known_room
 
     def _undo(self, before: DirectoryView) -> None:
-        """Take a failed append back; of what cannot be taken back the next holder of the lock keeps whole batches."""
+        """Take a failed append back; of what cannot be taken back the next holder of the lock keeps whole batches.
+
+        Until then the log ends where it did: nobody goes on behind batches that may be gone.
+        """
         self.may_remain = True
         try:
             self._producers.cut(before.end)
@@ -356,6 +359,7 @@ class LogWriter:
             self.may_remain = False
         except StorageError:
             logger.warning("dir=%s could not undo a failed append", self._files.path, exc_info=True)
+            self._files.put_back(before)
         finally:
             self._producers.forget()
 

@@ -252,7 +252,7 @@ class PartitionDirectory:
         """Raise StaleLogError if the directory belongs to another topic by now."""
         directory = self.view.directory
         if directory is None or self.env.files.stat(self.path) != directory:
-            self._check_id()
+            _check_id(self.path, self._topic_id, self.env)
 
     def publish(self, bases: Bases, tail: SegmentEnd) -> None:
         """Under the lock: this thread has made the log so. `bases` are as before, fewer, or one more."""
@@ -273,6 +273,11 @@ class PartitionDirectory:
             transactional = tuple(base for base in transactional if base not in changed)
         rest = view.start_mark, view.aside, view.snapshots, transactional, view.was_compacted
         self._set(view, DirectoryView(directory, bases, active, tail, closed, *rest))
+
+    def put_back(self, view: DirectoryView) -> None:
+        """Under the lock, after a change that failed half way: this view counts until the next look at the disk."""
+        with self._view_mutex:
+            self._held, self.view = None, view._replace(directory=None, active=None)
 
     def publish_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
         """Under the lock: this thread has made these snapshots and transaction indexes, or removed others."""
@@ -342,7 +347,7 @@ class PartitionDirectory:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
             raise _stale(self.path) from None
-        self._check_id()
+        _check_id(self.path, self._topic_id, self.env)
         self.env.files.forget(self.path)  # a name may stand for another file now
         bases, snapshots, transactional = (
             sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)})
@@ -368,9 +373,10 @@ class PartitionDirectory:
             was_compacted=offset_checkpoints.CLEANED in listing.names,
         )
 
-    def _check_id(self) -> None:
-        if (topic_id_of(self.path, self.env) or "") != self._topic_id:  # a Kafka before 2.8 gave none
-            raise _stale(self.path)
+
+def _check_id(path: str, topic_id: str, env: Env) -> None:
+    if (topic_id_of(path, env) or "") != topic_id:  # a Kafka before 2.8 gave none
+        raise _stale(path)
 
 
 def _stale(path: str) -> StaleLogError:

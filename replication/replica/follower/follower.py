@@ -231,11 +231,11 @@ class Follower:
                     self._after_pause(partial(self.step, follower.PauseOver()))
 
     def _append(self, records: Buffer, leader_high_watermark: int) -> None:
-        replica = self.replica
+        replica, end = self.replica, self.state.log_end_offset
 
         def act() -> None:
             replica.host.keep_reserve()
-            replica.log.append_as_follower(records, is_owner=replica.host.is_sound())
+            replica.log.append_as_follower(records, end=end, is_owner=replica.host.is_sound())
 
         def then(write: _Write) -> None:
             if write.error is not None:
@@ -256,7 +256,8 @@ class Follower:
             return False
         write = _Write(self, lambda: None, then)
         try:
-            is_done = log.append_as_follower(records, is_owner=True, may_wait=False) is not None
+            end = self.state.log_end_offset
+            is_done = log.append_as_follower(records, end=end, is_owner=True, may_wait=False) is not None
         except Exception as error:  # noqa: BLE001  it is handled as that of a thread
             is_done, write.error = True, error
         host.disk.end_write()
