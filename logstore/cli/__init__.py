@@ -8,6 +8,7 @@ nothing here imports upwards. Other distributions add theirs by entry points of 
 from __future__ import annotations
 
 import logging
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -150,5 +151,6 @@ def cli() -> None:
 
 
 def main() -> None:
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # kio loads it where it is installed, for tests
     end_at_sigterm()
     cli(prog_name="pylog")

@@ -76,7 +76,7 @@ class HeaderCells:
         return cls(_joined(firsts), _joined(counts), _joined_cells(keys), _joined_cells(values))
 
     def addresses(self) -> tuple[int, ...]:
-        """The last six fields of `kernels.Rows`."""
+        """The last six fields of `addresses.Rows`."""
         return (
             self._first.ctypes.data,
             self._counts.ctypes.data,

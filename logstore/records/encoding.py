@@ -1,8 +1,8 @@
-"""Columns to batches by the kernels, as the producer, the codec and the limits of a topic ask for."""
+"""Columns to batches, as the producer, the codec and the limits of a topic ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from logstore.errors import InvalidRecordError, RecordTooLargeError
 from logstore.records import batch as batches
-from logstore.records import kernels
+from logstore.records import few
+from logstore.records.addresses import Encoded
+from logstore.records.addresses import Rows as Addresses
 from logstore.records.batch import DECOMPRESSED_BYTES_MAX, HEADER_BYTES, ProducerStamp
 from logstore.records.compression import Codec, compress
 from logstore.records.rows import Rows
@@ -19,6 +21,7 @@ from logstore.records.rows import Rows
 # small enough to stay in a core's L2 cache between encoding, CRC and write, and to decode for one record.
 BATCH_BYTES = 256 * 1024
 _CHUNK_BYTES = 1024 * 1024  # what one append takes: a lock and a write call each
+Write = Callable[[Addresses, int, int, int, int], Encoded]
 _NOBODY = ProducerStamp(batches.NO_PRODUCER, -1, -1)
 
 
@@ -46,13 +49,15 @@ def encode(
             raise InvalidRecordError(f"rows outside the {rows.count} rows of the data")
     count, source = rows.count if order is None else len(order), rows.addresses(order)
     target = min(batch_bytes, batch_bytes_max)
+    kernels = few.kernels_for(count)
+    write = kernels.encode if kernels else few.encode
     chunk = _Chunk(target, producer)
     done = 0
     while done < count:
         if chunk.room < target:
             yield chunk.take()
             chunk = _Chunk(target, producer)
-        encoded = chunk.append(source, done, count, target)
+        encoded = chunk.append(write, source, done, count, target)
         if not encoded.size:
             if encoded.needed > batch_bytes_max:
                 row = done if order is None else int(order[done])
@@ -60,7 +65,7 @@ def encode(
             if chunk.used:
                 yield chunk.take()
             chunk = _Chunk(encoded.needed, producer)
-            encoded = chunk.append(source, done, count, encoded.needed)
+            encoded = chunk.append(write, source, done, count, encoded.needed)
         chunk.close(codec, done, encoded)
         done = encoded.end
     if chunk.used:
@@ -78,12 +83,12 @@ class _Chunk:
     def room(self) -> int:
         return len(self._view) - self.used
 
-    def append(self, source: kernels.Rows, done: int, count: int, limit: int) -> kernels.Encoded:
+    def append(self, write: Write, source: Addresses, done: int, count: int, limit: int) -> Encoded:
         """Write the records of one batch, of `limit` bytes at most, behind where its header will be."""
         to = self._data.address + self.used + HEADER_BYTES
-        return kernels.encode(source, done, count, to, limit)
+        return write(source, done, count, to, limit)
 
-    def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:
+    def close(self, codec: Codec, first: int, encoded: Encoded) -> None:
         """Compress the records that `append` wrote, if that helps, and write their header."""
         at, size, stored_as = self.used + HEADER_BYTES, encoded.size, Codec.NONE
         if codec is not Codec.NONE and size <= DECOMPRESSED_BYTES_MAX:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import mmh3
 
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
+from logstore.records import few
 
 if TYPE_CHECKING:
     from logstore.records.rows import Rows
@@ -49,10 +50,14 @@ def partition_ids(data: Rows, partitions: int, *, partitioner: str = "murmur3", 
     else:
         ids = ((np.arange(rows, dtype=np.int64) + start % partitions) % partitions).astype(np.int32)
     if partitioner.startswith("murmur") and "key" in data.names and partitions > 1:
-        from logstore.records import kernels
-
         java = partitioner == "murmur2"
-        kernels.partitions_of(*data.key.pointers(), rows, partitions, java, ids.ctypes.data)
+        kernels = few.kernels_for(few.FEW + 1 if java else rows)
+        if kernels:
+            kernels.partitions_of(*data.key.pointers(), rows, partitions, java, ids.ctypes.data)
+        else:
+            for row, found in enumerate(few.cells(*data.key.pointers(), rows)):
+                if found is not None:
+                    ids[row] = partition_of(found, partitions)
     if data.partition is not None:
         _explicit(data.partition, partitions, ids)
     return ids
@@ -85,8 +90,14 @@ def _explicit(column: Any, partitions: int, ids: Any) -> None:
         return
     if not pa.types.is_integer(column.type):
         raise InvalidRecordError(f"column 'partition' is {column.type}: it must be a whole number")
-    named = pc.is_valid(column).to_numpy(**_copying(column))
-    chosen = pc.fill_null(column, 0).to_numpy(**_copying(column))
+    if not len(column):
+        return
+    if column.null_count or isinstance(column, pa.ChunkedArray):
+        named = pc.is_valid(column).to_numpy(**_copying(column))
+        chosen = pc.fill_null(column, 0).to_numpy(**_copying(column))
+    else:  # without `to_numpy`, which loads pandas
+        named, end = np.ones(len(column), np.bool_), column.offset + len(column)
+        chosen = np.frombuffer(column.buffers()[1], str(column.type))[column.offset : end]
     wrong = np.flatnonzero(named & ((chosen < 0) | (chosen >= partitions)))
     if len(wrong):
         row = int(wrong[0])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.errors import InvalidRecordError, RecordTooLargeError, did_you_mean
-from logstore.records import kernels
+from logstore.records import addresses
 from logstore.records.batch import HEADER_BYTES, NO_TIMESTAMP
 from logstore.records.columns import (
     Cells,
@@ -117,15 +117,17 @@ class Rows:
 
         Only what the columns give a row counts, not the time or partition that the log gives it.
         """
+        from logstore.records import kernels
+
         given = [_given(self._data, name) for name in ("timestamp", "partition")]
         places = (0 if column is None else column.ctypes.data for column in given)
         seed = zlib.crc32(topic.encode())
         return kernels.digest(self.addresses(None), self.count, seed, *places) & (2**64 - 1)
 
-    def addresses(self, order: Any) -> kernels.Rows:
+    def addresses(self, order: Any) -> addresses.Rows:
         """The arguments of the kernel; `order` lists the rows to take (int64), None: all."""
         headers = self._headers.addresses() if self._headers else (0,) * 6
-        return kernels.Rows(
+        return addresses.Rows(
             0 if order is None else order.ctypes.data,
             *self.key.pointers(),
             *self._value.pointers(),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from logstore.errors import InvalidRecordError
@@ -61,3 +63,24 @@ def _of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: [row.get(name) for row in rows] for name in names} if rows else {"value": []})
+
+
+def bytes_column(values: Sequence[bytes | None]) -> pa.Array:
+    """Return the values as a column, as `pa.array` does, which would import pandas where that is installed."""
+    import pyarrow as pa
+
+    ends = array("q", accumulate((len(value or b"") for value in values), initial=0))
+    data = b"".join(value or b"" for value in values)
+    valid = None
+    if None in values:
+        import numpy as np
+
+        valid = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little").tobytes())
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def repeated(number: int, rows: int) -> pa.Array:
+    """Return a column of int32 that is this number in all rows; see `bytes_column`."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(array("i", [number]) * rows)])

@@ -158,18 +158,20 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def to_batch(rows: list[Row], partition: int | None = None) -> pa.RecordBatch:
+    """Return the rows as Arrow. Columns that are null everywhere are left out."""
     import pyarrow as pa
 
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    columns = {
-        "key": pa.array([row.key for row in rows], pa.binary()),
-        "value": pa.array([row.value for row in rows], pa.binary()),
-        "headers": pa.array(
-            [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows], pa.list_(header)
-        ),
-    }
+    from logstore.records.tables import bytes_column, repeated
+
+    columns = {"value": bytes_column([row.value for row in rows])}
+    if any(row.key is not None for row in rows):
+        columns["key"] = bytes_column([row.key for row in rows])
+    if any(row.headers for row in rows):
+        header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        pairs = [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows]
+        columns["headers"] = pa.array(pairs, pa.list_(header))
     if partition is not None:
-        columns["partition"] = pa.array([partition] * len(rows), pa.int32())
+        columns["partition"] = repeated(partition, len(rows))
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import loaded_by_command
+
 ROOT = Path(__file__).parents[2]
 HEAVY = {"numba", "numpy", "pandas", "pyarrow", "pyspark"}
 SPARKLESS = {"pyspark", "py4j", "pandas", "matplotlib"}
@@ -35,6 +37,25 @@ def loaded_by(statement: str) -> set[str]:
 )
 def test_an_import_stays_cheap(statement, banned):
     assert not loaded_by(statement) & banned
+
+
+KEPT_OUT = {"numba", "pandas", "pyspark"}
+
+
+def test_light_commands_load_neither_pandas_nor_spark_nor_the_kernels(tmp_path):
+    """Each takes as long as all else that a command does, or longer."""
+    for text, command in [
+        ("", "topics create t --partitions 3"),
+        ("a:1\n:2\nb:3\n", "produce t --key-separator :"),
+        ("4\n", "produce t --partition 1"),
+        ("", "consume t --from-beginning"),
+        ("", "topics describe t"),
+        ("", "delete-records t --partition 0 --offset 0"),
+        ("", "transactions list"),
+        ("", "retention"),
+        ("", "verify"),
+    ]:
+        assert not loaded_by_command(text, *command.split(), "--path", str(tmp_path / "data")) & KEPT_OUT, command
 
 
 def test_a_broker_does_not_load_hypothesis():

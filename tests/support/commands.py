@@ -2,10 +2,15 @@
 
 import json
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from logstore.cli import cli
+
+ROOT = Path(__file__).parents[2]
 
 
 def run_pylog(*arguments, input=None, env=None):
@@ -58,3 +63,16 @@ def rows(ran):
 def rows_of(ran):
     """Like `rows`, whatever the exit code."""
     return [line.split() for line in ran.lines[1:]]
+
+
+def loaded_by_command(text, *arguments):
+    """The modules that a process of `pylog` has loaded at its end."""
+    code = (
+        "import atexit, sys; from logstore.cli import main\n"
+        "atexit.register(lambda: print(*(name for name in sys.modules if sys.modules[name]), file=sys.stderr)); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())

@@ -11,6 +11,7 @@ From the ground up: `native` (how they are compiled, loads and stores), `varints
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """
 
+from logstore.records.addresses import Encoded, Rows
 from logstore.records.compiled_code import note_done
 from logstore.records.kernels.checking import (
     BAD_TIME,
@@ -24,7 +25,7 @@ from logstore.records.kernels.checking import (
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
-from logstore.records.kernels.encoding import Encoded, Rows, encode
+from logstore.records.kernels.encoding import encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
 from logstore.records.kernels.native import CACHE_DIR, TURN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.records.kernels.encoding import Rows
+from logstore.records.addresses import Rows
 from logstore.records.kernels.native import I64, i64, inner, kernel, numbers, u8
 
 # Odd, with bits all over: those of the golden ratio and of the square root of 3.

@@ -16,7 +16,7 @@ from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
 from tests.support.asker import until
-from tests.support.commands import rows, rows_of, run_pylog
+from tests.support.commands import loaded_by_command, rows, rows_of, run_pylog
 
 pytestmark = pytest.mark.slow
 
@@ -286,6 +286,9 @@ def test_lines_become_records_of_a_cluster_and_lines_again(pylog, cluster):
     assert rows(pylog("produce", topic, "--partition", 1, "--compression-codec", "lz4", input="4\n"))[0][0] == "1"
     ends = {int(row[1]): int(row[2]) for row in rows(pylog("get-offsets", topic))}
     assert sum(ends.values()) == 4
+
+    place = ("--bootstrap-server", cluster.running.bootstrap)
+    assert not loaded_by_command("6\n", "produce", cluster.create((1, 2)), *place) & {"numba", "pandas", "hypothesis"}
 
     read = pylog("consume", topic, "--property", "print.key=true").ok()
     assert sorted(read.lines) == ["a\t1", "a\t3", "b\t2", "null\t4"]

@@ -91,6 +91,9 @@ def test_a_named_partition_wins(kind):
     hashed = (mmh3.hash(b"a", 0, signed=False) & 0x7FFFFFFF) % 4
     for data in (table, pa.concat_tables([table.slice(0, 1), table.slice(1)]), table.to_batches()[0]):
         assert partition_ids(Rows(data, now_ms=0), 4).tolist() == [3, hashed, 0]
+    full = table.drop_columns("key").to_batches()[0].take(pa.array([0, 2, 0])).slice(1)
+    assert partition_ids(Rows(full, now_ms=0), 4).tolist() == [0, 3]
+    assert partition_ids(Rows(full.slice(2), now_ms=0), 4).tolist() == []
     without = table.set_column(1, "partition", pa.nulls(3))
     assert partition_ids(Rows(without, now_ms=0), 4).tolist() == [hashed] * 3
 
