@@ -12,7 +12,8 @@ or of a cluster; `delta`, the Delta tables of tiered topics; `connector`, what S
 `jobs`, maintenance as Spark jobs; `demo`.
 
 Spark finds the format by itself through the package `pyspark_pylog`; `register(spark)` makes it known where that
-package cannot be seen.
+package cannot be seen, and `register(spark, "data")` makes topics tables of SQL. Streams in update and complete mode
+are written by `upsert` and `replace`.
 """
 
 import importlib
@@ -20,9 +21,10 @@ import typing
 
 if typing.TYPE_CHECKING:
     from datasource.connector.source import PylogDataSource
+    from datasource.connector.upserts import replace, upsert
     from datasource.session import lag, lag_of_group, register, spark_session
 
-__all__ = ["PylogDataSource", "lag", "lag_of_group", "register", "spark_session"]
+__all__ = ["PylogDataSource", "lag", "lag_of_group", "register", "replace", "spark_session", "upsert"]
 
 
 def __getattr__(name: str) -> typing.Any:
@@ -34,4 +36,8 @@ def __getattr__(name: str) -> typing.Any:
     return found
 
 
-_PLACES = {"PylogDataSource": "datasource.connector.source"}
+_PLACES = {
+    "PylogDataSource": "datasource.connector.source",
+    "replace": "datasource.connector.upserts",
+    "upsert": "datasource.connector.upserts",
+}

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from datasource.connector.offsets import StreamOffset, behind
 from datasource.connector.source import PylogDataSource
+from datasource.connector.views import make_views
 from logstore import InvalidConfigError, InvalidRequestError, StorageError
 from replication.client.security import security_of
 
@@ -124,16 +125,41 @@ def with_delta(builder: SparkSession.Builder, conf: Mapping[str, Any]) -> tuple[
     return configure_spark_with_delta_pip(builder, more), conf
 
 
-def register(spark: SparkSession) -> None:
-    """Make `format("pylog")` known to this session and this thread, if Spark does not find it by itself.
+def register(
+    spark: SparkSession,
+    place: str | os.PathLike[str] | None = None,
+    topics: str | Iterable[str] = "*",
+    **options: object,
+) -> list[str]:
+    """Make `format("pylog")` known to this session and this thread, and the topics of `place` tables of its SQL.
 
-    Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog.
+    ::
+
+        register(spark, "data")
+        spark.sql("SELECT string(value) FROM orders")
+        spark.sql("INSERT INTO orders (key, value) SELECT binary('Ada'), binary('tea')")
+
+    `place` is a directory, or a cluster as `HOST:PORT,...`. Each topic becomes a temporary view of its name, which is
+    read from the first record to the last, and written exactly once per statement. A view of that name is replaced.
+    `topics` are names and shell patterns; a pattern matches no internal topics (`__...`) unless it begins so, too.
+    `options` go to reads and writes, as far as they mean something there: `includeHeaders="true"`,
+    `**{"kafka.security.protocol": "SASL_SSL"}`. Returns the names of the views. Topics that are made later need
+    another call. The views need a table `pylog` in the catalog's database `default`, which is made if it is missing.
+
+    Without `place` the format alone is made known, where Spark does not find it by itself.
+
+    Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog; NotAStoreError,
+    UnreachableError, UnknownTopicError; InvalidConfigError: an option; InvalidRequestError: two topics differ only in
+    case.
     """
     _check_workers(spark)
     spark.dataSource.register(PylogDataSource)
     if isinstance(spark, SparkSession):
         # A write looks for Python data sources in the thread's active session, which a Python thread may not have.
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+    if place is None:
+        return []
+    return make_views(spark, place, topics, options)
 
 
 def _check_workers(spark: SparkSession) -> None:

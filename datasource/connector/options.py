@@ -330,17 +330,27 @@ def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
     if not {"path", "kafka.bootstrap.servers"} & given.keys() and all(_CATALOG.fullmatch(name) for name in given):
         raise InvalidConfigError(
             "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "
-            "Spark does not hand its OPTIONS to a Python data source; use CREATE TEMPORARY VIEW "
-            "... USING pylog OPTIONS (...), or SELECT ... FROM t WITH (path='...', subscribe='...')",
+            "Spark does not hand its OPTIONS to a Python data source; make views by "
+            "datasource.register(spark, place), or write SELECT ... FROM t WITH (path='...', subscribe='...') and "
+            "INSERT INTO t WITH (path='...', topic='...') ...",
             option="path",
         )
     names = {name.lower(): name for name in OPTIONS}
+    of_both = is_of_both(given)
     for name in given:
         if name not in names:
             raise InvalidConfigError(_unknown(name, uses, names), option=name)
-        if not uses & OPTIONS[names[name]]:
+        if not (of_both or uses & OPTIONS[names[name]]):
             raise InvalidConfigError(f"option {_of_others(name, uses, names)}", option=name)
-    return given
+    return {name: value for name, value in given.items() if uses & OPTIONS[names[name]]}
+
+
+def is_of_both(given: Mapping[str, str]) -> bool:
+    """Whether options are of a view that is read and written: `subscribe` and `topic` name the same topic.
+
+    A read then skips options of writes, and a write skips those of reads.
+    """
+    return "topic" in given and given["topic"].strip() == given.get("subscribe", "").strip()
 
 
 def _named(uses: Uses) -> str:

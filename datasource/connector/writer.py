@@ -10,10 +10,7 @@ Spark recreates a stream's writer in each process, so `commit` and `abort` know 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import re
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from datasource.connector.checkpoints import origin_of, query_id_of
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import WriteOptions
@@ -74,8 +72,9 @@ class _Appender:
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise InvalidRequestError(
-                "a log is append-only: write with .mode('append') or outputMode('append'); to start afresh "
-                "delete the topic and create it again"
+                "a log is append-only: write with .mode('append') or outputMode('append'); to keep only the rows of "
+                "the last batch (outputMode 'complete') use datasource.replace(stream, ...); to start afresh delete "
+                "the topic and create it again"
             )
         check_write_schema(schema, has_topic=options.topic is not None)
         self._options = options
@@ -91,6 +90,7 @@ class _Appender:
     @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""
+        _refuse_new_table()
         options = self._options
         target = options.location.write()
         ranges: list[PartitionRange] = []
@@ -173,7 +173,9 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
 
     @one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages)
+        """Commit the write. One of foreachBatch that names its checkpoint is known by its input, as a stream's is."""
+        batch_id = self._options.batch_id
+        self._commit(messages, origin="" if batch_id is None else origin_of(self._options.checkpoint, batch_id))
 
     @one_line
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -213,7 +215,7 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
 
     @one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self._commit(messages, origin=_origin(self._options.checkpoint, batchId))
+        self._commit(messages, origin=origin_of(self._options.checkpoint, batchId))
 
     @one_line
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -225,40 +227,35 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
         if not self._options.exactly_once:
             return
         runs = {(p.name, p.run) for p in _prepared(messages)}
-        if query := self._options.transaction or _query_id(self._options.checkpoint):
+        if query := self._options.transaction or query_id_of(self._options.checkpoint):
             runs.add((query, ""))
         self._abort(Batch(name=name, batch_id=batchId, run=run) for name, run in sorted(runs, reverse=True))
 
 
+def _refuse_new_table() -> None:
+    """Raise InvalidRequestError in a task that fills a table which this command made, before it writes a row.
+
+    Spark 4.2 would not hand the table's options to its reads: the rows would be in the topic, and the table could not
+    be read. No callback of the driver knows of the table. The tasks do: the write is a command within a command, or
+    the query was started by `toTable`.
+    """
+    if (task := TaskContext.get()) is None:
+        return
+    if task.getLocalProperty(_QUERY_ID) is not None:
+        makes = (task.getLocalProperty("callSite.short") or "").startswith("toTable ")
+        instead = ".start()"
+    else:
+        makes = task.getLocalProperty("spark.sql.execution.id") != task.getLocalProperty("spark.sql.execution.root.id")
+        instead = ".mode('append').save()"
+    if makes:
+        raise InvalidRequestError(
+            f"no row was written: Spark would not give the options of a new table to its reads. Write with {instead}, "
+            "and read and write in SQL through the views of datasource.register(spark, place)"
+        )
+
+
 def _prepared(messages: Messages) -> list[PreparedPart]:
     return [m.prepared for m in messages if isinstance(m, Appended) and m.prepared is not None]
-
-
-def _origin(checkpoint: str | None, batch_id: int) -> str:
-    """Return the hash of the micro-batch's entry in the query's offset log; "" if it cannot be read here.
-
-    Spark writes the entry once, before the batch first runs, so a replay of the same input has the same one.
-    """
-    entry = _read(checkpoint, f"offsets/{batch_id}")
-    return hashlib.sha256(entry).hexdigest() if entry else ""
-
-
-def _query_id(checkpoint: str | None) -> str:
-    """Return the id that Spark gave the query of this checkpoint; "" if it cannot be read here."""
-    try:
-        return str(json.loads(_read(checkpoint, "metadata") or b"{}").get("id", ""))
-    except ValueError:
-        return ""
-
-
-def _read(checkpoint: str | None, name: str) -> bytes:
-    """Return a file of a checkpoint in a local directory, else nothing."""
-    if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
-        return b""
-    try:
-        return SYSTEM.files.read_all(f"{found[1]}/{name}")
-    except OSError:
-        return b""
 
 
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:

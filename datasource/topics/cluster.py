@@ -23,6 +23,7 @@ from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient, Sample
 from replication.client.metadata import TopicMetadata
 from replication.client.security import PLAINTEXT, Security
+from replication.client.settings import topic_settings
 from replication.model.cluster import TopicPartition
 from replication.model.times import TimeMs
 from replication.protocol.messages import Isolation as Level
@@ -61,6 +62,9 @@ class ClusterTopics:
 
     def topic(self, name: str) -> TopicInfo:
         return _info(self._client.topic(name))
+
+    def is_compacted(self, name: str) -> bool:
+        return self._client.run(lambda cluster: topic_settings(cluster, name)).is_compacted
 
     def offsets(self, topic: str) -> dict[int, LedRange]:
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}

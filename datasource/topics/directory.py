@@ -131,6 +131,9 @@ class WritableDirectory:
     def transactions(self, settings: TransactionSettings) -> BatchTransactions:
         return _Transactions(self._store.transactions, settings)
 
+    def is_compacted(self, name: str) -> bool:
+        return self._store.topic(name).config.is_compacted
+
 
 class _Transactions:
     def __init__(self, transactions: Transactions, settings: TransactionSettings) -> None:

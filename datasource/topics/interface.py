@@ -167,6 +167,9 @@ class WritableTopics(Protocol):
     def transactions(self, settings: TransactionSettings) -> BatchTransactions:
         """The transactions of one writer."""
 
+    def is_compacted(self, name: str) -> bool:
+        """Whether the topic has cleanup.policy=compact; False, too, where its settings may not be seen."""
+
     def append(
         self,
         topic: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,3 +62,11 @@ class Location:
         from datasource.topics.cluster import GroupPositions, client_of
 
         return GroupPositions(client_of(self.bootstrap, self.rack, self.security), name)
+
+
+def location_at(place: str | os.PathLike[str]) -> Location:
+    """The cluster of `HOST:PORT,...`, else the directory of this path. A relative path is that of this process."""
+    text = os.fspath(place).strip()
+    if re.fullmatch(r"[^/\s,]+:\d+(\s*,\s*[^/\s,]+:\d+)*", text):
+        return Location(bootstrap=text)
+    return Location(path=text if re.match("(?i)file:/", text) else os.path.abspath(text))  # noqa: PTH100 - links stay

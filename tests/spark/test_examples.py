@@ -39,6 +39,8 @@ def check_pages(shown, directory):
     assert '{"what":"tea","n":3}' in shown
     assert re.search(r"\| ?Ada\| +2\|", shown)
     assert "2 greetings in the cluster" in shown
+    assert "['orders', 'thanks'] are views" in shown
+    assert re.search(r"\| ?thanks in SQL\| +\d", shown)
     assert "4 orders in table and log" in shown
     assert "100 clicks acknowledged" in shown
     assert "100 clicks read" in shown
@@ -46,6 +48,10 @@ def check_pages(shown, directory):
     with logstore.open(directory / "data") as store:
         values = store.read("thanks", partition=0).read_all()["value"].to_pylist()
     assert values.count(b"thank you, Ada") == 2
+    assert b"thanks in SQL" in values
+    with logstore.open(directory / "data") as store:
+        counts = store.read("counts").read_all().select(["key", "value"]).to_pylist()
+    assert {"key": b"Ada", "value": b'{"who":"Ada","count":2}'} in counts
 
 
 def shown_by(sources):

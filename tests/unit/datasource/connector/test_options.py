@@ -289,7 +289,7 @@ def test_a_stream_has_no_end():
 def test_a_table_that_lost_its_options_is_explained(options):
     text = refusal(options)
     assert "CREATE TABLE" in text
-    assert "CREATE TEMPORARY VIEW" in text
+    assert "datasource.register(spark, place)" in text
 
 
 @pytest.mark.parametrize(("options", "write"), [({"subscribe": "a"}, False), ({**WRITE, "path": ""}, True)])

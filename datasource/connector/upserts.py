@@ -1,0 +1,216 @@
+"""The last state of each key in a compacted topic: streams in update and complete mode, exactly once.
+
+Spark asks a table, not a Python data source, whether it takes these modes. So each micro-batch is a batch write of
+foreachBatch, under the query's id and the batch's number: one that comes again is not written again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import BinaryType, StringType
+
+from datasource.connector.checkpoints import directory_of, query_id_of
+from datasource.connector.options import write_options
+from datasource.topics.locations import location_at
+from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
+
+_QUERY_ID = "sql.streaming.queryId"
+_OURS = ("txnVersion", "topic", "checkpointLocation", "exactlyOnce")
+
+
+def upsert(
+    stream: DataFrame,
+    place: str | os.PathLike[str],
+    *,
+    topic: str,
+    key: str | Sequence[str],
+    checkpoint: str | os.PathLike[str],
+    value: str | None = None,
+    **options: object,
+) -> DataStreamWriter:
+    """Return the writer of a query in update mode: each micro-batch writes the keys that it changed. Start it.
+
+    ::
+
+        counts = orders.groupBy("user").count()
+        query = upsert(counts, "data", topic="counts", key="user", checkpoint="checkpoint").start()
+
+    Exactly once: a micro-batch is in the topic as a whole or not at all, and one that Spark repeats after a crash is
+    not written again. The last record of a key is its state.
+
+    `place` is a directory, or a cluster as `HOST:PORT,...`. `topic` is compacted (cleanup.policy=compact). `key` names
+    the column with the key, or several: then it is their JSON. A column of another type than string or binary is cast
+    to string, a struct to JSON. `value` names a column of strings or binary, in which null deletes the key; without it
+    the value is the JSON of the whole row. `options` are those of a write.
+
+    Errors, at once: InvalidRequestError: `stream` is no stream, there is no such column, the topic is not compacted;
+    UnknownTopicError; InvalidConfigError: an option. In the query: InvalidRecordError: a micro-batch has a row
+    without a key, or two of one key, of which nobody knows the later one (aggregate, with max_by for example);
+    BatchConflictError: the checkpoint is an older copy, or a batch that comes again has other rows, which is only
+    noticed where the checkpoint is not in a local or mounted directory.
+    """
+    given = _options(options, topic, checkpoint)
+    batch = _Batch(given | _placed(stream, place, given), _keys(stream, key), value, is_whole=False)
+    return batch.writer(stream, "update")
+
+
+def replace(
+    stream: DataFrame,
+    place: str | os.PathLike[str],
+    *,
+    topic: str,
+    key: str | Sequence[str],
+    checkpoint: str | os.PathLike[str],
+    value: str | None = None,
+    **options: object,
+) -> DataStreamWriter:
+    """Return the writer of a query in complete mode: after each micro-batch the topic has its keys, and no others.
+
+    ::
+
+        best = orders.groupBy("user").count().orderBy(desc("count")).limit(10)
+        query = replace(best, "data", topic="best", key="user", checkpoint="checkpoint").start()
+
+    Each micro-batch writes all of its rows, and a tombstone (a null value) for each key that the topic has and the
+    batch has not. Nobody else may write to the topic. Each batch reads the topic: compact it. Guarantee, arguments and
+    errors are those of `upsert`.
+
+    Errors, in addition: InvalidRequestError: `checkpoint` is not in a local or mounted directory. Without it a batch
+    that comes again could not be recognised: its tombstones are in the topic, and are not written again.
+    """
+    given = _options(options, topic, checkpoint)
+    if not directory_of(given["checkpointLocation"]):
+        raise InvalidRequestError(
+            f"checkpoint {given['checkpointLocation']!r}: replace needs it in a local or mounted directory, where it "
+            "finds the input of a batch"
+        )
+    batch = _Batch(given | _placed(stream, place, given), _keys(stream, key), value, is_whole=True)
+    return batch.writer(stream, "complete")
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The work of foreachBatch: called with each micro-batch and its number."""
+
+    options: dict[str, str]
+    keys: tuple[str, ...]
+    value: str | None
+    is_whole: bool
+
+    def writer(self, stream: DataFrame, mode: str) -> DataStreamWriter:
+        if self.value is not None and not isinstance(stream.schema[_column(stream, self.value)].dataType, _STORED):
+            raise InvalidRequestError(f"column {self.value!r} must be string or binary: cast it, or leave 'value' away")
+        writer = stream.writeStream.outputMode(mode).foreachBatch(self)
+        return writer.option("checkpointLocation", self.options["checkpointLocation"])
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        changed = frame.select(
+            self._key(frame).cast("binary").alias("key"),
+            (functions.to_json(functions.struct("*")) if self.value is None else functions.col(_quoted(self.value)))
+            .cast("binary")
+            .alias("value"),
+            functions.lit(None).cast("int").alias("partition"),
+        ).persist()
+        try:
+            if not _checked(changed, number) and not self.is_whole:
+                return
+            rows = changed.unionByName(self._gone(changed)) if self.is_whole else changed
+            name = self.options.get("txnId") or _query_id(frame, self.options["checkpointLocation"])
+            write = rows.write.format("pylog").mode("append").options(**self.options)
+            write.options(txnId=name, txnVersion=str(number)).save()
+        finally:
+            changed.unpersist()
+
+    def _key(self, frame: DataFrame) -> Column:
+        if len(self.keys) > 1:
+            return functions.to_json(functions.struct(*map(_quoted, self.keys)))
+        column, kind = functions.col(_quoted(self.keys[0])), frame.schema[self.keys[0]].dataType
+        if isinstance(kind, _STORED):
+            return column
+        return functions.to_json(column) if kind.typeName() in ("struct", "map", "array") else column.cast("string")
+
+    def _gone(self, rows: DataFrame) -> DataFrame:
+        """The tombstones: of each key that has a value in the topic, in the partition where it is, and no row now."""
+        place = {n: text for n, text in self.options.items() if n == "path" or n.startswith("kafka.")}
+        asked = place | {"subscribe": self.options["topic"], "columns": "key,value,partition,offset"}
+        there = rows.sparkSession.read.format("pylog").options(**asked).load()
+        last = there.groupBy("key", "partition").agg(
+            functions.max_by(functions.col("value").isNotNull(), "offset").alias("is_there")
+        )
+        gone = last.where("is_there and key is not null").join(rows.select("key"), "key", "left_anti")
+        return gone.select("key", functions.lit(None).cast("binary").alias("value"), "partition")
+
+
+_STORED = (StringType, BinaryType)
+
+
+def _options(options: dict[str, object], topic: str, checkpoint: str | os.PathLike[str]) -> dict[str, str]:
+    given = {name: str(value) for name, value in options.items()}
+    for name in given:
+        if name.lower() in map(str.lower, _OURS):
+            raise InvalidRequestError(f"option {name!r} is set here: remove it")
+    where = os.fspath(checkpoint)
+    if ":/" not in where:
+        where = os.path.abspath(where)  # noqa: PTH100 - links stay
+    return given | {"topic": topic, "checkpointLocation": where}
+
+
+def _placed(stream: DataFrame, place: str | os.PathLike[str], given: dict[str, str]) -> dict[str, str]:
+    """Return the options of the place, where the topic is there and compacted."""
+    if not stream.isStreaming:
+        raise InvalidRequestError("this is no stream: begin with spark.readStream, or write it by df.write")
+    options = location_at(place).options
+    location = write_options(given | options | {"txnId": given.get("txnId", "query"), "txnVersion": "0"}).location
+    topic = given["topic"]
+    location.read().topic(topic)
+    if not location.write().is_compacted(topic):
+        raise InvalidRequestError(
+            f"topic {topic!r} is not compacted, and would hold every state of a key for ever or for some days: "
+            f"pylog topics alter {topic} --config cleanup.policy=compact"
+        )
+    return options
+
+
+def _keys(stream: DataFrame, key: str | Sequence[str]) -> tuple[str, ...]:
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if not keys:
+        raise InvalidRequestError("key: name a column, or several")
+    return tuple(_column(stream, name) for name in keys)
+
+
+def _column(stream: DataFrame, name: str) -> str:
+    if name not in stream.columns:
+        raise InvalidRequestError(f"no column {name!r}{did_you_mean(name, stream.columns)}")
+    return name
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _checked(rows: DataFrame, number: int) -> int:
+    """Return how many rows there are. Raises: InvalidRecordError: one has no key, or two have the same."""
+    count, with_key, keys = rows.agg(
+        functions.count(functions.lit(1)), functions.count("key"), functions.count_distinct("key")
+    ).first() or (0, 0, 0)
+    if with_key < count:
+        raise InvalidRecordError(f"batch {number} has {count - with_key:,} rows without a key: filter them out")
+    if keys < count:
+        raise InvalidRecordError(
+            f"batch {number} has {count:,} rows of {keys:,} keys, and nobody knows which row of a key is the last one: "
+            "aggregate the stream by key, with max_by(value, time) for example"
+        )
+    return int(count)
+
+
+def _query_id(frame: DataFrame, checkpoint: str) -> str:
+    """Return the id of the query: its checkpoint has it, else this thread of Spark."""
+    found = query_id_of(checkpoint) or frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if not found:
+        raise InvalidRequestError("Spark does not say which query this is: set option 'txnId'")
+    return found

@@ -1,0 +1,79 @@
+"""Topics as views of a session, to read and to write them in SQL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from pyspark.sql import SparkSession
+
+from datasource.connector.options import read_options, selected_columns, write_options
+from datasource.schema import HEADERS
+from datasource.topics.interface import ReadableTopics
+from datasource.topics.locations import location_at
+from logstore.errors import InvalidRequestError
+
+INTERNAL = "__"  # begins the names of topics that brokers and pylog make for themselves
+
+
+def make_views(
+    spark: SparkSession, place: str | os.PathLike[str], topics: str | Iterable[str], options: Mapping[str, object]
+) -> list[str]:
+    """Make a temporary view of each of these topics, and return their names: see `datasource.register`."""
+    given = {name: str(value) for name, value in options.items()}
+    if own := sorted({name.lower() for name in given} & {"subscribe", "topic", "columns"}):
+        raise InvalidRequestError(
+            f"option {own[0]!r} is set for each view: 'topics' chooses topics, SELECT the columns"
+        )
+    given |= location_at(place).options
+    location = write_options(given | {"topic": "t", "subscribe": "t"}).location
+    names = chosen(location.read(), [topics] if isinstance(topics, str) else list(topics))
+    views = {name: given | {"subscribe": name, "topic": name} for name in names}
+    for view in views.values():
+        read_options(view, streaming=False)
+    if views:
+        table = _table(spark, with_headers=selected_columns(given)[-1] == HEADERS)
+    for name, view in views.items():
+        spark.read.options(**view).table(table).createOrReplaceTempView(f"`{name}`")
+    return names
+
+
+def _table(spark: SparkSession, *, with_headers: bool) -> str:
+    """Return the name of a table without options, made if it is missing.
+
+    Spark 4.2 plans a view over `format("pylog")` once, and would not show later records. A view over a table of the
+    catalog is planned at each use, with the options that the view was made with.
+    """
+    name = f"spark_catalog.default.{'pylog_with_headers' if with_headers else 'pylog'}"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING pylog OPTIONS (includeHeaders '{str(with_headers).lower()}')")
+    return name
+
+
+def chosen(source: ReadableTopics, patterns: Iterable[str]) -> list[str]:
+    """Return the names of the topics that these names and shell patterns mean, sorted.
+
+    Raises: UnknownTopicError: a name without `*`, `?` or `[` is no topic; InvalidRequestError: two views would have
+    one name, because Spark's names have no case.
+    """
+    known = [info.name for info in source.topics()]
+    found: set[str] = set()
+    for pattern in patterns:
+        if any(character in pattern for character in "*?["):
+            wants_internal = pattern.startswith(INTERNAL)
+            found |= {
+                name
+                for name in known
+                if fnmatchcase(name, pattern) and (wants_internal or not name.startswith(INTERNAL))
+            }
+        else:
+            found.add(source.topic(pattern).name)
+    views: dict[str, str] = {}
+    for name in sorted(found):
+        other = views.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidRequestError(
+                f"topics {other!r} and {name!r} would be one view, because Spark's names have no case: name one of "
+                "them in 'topics'"
+            )
+    return list(views.values())
