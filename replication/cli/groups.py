@@ -20,6 +20,7 @@ _OFFSETS = (
     "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id"
 )  # fmt: skip
 _MEMBERS = ("group", "consumer_id", "host", "client_id", "partitions", "assignment")
+_STATE = ("group", "state", "type", "assignment_strategy", "members")
 _PLAN = ("group", "topic", "partition", "current_offset", "new_offset")
 
 _group_option = click.option("--group", required=True, metavar="GROUP", help="The group.")
@@ -71,14 +72,28 @@ def list_groups(client: KafkaClient, states: tuple[str, ...], output: str) -> No
 @groups.command()
 @_groups_option
 @_all_option
+@click.option("--members", "with_members", is_flag=True, help="Show the members instead, as `pylog groups members`.")
+@click.option("--state", "with_state", is_flag=True, help="Show the state of each group instead, in one row.")
 @on_cluster
-def describe(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, output: str) -> None:
+def describe(
+    client: KafkaClient, groups: tuple[str, ...], all_groups: bool, with_members: bool, with_state: bool, output: str
+) -> None:
     """Show offsets, lag and member of each partition that a group reads.
 
     \b
     $ pylog groups describe billing --bootstrap-server 127.0.0.1:9092
+    $ pylog groups describe --state --all-groups --bootstrap-server 127.0.0.1:9092
+
+    Members without partitions come last, in rows without a topic.
     """
-    from replication.tools.groups import described
+    from replication.tools.groups import described, members, state
+
+    if with_members and with_state:
+        raise click.UsageError("give --members or --state, not both")
+    if with_members or with_state:
+        names, columns = _chosen(client, groups, all_groups), _MEMBERS if with_members else _STATE
+        _show_each(client, names, members if with_members else state, columns, output)
+        return
 
     def rows_of(group: Any) -> list[dict[str, Any]]:
         rows = described(client, group)

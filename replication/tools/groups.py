@@ -33,19 +33,21 @@ def listed(client: KafkaClient, states: Collection[str] = ()) -> list[Row]:
 def described(client: KafkaClient, group: group_admin.DescribedGroup) -> list[Row]:
     """The committed offset, the end and the lag of each partition that the group reads or has read.
 
-    The lag counts offsets up to the high watermark. Raises: KafkaError: nobody keeps the group.
+    The lag counts offsets up to the high watermark. A member without partitions has a row of its own, without a topic.
+    Raises: KafkaError: nobody keeps the group.
     """
     owners = {tp: member for member in group.members or () for tp in member.partitions}
     committed = {} if group.type == group_admin.SHARE else client.committed(group.id)
     ends = _present_ends(client, {*committed, *owners})
+    idle = [(None, member) for member in group.members or () if not member.partitions]
     rows = []
-    for tp in sorted({*committed, *owners}):
-        member, end = owners.get(tp), ends.get(tp)
-        offset = committed[tp].offset if tp in committed else None
+    for tp, member in [*((tp, owners.get(tp)) for tp in sorted({*committed, *owners})), *idle]:
+        end, offset = (ends.get(tp), committed[tp].offset if tp in committed else None) if tp else (None, None)
         rows.append(
             {
                 "group": group.id,
-                **tp._asdict(),
+                "topic": tp and tp.topic,
+                "partition": None if tp is None else tp.partition,
                 "current_offset": offset,
                 "log_end_offset": end,
                 "lag": None if offset is None or end is None else max(0, end - offset),
@@ -64,6 +66,19 @@ def _present_ends(client: KafkaClient, tps: Iterable[TopicPartition]) -> dict[To
     topics = client.topics()
     led = [tp for tp in tps if tp.topic in topics and topics[tp.topic].has_leader(tp.partition)]
     return {tp: found.offset for tp, found in client.offsets(dict.fromkeys(led, LATEST)).items()} if led else {}
+
+
+def state(group: group_admin.DescribedGroup) -> list[Row]:
+    """The group as one row; `members` is how many there are, None: this client cannot see them."""
+    return [
+        {
+            "group": group.id,
+            "state": group.state,
+            "type": group.type,
+            "assignment_strategy": group.protocol,
+            "members": None if group.members is None else len(group.members),
+        }
+    ]
 
 
 def members(group: group_admin.DescribedGroup) -> list[Row]:

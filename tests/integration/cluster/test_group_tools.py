@@ -7,6 +7,7 @@ from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
+from tests.support.asker import until
 from tests.support.commands import rows, rows_of
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,10 @@ def test_a_group_shows_its_lag_and_its_members(pylog, reading):
         }
         (member,) = pylog("groups", "members", "--group", group, "--output", "json").ok().json
         assert (member["partitions"], member["assignment"]) == (2, [f"{topic}-0", f"{topic}-1"])
+        assert pylog("groups", "describe", "--members", group, "--output", "json").ok().json == [member]
+        (state,) = pylog("groups", "describe", "--state", group, "--output", "json").ok().json
+        assert (state["group"], state["state"], state["members"]) == (group, "Stable", 1)
+        assert pylog("groups", "describe", "--state", "--members", group).code == 2
         assert group in {row[0] for row in rows(pylog("groups", "list", "--state", "stable"))}
         assert group not in {row[0] for row in rows(pylog("groups", "list", "--state", "empty"))}
 
@@ -48,6 +53,29 @@ def test_a_group_shows_its_lag_and_its_members(pylog, reading):
         assert "non empty group" in pylog("groups", "delete", "--group", group).failed()
         forget = pylog("groups", "delete-offsets", "--group", group, "--topic", topic)
         assert "group subscribed to topic" in forget.failed()
+
+
+def test_a_group_that_committed_nothing_shows_its_members_also_those_without_partitions(pylog, cluster):
+    topic, group = cluster.create((1, 2)), f"readers-{next(cluster.names)}"
+    with (
+        KafkaClient(cluster.running.bootstrap) as client,
+        client.consumer(topic, group) as first,
+        client.consumer(topic, group) as second,
+    ):
+
+        def described():
+            first.poll(50)
+            second.poll(50)
+            ran = pylog("groups", "describe", group, "--output", "json")
+            return ran.code == 0 and len(ran.json) == 2 and ran.json[0]["topic"] == topic and ran.json
+
+        found = until(described)
+        assert [(row["topic"], row["partition"], row["consumer_id"] is None) for row in found] == [
+            (topic, 0, False),
+            (None, None, False),
+        ]
+        assert len({row["consumer_id"] for row in found}) == 2
+        assert rows(pylog("groups", "describe", group))[1][1:6] == ["-"] * 5
 
 
 def test_offsets_are_reset_in_each_form_and_only_if_that_is_wanted(pylog, reading, tmp_path):
