@@ -123,6 +123,10 @@ def command_line() -> str:
         "`--path` can also come from the environment variable `PYLOG_PATH`,",
         "`--bootstrap-server` from `PYLOG_BOOTSTRAP`.",
         "",
+        'Completion in bash: `eval "$(_PYLOG_COMPLETE=bash_source pylog)"` in `~/.bashrc`;',
+        "`zsh_source` is that of zsh; in fish:",
+        "`_PYLOG_COMPLETE=fish_source pylog > ~/.config/fish/completions/pylog.fish`.",
+        "",
     ]
     for words, page in help_pages(cli, ("pylog",)):
         parts += [f"## {' '.join(words)}", "", "```text", page, "```", ""]
@@ -131,7 +135,7 @@ def command_line() -> str:
 
 def help_pages(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """(words, help text) of a command and of everything below it."""
-    settings = {**cli.context_settings, "terminal_width": 100}
+    settings = {**cli.context_settings, "terminal_width": 80}
     command._help_option = None  # click keeps the one that was made first, perhaps under other settings
     context = click.Context(command, info_name=" ".join(words), **settings)
     yield words, command.get_help(context)

@@ -135,7 +135,7 @@ def _load(entry: EntryPoint) -> click.Command:
 @click.group(
     cls=Root,
     placed=_OWN,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True},
 )
 @click.version_option(__version__, prog_name="pylog")
 def cli() -> None:

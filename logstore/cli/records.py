@@ -174,12 +174,13 @@ def consume(
 
     \b
     $ pylog consume orders --from-beginning --property print.key=true --path data
-    $ pylog consume orders --group billing --max-messages 10 --bootstrap-server 127.0.0.1:9092
+    $ pylog consume orders --group billing --max-messages 10 \\
+        --bootstrap-server 127.0.0.1:9092
 
     \b
     --output json prints one line of JSON per record.
-    -f replaces %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %s value, %K and %S
-    their sizes in bytes, %h headers, and \\n, \\t.
+    -f replaces %t topic, %p partition, %o offset, %T timestamp (ms), %k key,
+    %s value, %K and %S their sizes in bytes, %h headers, and \\n, \\t.
 
     Properties have the names of the console consumer: print.timestamp, print.partition, print.offset,
     print.headers, print.key, print.value, key.separator, line.separator, headers.separator, null.literal.
@@ -288,7 +289,8 @@ def delete_records(
     $ pylog delete-records orders --partition 0 --offset 0 --path data
     $ echo '{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}]}' |
         pylog delete-records --offset-json-file - --path data
-    $ pylog delete-records orders --partition 0 --offset 0 --bootstrap-server 127.0.0.1:9092
+    $ pylog delete-records orders --partition 0 --offset 0 \\
+        --bootstrap-server 127.0.0.1:9092
 
     Readers see the new start at once; the files of whole segments go after file.delete.delay.ms. In a directory, a
     JSON file is applied topic by topic, and the command ends at the first topic that fails.

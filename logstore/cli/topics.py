@@ -97,8 +97,10 @@ def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bo
     """Create a topic, and the directory if it is missing.
 
     \b
-    $ pylog topics create orders --partitions 6 --config retention.ms=86400000 --path data
-    $ pylog topics create orders --partitions 6 --replication-factor 3 --bootstrap-server 127.0.0.1:9092
+    $ pylog topics create orders --partitions 6 --config retention.ms=86400000 \\
+        --path data
+    $ pylog topics create orders --partitions 6 --replication-factor 3 \\
+        --bootstrap-server 127.0.0.1:9092
     """
     new_topic(name, partitions, config)  # refused before the directory is made
     with open_store(path, create=True) as store:
@@ -154,7 +156,8 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
 
     \b
     $ pylog topics describe orders --path data
-    $ pylog topics describe --under-replicated-partitions --bootstrap-server 127.0.0.1:9092
+    $ pylog topics describe --under-replicated-partitions \\
+        --bootstrap-server 127.0.0.1:9092
 
     For a directory, partitions have offsets, segments and bytes; for a cluster, the leader, the replicas, the ISR and
     the offline replicas.
@@ -209,7 +212,8 @@ def alter(
     """Change settings, or add partitions.
 
     \b
-    $ pylog topics alter orders --config segment.bytes=104857600 --delete-config retention.ms --path data
+    $ pylog topics alter orders --config segment.bytes=104857600 \\
+        --delete-config retention.ms --path data
     """
     if partitions is None and not config and not delete_config:
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")

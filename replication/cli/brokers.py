@@ -62,7 +62,8 @@ def start_broker(file: Path | None, coordination: str | None, copy_to: str | Non
 
     \b
     $ pylog broker start --config conf/server.properties
-    $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 --coordination sqlite:/data/cluster.db
+    $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 \\
+        --coordination sqlite:/data/cluster.db
     """
     with naming_missing_packages():
         from replication.broker.process import run
@@ -252,7 +253,8 @@ def recover_coordination(
     \b
     $ pylog cluster recover-coordination --dir /data/cluster --dry-run
     $ pylog cluster recover-coordination --dir /data/cluster --yes
-    $ pylog cluster recover-coordination --coordination sqlite:/data/tree.db --log-dir /data/1 --log-dir /data/2 --yes
+    $ pylog cluster recover-coordination --coordination sqlite:/data/tree.db \\
+        --log-dir /data/1 --log-dir /data/2 --yes
     """
     if (directory is None) == (coordination is None):
         raise click.UsageError("give --dir, or --coordination and the --log-dir of every broker")

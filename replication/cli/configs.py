@@ -20,7 +20,8 @@ def configs() -> None:
     """Describe and alter settings of topics and brokers.
 
     \b
-    $ pylog configs describe --entity-type topics --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type topics \\
+        --bootstrap-server 127.0.0.1:9092
     """
 
 
@@ -41,9 +42,12 @@ def describe(
     """Show the settings of topics or brokers that are not the default, and the source of each.
 
     \b
-    $ pylog configs describe --entity-type topics --entity-name orders --all --bootstrap-server 127.0.0.1:9092
-    $ pylog configs describe --entity-type brokers --entity-name 1 --bootstrap-server 127.0.0.1:9092
-    $ pylog configs describe --entity-type brokers --entity-default --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type topics --entity-name orders --all \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type brokers --entity-name 1 \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type brokers --entity-default \\
+        --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.configs import described
 
@@ -80,8 +84,10 @@ def alter(
     restart.
 
     \b
-    $ pylog configs alter --entity-name orders --add-config retention.ms=3600000 --bootstrap-server 127.0.0.1:9092
-    $ pylog configs alter --entity-name orders --delete-config segment.bytes --bootstrap-server 127.0.0.1:9092
+    $ pylog configs alter --entity-name orders --add-config retention.ms=3600000 \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog configs alter --entity-name orders --delete-config segment.bytes \\
+        --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools import configs as tool
 

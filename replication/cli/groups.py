@@ -163,7 +163,8 @@ def delete_offsets(client: KafkaClient, group: str, topics: tuple[str, ...], out
     """Delete the committed offsets of topics that no member of the group subscribes to.
 
     \b
-    $ pylog groups delete-offsets --group billing --topic orders:0 --bootstrap-server 127.0.0.1:9092
+    $ pylog groups delete-offsets --group billing --topic orders:0 \\
+        --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.groups import forget
 
@@ -214,8 +215,10 @@ def reset_offsets(
     """Set the offsets of a group that has no members; without --execute only show them.
 
     \b
-    $ pylog groups reset-offsets --group billing --topic orders --to-earliest --bootstrap-server 127.0.0.1:9092
-    $ pylog groups reset-offsets --group billing --all-topics --by-duration PT1H --bootstrap-server 127.0.0.1:9092
+    $ pylog groups reset-offsets --group billing --topic orders --to-earliest \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog groups reset-offsets --group billing --all-topics --by-duration PT1H \\
+        --bootstrap-server 127.0.0.1:9092
 
     An offset outside of the log becomes the nearest offset in it.
     """

@@ -25,7 +25,8 @@ def log_dirs(client: KafkaClient, brokers: tuple[int, ...] | None, topics: str |
     """Show the directories of brokers, their free space, and the size of each replica.
 
     \b
-    $ pylog log-dirs --broker-list 1,2 --topic-list orders --bootstrap-server 127.0.0.1:9092
+    $ pylog log-dirs --broker-list 1,2 --topic-list orders \\
+        --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.brokers import chosen, directories
 

@@ -67,8 +67,10 @@ def mirror(
 
     \b
     $ pylog mirror --from kafka:9092 --topics orders,payments --to data
-    $ pylog mirror --from kafka:9092 --topics-regex 'shop\\..*' --to 127.0.0.1:19092 --follow
-    $ pylog mirror --from kafka:9093 --consumer-config tls.properties --topics orders --to data
+    $ pylog mirror --from kafka:9092 --topics-regex 'shop\\..*' \\
+        --to 127.0.0.1:19092 --follow
+    $ pylog mirror --from kafka:9093 --consumer-config tls.properties \\
+        --topics orders --to data
     """
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --topics-regex")

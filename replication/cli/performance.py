@@ -44,7 +44,8 @@ def perf() -> None:
     """Measure how fast records are produced and consumed.
 
     \b
-    $ pylog perf produce --topic orders --num-records 1000 --record-size 100 --bootstrap-server 127.0.0.1:9092
+    $ pylog perf produce --topic orders --num-records 1000 --record-size 100 \\
+        --bootstrap-server 127.0.0.1:9092
     """
 
 
@@ -79,7 +80,8 @@ def perf_produce(
     """Produce records of random bytes; show the rate, and percentiles of the latency.
 
     \b
-    $ pylog perf produce --topic orders --num-records 1000 --throughput 5000 --bootstrap-server 127.0.0.1:9092
+    $ pylog perf produce --topic orders --num-records 1000 --throughput 5000 \\
+        --bootstrap-server 127.0.0.1:9092
 
     The latency is the time from the call of send to the acknowledgement; with --acks 0, until the records were sent.
     """
@@ -117,7 +119,8 @@ def perf_consume(
     """Consume records as a member of a group; show the rate.
 
     \b
-    $ pylog perf consume --topic orders --messages 1000 --bootstrap-server 127.0.0.1:9092
+    $ pylog perf consume --topic orders --messages 1000 \\
+        --bootstrap-server 127.0.0.1:9092
 
     The time begins when the group has assigned partitions; JOIN S is the time until then. Exit code 1
     if fewer records came.
@@ -156,7 +159,8 @@ def verifiable_producer(
     """Send numbered records one by one, and print a line of JSON for each that was acknowledged or failed.
 
     \b
-    $ pylog verifiable-producer --topic orders --max-messages 10 --bootstrap-server 127.0.0.1:9092
+    $ pylog verifiable-producer --topic orders --max-messages 10 \\
+        --bootstrap-server 127.0.0.1:9092
 
     The names of the events and their fields are those of Kafka's tool. Exit code 1 if a record failed.
     """
@@ -189,7 +193,8 @@ def verifiable_consumer(
     """Read as a member of a group, and print a line of JSON for partitions, records and commits as they come.
 
     \b
-    $ pylog verifiable-consumer --topic orders --group-id g --max-messages 0 --bootstrap-server 127.0.0.1:9092
+    $ pylog verifiable-consumer --topic orders --group-id g --max-messages 0 \\
+        --bootstrap-server 127.0.0.1:9092
 
     The names of the events and their fields are those of Kafka's tool. Records are committed once they are printed.
     """

@@ -55,8 +55,10 @@ def elect_leaders(
 
     \b
     $ pylog elect-leaders --all-topic-partitions --bootstrap-server 127.0.0.1:9092
-    $ pylog elect-leaders --topic orders --partition 0 --bootstrap-server 127.0.0.1:9092
-    $ pylog elect-leaders --election-type unclean --all-topic-partitions --yes --bootstrap-server 127.0.0.1:9092
+    $ pylog elect-leaders --topic orders --partition 0 \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog elect-leaders --election-type unclean --all-topic-partitions --yes \\
+        --bootstrap-server 127.0.0.1:9092
 
     The preferred replica is the first of a partition. A preferred replica that is not in sync is not elected, and the
     exit code is 1.

@@ -40,7 +40,8 @@ def merge_state_logs(
     """Merge state-change.log files of brokers by time, or draw leaders and ISRs.
 
     \b
-    $ pylog merge-state-logs broker-1/broker/state-change.log broker-2/broker/state-change.log --timeline
+    $ pylog merge-state-logs broker-1/broker/state-change.log \\
+        broker-2/broker/state-change.log --timeline
 
     Give all files of a broker, also the older ones (.1). --output json prints a line of JSON for each entry or period.
     """

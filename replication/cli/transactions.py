@@ -84,7 +84,8 @@ def find_hanging(client: KafkaClient, topics: tuple[str, ...], minutes: int, out
     """Show transactions that no coordinator will end, and for which read_committed readers of a partition wait.
 
     \b
-    $ pylog transactions find-hanging --topic orders --bootstrap-server 127.0.0.1:9092
+    $ pylog transactions find-hanging --topic orders \\
+        --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools.transactions import hanging
 

@@ -47,7 +47,8 @@ def verify_replicas(
     """Read all replicas of partitions, and compare them batch by batch, with their checksums.
 
     \b
-    $ pylog verify-replicas --topics-include 'orders|payments-.*' --bootstrap-server 127.0.0.1:9092
+    $ pylog verify-replicas --topics-include 'orders|payments-.*' \\
+        --bootstrap-server 127.0.0.1:9092
 
     The command compares committed batches, and shows the first offset at which a replica differs from the leader's, or
     cannot be read. A replica that is behind is compared up to its log end offset: a lag is no failure. Readers and

@@ -46,3 +46,9 @@ def test_server_properties_say_the_defaults_and_no_others():
     written = properties_of(text)
     assert BrokerConfig.from_properties(written) == BrokerConfig()
     assert written.keys() == {setting.metadata["key"] for setting in fields(BrokerConfig)}
+
+
+def test_help_pages_fit_a_terminal_of_80_columns():
+    pages = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "cli.md").read_text(), re.DOTALL)
+    assert len(pages) > 50
+    assert [line for page in pages for line in page.splitlines() if len(line) > 80] == []

@@ -94,7 +94,7 @@ def test_the_cluster_of_the_readme_starts_and_serves(environment):
 def test_the_examples_of_the_help_pages_run(environment, monkeypatch):
     """In this process, but for those with a pipe."""
     monkeypatch.chdir(environment[0])
-    page = re.sub(r"\|\n\s+", "| ", (ROOT / "docs" / "cli.md").read_text())
+    page = re.sub(r"([|])\n\s+|\\\n\s+", r"\1 ", (ROOT / "docs" / "cli.md").read_text())
     examples = [line.strip()[2:] for line in page.splitlines() if re.match(r"\s+\$ ", line)]
     # Those on a running cluster: tests/integration/cluster/test_tools.py.
     examples = [example for example in examples if "--bootstrap-server" not in example]

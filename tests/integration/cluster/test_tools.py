@@ -20,7 +20,7 @@ from tests.support.commands import loaded_by_command, rows, rows_of, run_pylog
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+PAGE = re.sub(r"\\\n\s+", "", (Path(__file__).parents[3] / "docs" / "cli.md").read_text())
 
 
 # ------------------------------------------------------------------------------------------------ topics
