@@ -1,6 +1,6 @@
-"""Each kind of session reads, writes, streams exactly once and runs jobs; .ci/run repeats this file on PySpark 4.3.
+"""With --long, each kind of session reads, writes, streams exactly once and runs jobs.
 
-The kinds with a JVM of their own: with --long.
+.ci/run repeats this file on PySpark 4.3.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def check(found):
     assert found["verify"] == ["sound"]
 
 
+@only_long("a stream twice, and jobs")
 def test_spark_session(spark, tmp_path):
     check(smoke.run(spark, tmp_path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import datasource
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +58,7 @@ def test_a_table_is_read_and_written_by_with(session, topics):
     assert topics.values("out") == ["a"]
 
 
+@only_long("a dozen commands, each refused by a task")
 def test_a_new_table_is_refused_before_a_row_is_written(session, topics, tmp_path):
     """Spark would not hand the options of the table to its reads."""
     topics.create("out")
