@@ -104,6 +104,7 @@ class LeaderEpochs:
 
     def replace(self, starts: Iterable[EpochStart]) -> None:
         new = list(starts)
+        self._known = None  # a write that fails may have changed the file
         with marking_failure(self._env, Path(self.path).parent.parent):
             write_checkpoint(self._env, self.path, new)
         self._known = new

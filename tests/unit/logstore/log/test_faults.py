@@ -1,8 +1,6 @@
 """The storage faults that meet batches, writes and fsyncs (S1 to S5, S8, S9), and T1, named after their sections."""
 
-import itertools
 import struct
-from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -13,7 +11,6 @@ from logstore.errors import (
     FailedStoreError,
     InvalidRecordError,
     OutOfOrderSequenceError,
-    StorageError,
 )
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
 from logstore.store.reading import read_isolated
@@ -302,49 +299,3 @@ def test_s9_a_full_disk_undoes_the_append_and_reads_go_on(root, env, disk, room)
     assert appended(log, records).first_offset == 12
     assert len(contents(log)) == 20
     assert list(log.verify()) == []
-
-
-@pytest.mark.parametrize("apart", range(8))
-def test_s9_a_follower_goes_on_without_a_gap_wherever_an_append_and_its_undoing_fail(
-    root, env, disk, apart, monkeypatch
-):
-    """It asks its leader from the end that it sees, which may be behind batches that are gone."""
-    leader = filled(root, env, 30)
-    changes, left = disk._changes, [1_000_000, 0]
-
-    def fail(in_part=lambda _: None):
-        left[0] -= 1
-        if left[0] in (-1, -1 - apart):
-            left[1] += 1
-            raise StorageError("Input/output error")
-        return changes(in_part)
-
-    monkeypatch.setattr(disk, "_changes", fail)
-    for at in itertools.count():
-        follower = make(root, env, name=f"u-{at}", **SMALL)
-        copy(leader, follower, end=3)
-        left[:] = at, 0
-        with suppress(StorageError):
-            copy(leader, follower, end=17)
-        had_failed, left[:] = left[1], [1_000_000, 0]
-        copy(leader, follower, end=17)
-        copy(leader, follower)
-        assert contents(follower) == rows(30), f"failed at {at}"
-        if not had_failed:
-            break
-    assert at > 20
-
-
-def copy(leader, follower, end=None):
-    """Append what the leader has up to there: at once, as a replica that owns its directory."""
-    end = end or leader.log_end_offset
-    while (start := follower.files.view.end) < end:
-        data, following = bytearray(), start
-        while len(data) < 500 and following < end:
-            found = leader.read(following, max_bytes=1 << 20, upper=end)
-            data += found.data
-            following = found.next_offset
-        try:
-            follower.append_as_follower(data, end=start, is_owner=True)
-        except InvalidRecordError:
-            assert follower.files.view.end > start, "whole batches were kept"
