@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeAlias
 
 from logstore.records import batch
@@ -25,7 +24,7 @@ from replication.network.steps import begin
 from replication.protocol.messages import FetchPartition
 from replication.replica.leader.appends import Append
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.purgatory import PendingAppend
+from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult
 from replication.replica.manager import ReplicaManager
 
@@ -102,8 +101,14 @@ class InternalTopic:
     ) -> Written | None:
         if len(batch) > leadership.role.replica.config.batch_bytes_max:
             return Written(ErrorCode.MESSAGE_TOO_LARGE)
-        waiter = partial(PendingAppend, timeout_ms=timeout_ms)
-        append = Append(batch, ALL_IN_SYNC, waiter, lambda result: on_written(_written(result)), is_own=True)
+        tp = leadership.role.replica.tp
+
+        def wait(on_written: Callable[[Written], None]) -> PendingProduce:
+            pending = PendingProduce((tp,))
+            pending.then(lambda: on_written(_written(pending.results[tp])), timeout_ms)
+            return pending
+
+        append = Append(batch, ALL_IN_SYNC, wait, on_written, is_own=True)
         (result,) = leadership.role.append((append,))
         return None if result is None else _written(result)
 

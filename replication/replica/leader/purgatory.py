@@ -83,28 +83,6 @@ def _respond(answer: asyncio.Future[Response], respond: Callable[[Results], Resp
         answer.set_exception(error)
 
 
-class PendingAppend:
-    """A Produce request of one batch, until that has a result, or `timeout_ms` are over (-1: no limit)."""
-
-    __slots__ = ("_answer", "_timer", "is_over")
-
-    def __init__(self, answer: Callable[[AppendResult], None], timeout_ms: int) -> None:
-        self.is_over = False
-        self._answer = answer
-        self._timer: asyncio.TimerHandle | None = None
-        if timeout_ms >= 0:
-            timed_out = AppendResult(ErrorCode.REQUEST_TIMED_OUT)
-            self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.settle, None, timed_out)
-
-    def settle(self, tp: TopicPartition | None, result: AppendResult) -> None:
-        """Give the result; the first one counts."""
-        if not self.is_over:
-            self.is_over = True
-            if self._timer is not None:
-                self._timer.cancel()
-            self._answer(result)
-
-
 class CommitWait(NamedTuple):
     """Records that are in the log, and the result of their request once everything below `end_offset` is committed."""
 
