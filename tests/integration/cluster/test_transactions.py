@@ -189,6 +189,7 @@ class Talk:
             found = self.read(tp, start)
             if found.last_stable_offset == found.high_watermark and found.error_code == 0:
                 break
+        found = self.read(tp, start)  # those records may have been read before the marker came
         aborted = {each.producer_id for each in found.aborted}
         return values_of(found.records), aborted
 
