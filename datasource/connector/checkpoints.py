@@ -8,6 +8,8 @@ import re
 
 from logstore.env import SYSTEM
 
+QUERY_ID = "sql.streaming.queryId"  # the local property of a task, and of the thread, of a query
+
 
 def directory_of(checkpoint: str | None) -> str:
     """Return the absolute path of a checkpoint; "" if it is not in a directory of this machine."""

@@ -14,12 +14,11 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
-from datasource.connector.checkpoints import directory_of, query_id_of
+from datasource.connector.checkpoints import QUERY_ID, directory_of, query_id_of
 from datasource.connector.options import write_options
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
 
-_QUERY_ID = "sql.streaming.queryId"
 _OURS = ("txnVersion", "topic", "checkpointLocation", "exactlyOnce")
 
 
@@ -210,7 +209,7 @@ def _checked(rows: DataFrame, number: int) -> int:
 
 def _query_id(frame: DataFrame, checkpoint: str) -> str:
     """Return the id of the query: its checkpoint has it, else this thread of Spark."""
-    found = query_id_of(checkpoint) or frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    found = query_id_of(checkpoint) or frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
         raise InvalidRequestError("Spark does not say which query this is: set option 'txnId'")
     return found

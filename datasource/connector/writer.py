@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from datasource.connector.checkpoints import origin_of, query_id_of
+from datasource.connector.checkpoints import QUERY_ID, origin_of, query_id_of
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import WriteOptions
@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 PORTION_BYTES = 16 * 1024 * 1024
 # The process that commits a stream has this loaded; it needs no checks and no kernels.
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
-_QUERY_ID = "sql.streaming.queryId"
 _GIVEN_UP = "the driver gave the batch up"
 
 
@@ -205,7 +204,7 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
     def _batch(self) -> Batch:
         task = TaskContext.get()
         assert task is not None, "a stream is written by tasks"
-        query = self._options.transaction or task.getLocalProperty(_QUERY_ID)
+        query = self._options.transaction or task.getLocalProperty(QUERY_ID)
         batch_id = task.getLocalProperty("streaming.sql.batchId")
         if query is None or batch_id is None:
             raise InvalidRequestError(
@@ -241,7 +240,7 @@ def _refuse_new_table() -> None:
     """
     if (task := TaskContext.get()) is None:
         return
-    if task.getLocalProperty(_QUERY_ID) is not None:
+    if task.getLocalProperty(QUERY_ID) is not None:
         makes = (task.getLocalProperty("callSite.short") or "").startswith("toTable ")
         instead = ".start()"
     else:

@@ -32,6 +32,7 @@ from datasource.jobs.options import (
     show_report,
     table_option,
     topics_option,
+    with_job_options,
 )
 from datasource.session import spark_session, stderr_to
 from logstore.cli import cli
@@ -65,18 +66,8 @@ def jobs() -> None:
     """
 
 
-def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes a command of a job, with the options that all jobs have."""
-
-    def decorate(function: Callable[..., Any]) -> click.Command:
-        for option in (output_option, placed, dry_run_option, topics_option):
-            function = option(function)
-        return jobs.command(name)(function)
-
-    return decorate
-
-
-@_job("retention")
+@jobs.command("retention")
+@with_job_options
 def retention(**options: Any) -> None:
     """Delete old segments, as retention.ms and retention.bytes say.
 
@@ -89,7 +80,8 @@ def retention(**options: Any) -> None:
     _run("retention", **options)
 
 
-@_job("compaction")
+@jobs.command("compaction")
+@with_job_options
 def compaction(**options: Any) -> None:
     """Compact topics with cleanup.policy=compact to the last record of each key.
 
@@ -102,9 +94,10 @@ def compaction(**options: Any) -> None:
     _run("compaction", **options)
 
 
+@jobs.command("tiering")
 @table_option
 @schema_option
-@_job("tiering")
+@with_job_options
 def tiering(**options: Any) -> None:
     """Copy committed records into Delta tables, each exactly once.
 
@@ -120,7 +113,8 @@ def tiering(**options: Any) -> None:
     _run("tiering", **options)
 
 
-@_job("verify")
+@jobs.command("verify")
+@with_job_options
 def verify(**options: Any) -> None:
     """Read everything and report damage, partitions in parallel.
 

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import click
 
-from datasource.jobs.options import (
-    check,
-    dry_run_option,
-    end,
-    placed,
-    print_notes,
-    schema_option,
-    show_report,
-    table_option,
-    topics_option,
-)
+from datasource.jobs.options import check, end, print_notes, schema_option, show_report, table_option, with_job_options
 from datasource.jobs.tasks import names_in
-from logstore.cli.terminal import output_option, progress_bar
+from logstore.cli.terminal import progress_bar
 
 
-def _command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    def decorate(function: Callable[..., Any]) -> click.Command:
-        for option in (output_option, placed, dry_run_option, topics_option):
-            function = option(function)
-        return click.command(name)(function)
-
-    return decorate
-
-
-@_command("retention")
+@click.command("retention")
+@with_job_options
 def retention(**options: Any) -> None:
     """Delete old segments, as retention.ms and retention.bytes say, without Spark.
 
@@ -45,7 +27,8 @@ def retention(**options: Any) -> None:
     _run("retention", **options)
 
 
-@_command("compact")
+@click.command("compact")
+@with_job_options
 def compact(**options: Any) -> None:
     """Compact topics to the last record of each key, without Spark.
 
@@ -59,9 +42,10 @@ def compact(**options: Any) -> None:
     _run("compaction", **options)
 
 
+@click.command("tier")
 @table_option
 @schema_option
-@_command("tier")
+@with_job_options
 def tier(**options: Any) -> None:
     """Copy committed records into Delta tables, each once, without Spark.
 

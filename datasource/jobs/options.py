@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from datasource.jobs.tasks import located
-from logstore.cli.terminal import FILE, Failure, counted, show, store_option, talk, usage_errors
+from logstore.cli.terminal import FILE, Failure, counted, output_option, show, store_option, talk, usage_errors
 
 # Columns that a table leaves out of a report: they are printed below, or only of use to programs. JSON has all.
 _NOT_IN_TABLES = frozenset({"note", "damage", "rounds"})
@@ -70,6 +70,13 @@ def placed(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(place=place, **more)
 
     return call  # type: ignore[no-any-return]  # click's decorators
+
+
+def with_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that all jobs have."""
+    for option in (output_option, placed, dry_run_option, topics_option):
+        function = option(function)
+    return function
 
 
 def check(names: Sequence[str], place: Mapping[str, Any], table: str | None) -> None:
