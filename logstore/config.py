@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -136,6 +137,11 @@ class LogConfig:
         False, "May a replica that is not in sync become leader (data may be lost)?"
     )
 
+    def __repr__(self) -> str:
+        """The settings that differ from the defaults."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return f"LogConfig({', '.join(f'{name}={format_value(value)}' for name, value in own.items())})"
+
     @property
     def batch_bytes_max(self) -> int:
         """The largest batch that may be appended, in bytes, header included."""
@@ -212,7 +218,7 @@ def canonical_properties(properties: Mapping[str, Any]) -> dict[str, str]:
 def _parse(setting: DataclassField[Any], value: Any) -> Any:
     """`value` (text, or already of the right type) as the field's type, within its bounds."""
     key, default = setting.metadata["key"], setting.default
-    text = format_value(value).strip()
+    text = setting_text(key, value).strip()
     try:
         parsed: Any = _convert(text, default)
     except ValueError:
@@ -257,8 +263,20 @@ def names_replica(listed: frozenset[str], partition: int, broker: int) -> bool:
     return bool(listed) and ("*" in listed or f"{partition}:{broker}" in listed)
 
 
+def setting_text(key: str, value: Any) -> str:
+    """Return a setting's value as Kafka writes it; a timedelta as milliseconds.
+
+    Raises: InvalidConfigError: a timedelta, and the setting is no length of time.
+    """
+    if isinstance(value, timedelta) and not key.endswith(".ms"):
+        raise InvalidConfigError(f"{key}={value}: only settings whose names end in .ms take a timedelta", key=key)
+    return format_value(value)
+
+
 def format_value(value: Any) -> str:
     match value:
+        case timedelta():
+            return str(value // timedelta(milliseconds=1))
         case bool():
             return "true" if value else "false"
         case Listed():

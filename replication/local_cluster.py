@@ -227,6 +227,10 @@ class LocalCluster:
             for broker in ids
         }
 
+    def __repr__(self) -> str:
+        down = [broker for broker, each in self._brokers.items() if not each.is_up]
+        return f"LocalCluster({self.bootstrap!r}, live={self.live}{f', down={down}' if down else ''})"
+
     def start(self, is_over: threading.Event | None = None) -> Self:
         """Start all brokers; return when each of them knows all, or give up once `is_over` is set.
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from logstore.errors import InvalidConfigError
+from logstore.records import times
 
 
 def bad(name: str, value: str, rule: str) -> InvalidConfigError:
@@ -30,15 +31,19 @@ def _json_value(name: str, text: str, example: str) -> Any:
         raise bad(name, text, f"not JSON; write it like {example}") from None
 
 
-def per_partition(name: str, text: str, minimum: int, example: str) -> dict[str, dict[int, int]]:
-    """Return topic -> partition -> a number not below `minimum`; topics and partitions sorted."""
+def per_partition(
+    name: str, text: str, minimum: int, example: str, *, number_of: Callable[[str], int | None] | None = None
+) -> dict[str, dict[int, int]]:
+    """Return topic -> partition -> a number not below `minimum`, or a text that `number_of` takes; all sorted."""
     value = _json_value(name, text, example)
     if not isinstance(value, dict) or not value or not all(isinstance(part, dict) for part in value.values()):
         raise bad(name, text, f"write it like {example}")
     for topic, parts in value.items():
-        for partition, number in parts.items():
-            if not (partition.isdecimal() and _is_count(number, minimum)):
-                raise bad(name, text, f"{topic}: {partition!r}: {number!r} is not valid; write it like {example}")
+        for partition, given in parts.items():
+            if number_of is not None and isinstance(given, str):
+                parts[partition] = number_of(given)
+            if not (partition.isdecimal() and _is_count(parts[partition], minimum)):
+                raise bad(name, text, f"{topic}: {partition!r}: {given!r} is not valid; write it like {example}")
     return {topic: {int(p): value[topic][p] for p in sorted(value[topic], key=int)} for topic in sorted(value)}
 
 
@@ -75,6 +80,18 @@ def whole(given: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal():
         raise bad(name, text, "a whole number, 0 or more")
     return int(text)
+
+
+TIME = "milliseconds since 1970, or a time with a zone like '2026-11-28 16:00:00+01:00', also as a datetime"
+
+
+def time_ms(given: Mapping[str, str], name: str) -> int:
+    """Return a time in milliseconds. PySpark hands a datetime over as its text."""
+    text = given[name.lower()].strip()
+    found = times.of_text(text)
+    if found is None or found < 0:
+        raise bad(name, text, TIME)
+    return found
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from datasource.connector import option_parsing as parse
 from logstore.errors import InvalidConfigError
+from logstore.records import times
 
 EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
 GROUP = "group"  # a value of startingOffsets
@@ -122,10 +123,11 @@ def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed:
     `words` are allowed on this side, the default first; `allowed` says that in an error.
     """
     if f"{side}timestamp" in given:
-        return Time(parse.whole(given, f"{side}Timestamp", 0))
+        return Time(parse.time_ms(given, f"{side}Timestamp"))
     name = f"{side}OffsetsByTimestamp"
     if name.lower() in given:
-        return Times(parse.per_partition(name, given[name.lower()], 0, '{"orders":{"0":1700000000000}}'))
+        example = '{"orders":{"0":1700000000000}}'
+        return Times(parse.per_partition(name, given[name.lower()], 0, example, number_of=times.of_text))
     name = f"{side}Offsets"
     text = given.get(name.lower(), words[0]).strip()
     if text.lower() in words:

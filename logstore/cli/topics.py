@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,23 @@ from logstore.cli.terminal import (
     show_json,
     show_table,
     talk,
+    usage_errors,
 )
+from logstore.errors import InvalidRequestError, UnknownTopicError
 from logstore.store.description import TopicDescription
 from logstore.store.store import LogStore
 from logstore.store.topics import new_topic
 from logstore.tools.describe import describe_topic
+from logstore.tools.topic_patterns import deletable, is_pattern, matching
 
 
-def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Take the topic's name by position or by `--topic`, and pass it on as `name`."""
+def topic_argument(
+    *, required: bool = True, takes_pattern: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Take the topic's name by position or by `--topic`, and pass it on as `name`.
+
+    With `takes_pattern` it may be a regular expression, by the rule of `topic_patterns`; else one is wrong usage.
+    """
 
     def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         given = ctx.params.pop("topic_option", None)
@@ -37,13 +46,21 @@ def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], C
             raise click.UsageError(f"two topics are named: {value} and {given}", ctx)
         if required and not (value or given) and not ctx.resilient_parsing:
             raise click.UsageError("name a topic", ctx)
-        return value or given
+        name = value or given
+        if name and takes_pattern and is_pattern(name):
+            with usage_errors():
+                matching(name, ())
+        return name
+
+    metavar = "TOPIC|REGEX" if takes_pattern else "TOPIC"
+    what = "The topic, or a regular expression for whole names" if takes_pattern else "The topic"
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         named = click.option(
-            "--topic", "topic_option", metavar="TOPIC", is_eager=True, help="The topic; also by position."
+            "--topic", "topic_option", metavar=metavar, is_eager=True, help=f"{what}; also by position."
         )
-        placed = click.argument("name", metavar="TOPIC" if required else "[TOPIC]", required=False, callback=chosen)
+        shown = metavar if required else f"[{metavar}]"
+        placed = click.argument("name", metavar=shown, required=False, callback=chosen)
         return placed(named(function))
 
     return decorate
@@ -118,21 +135,23 @@ def filter_option(name: str, which: str) -> Callable[[Any], Any]:
 
 
 @topics.command("list")
+@topic_argument(required=False, takes_pattern=True)
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
 @click.option("--exclude-internal", is_flag=True, cls=ClusterOption, help="Leave out internal topics.")
 @either_place("replication.cli.topics:list_topics")
 @output_option
-def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
-    """List the topics.
+def list_topics(name: str | None, topics_with_overrides: bool, path: Path, output: str) -> None:
+    """List the topics, or those whose names match.
 
     \b
     $ pylog topics list --path data
+    $ pylog topics list --topic 'orders.*|payments' --path data
     $ pylog topics list --exclude-internal --bootstrap-server 127.0.0.1:9092
 
     Exit code 1 if the description of a topic is damaged; the others are shown.
     """
     with open_store(path, mode="r") as store:
-        found = _selected(store, None, topics_with_overrides)
+        found = _selected(store, name, topics_with_overrides)
     show(map(_summary, found), _SUMMARY, output)
     damage = [info.damage for info in found if info.damage]
     for error in damage:
@@ -142,7 +161,7 @@ def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
 
 
 @topics.command()
-@topic_argument(required=False)
+@topic_argument(required=False, takes_pattern=True)
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
 @filter_option("under-replicated", "with fewer replicas in sync than there are")
 @filter_option("under-min-isr", "with fewer replicas in sync than min.insync.replicas")
@@ -152,10 +171,11 @@ def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
 @either_place("replication.cli.topics:describe")
 @output_option
 def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, path: Path, output: str) -> None:
-    """Show the partitions and settings of one topic, or of all.
+    """Show the partitions and settings of one topic, of those whose names match, or of all.
 
     \b
     $ pylog topics describe orders --path data
+    $ pylog topics describe --topic 'orders.*' --path data
     $ pylog topics describe --under-replicated-partitions \\
         --bootstrap-server 127.0.0.1:9092
 
@@ -168,9 +188,9 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
     Exit code 1 if a partition cannot be read; the others are shown.
     """
     with open_store(path, mode="r") as store:
-        is_nothing = name is not None and if_exists and is_absent(name, _names(store))
-        chosen = [] if is_nothing else _selected(store, name, topics_with_overrides)
-        found = [describe_topic(store, info) for info in chosen]
+        if name is not None:
+            chosen_names(name, _names(store), if_exists=if_exists, where=str(path))
+        found = [describe_topic(store, info) for info in _selected(store, name, topics_with_overrides)]
     if output == "json":
         show_json(found)
     else:
@@ -230,9 +250,9 @@ def alter(
 
 
 @topics.command()
-@topic_argument()
+@topic_argument(takes_pattern=True)
 @if_exists_option
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal only a pattern needs it.")
 @either_place("replication.cli.topics:delete")
 @output_option
 def delete(name: str, if_exists: bool, yes: bool, path: Path, output: str) -> None:
@@ -240,22 +260,54 @@ def delete(name: str, if_exists: bool, yes: bool, path: Path, output: str) -> No
 
     \b
     $ pylog topics delete orders --path data
+    $ pylog topics delete 'test-.*' --yes --path data
     $ pylog topics delete orders --bootstrap-server 127.0.0.1:9092
+
+    A regular expression deletes the topics that the question lists, and needs --yes where nobody can be asked. It
+    leaves out internal topics, whose names begin with "__".
     """
     with open_store(path) as store:
-        if if_exists and is_absent(name, _names(store)):
-            show([], _SUMMARY, output)
-            return
-        info = store.topic(name)
-        if not yes:
-            ask_first(DELETES.format(name))
-        store.delete_topic(name)
-        talk(f"deleted topic {name}")
+        names = deletable(name, chosen_names(name, _names(store), if_exists=if_exists, where=str(path)))
+        rows = [_summary(store.topic(each)) for each in names]
+        confirm_deletion(name, names, yes=yes)
+        for each in names:
+            store.delete_topic(each)
+            talk(f"deleted topic {each}")
         if output == "json":
-            show([_summary(info)], _SUMMARY, output)
+            show(rows, _SUMMARY, output)
 
 
-DELETES = "Delete topic {} with all its records?"
+def chosen_names(text: str, names: Iterable[str], *, if_exists: bool, where: str) -> list[str]:
+    """Return which of these topics a name or pattern chooses; none, and a line about it, with `if_exists`.
+
+    Raises: UnknownTopicError; InvalidRequestError: a pattern matches nothing.
+    """
+    known = list(names)
+    if found := matching(text, known):
+        return found
+    nothing = f"no topic's name matches {text!r}" if is_pattern(text) else f"there is no topic {text}"
+    if if_exists:
+        talk(nothing)
+        return []
+    raise InvalidRequestError(nothing) if is_pattern(text) else UnknownTopicError(text, known, where)
+
+
+def confirm_deletion(text: str, names: list[str], *, yes: bool) -> None:
+    """Have a person confirm that these topics go; a pattern without a terminal needs `yes`.
+
+    Raises: Failure: nobody said so.
+    """
+    if yes or not names:
+        return
+    if not is_pattern(text):
+        ask_first(f"Delete topic {text} with all its records?")
+        return
+    listed = f"{counted(len(names), 'topic')} with all records: {', '.join(names)}"
+    if not sys.stdin.isatty():
+        raise Failure(f"{text!r} would delete {listed}; add --yes if they may go")
+    ask_first(f"Delete {listed}?")
+
+
 KEYS_MOVE = "keys hash over the number of partitions: new records of a key may go to another one"
 _SUMMARY = ("topic", "partitions", "config")
 _PARTITION = ("partition", "start", "end", "offsets", "segments", "bytes")
@@ -271,7 +323,10 @@ def _summary(info: TopicDescription) -> dict[str, object]:
 
 
 def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[TopicDescription]:
-    found = store.topics() if name is None else [store.topic(name)]
+    found = store.topics()
+    if name is not None:
+        chosen = set(matching(name, (info.name for info in found)))
+        found = [info for info in found if info.name in chosen]
     return [info for info in found if info.overrides or info.damage or not with_overrides]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from logstore.errors import InvalidRecordError
+from logstore.records.times import ZONE_MISSING, has_zone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,12 +37,14 @@ def as_arrow(data: Tabular) -> pa.Table | pa.RecordBatch:
     A dict is one row if its `value` is one, else columns. Rows of a list may lack columns: those are null. The index of
     a pandas DataFrame is left out.
 
-    Raises: InvalidRecordError: they are nothing of all this, or a column has values of several types.
+    Raises: InvalidRecordError: they are nothing of all this, a column has values of several types, or a datetime has no
+    time zone.
     """
     import pyarrow as pa
 
     if isinstance(data, pa.Table | pa.RecordBatch):
         return data
+    _check_zones(data)
     try:
         pandas: Any = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
@@ -56,6 +60,20 @@ def as_arrow(data: Tabular) -> pa.Table | pa.RecordBatch:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidRecordError(f"the rows cannot be read as columns: {error}") from error
     raise InvalidRecordError(f"data is a {type(data).__name__}: {_WAYS}")
+
+
+def _check_zones(data: object) -> None:
+    """Raise InvalidRecordError if a row of Python has a datetime without a time zone: Arrow would take it as UTC."""
+    if isinstance(data, Mapping):
+        times = data.get("timestamp")
+        found = times if isinstance(times, list | tuple) else [times]
+    elif isinstance(data, list | tuple):
+        found = [row.get("timestamp") for row in data if isinstance(row, Mapping)]
+    else:
+        return
+    for row, time in enumerate(found):
+        if isinstance(time, datetime) and not has_zone(time):
+            raise InvalidRecordError(f"row {row}: timestamp={time.isoformat()}: {ZONE_MISSING}", row=row)
 
 
 def _of_rows(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

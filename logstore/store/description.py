@@ -10,18 +10,20 @@ import uuid
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
 from logstore.config import LogConfig, canonical_properties
 from logstore.errors import InvalidConfigError, InvalidRequestError, InvalidTopicError, StoreError
+from logstore.records.times import milliseconds
 
 logger = logging.getLogger(__name__)
 
 TOPIC_NAME_CHARS_MAX = 249
 PARTITIONS_MAX = 100_000
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,11 @@ class TopicDescription:
     overrides: Mapping[str, str]
     replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     damage: StoreError | None = None
+
+    def __repr__(self) -> str:
+        more = {"config": dict(self.overrides), "replicas": dict(self.replicas), "damage": self.damage}
+        shown = "".join(f", {name}={value!r}" for name, value in more.items() if value)
+        return f"TopicDescription({self.name!r}, partitions={self.partitions}{shown})"
 
     @cached_property
     def config(self) -> LogConfig:
@@ -116,7 +123,7 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(f"topic name {name!r} is not allowed")
     if len(name) > TOPIC_NAME_CHARS_MAX:
         raise InvalidTopicError(f"topic name of {len(name)} characters: at most {TOPIC_NAME_CHARS_MAX} are allowed")
-    if not _TOPIC_NAME.fullmatch(name):
+    if not TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(f"topic name {name!r}: only ASCII letters, digits, '.', '_' and '-' are allowed")
 
 
@@ -133,6 +140,11 @@ def as_int(value: object, name: str) -> int:
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return value.__index__()
     raise InvalidRequestError(f"{name}={value!r}: must be a whole number")
+
+
+def as_ms(value: object, name: str) -> int:
+    """Return a time as milliseconds since 1970. Raises: InvalidRequestError: a datetime without a time zone."""
+    return milliseconds(value, name) if isinstance(value, datetime) else as_int(value, name)
 
 
 def new_topic_id() -> str:

@@ -47,6 +47,10 @@ class LogManager:
         self._appended.clear()
         self._changes = 0
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def check_open(self, *, writable: bool = False) -> None:
         """Raise InvalidRequestError if the store is closed; in a forked child, take a lock of its own.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from logstore.errors import InvalidRequestError, UnreadableBatchError, did_you_mean
@@ -11,6 +12,8 @@ from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed,
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.segment_reader import READ_BYTES_MIN, Space
+from logstore.records.times import Time
+from logstore.store.description import as_int, as_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,6 +127,29 @@ def read_isolated(  # noqa: PLR0913  as `LogStore.read`
     if isolation != "read_uncommitted":
         end, aborted = committed(log, start, end, outcomes)
     return read_batches(log, start, end, columns, aborted, batch_bytes)
+
+
+def offset_at(log: Log, place: Time, extent: OffsetRange, name: str) -> int:
+    """Return the offset that a reader's bound stands for: itself, or that of the first record at or after a time.
+
+    The end of the extent if there is no such record. Raises: InvalidRequestError: the datetime has no time zone.
+    """
+    if not isinstance(place, datetime):
+        return as_int(place, name)
+    found = log.reader.offset_for_time(as_ms(place, name))
+    return extent.end if found is None else min(max(found.offset, extent.start), extent.end)
+
+
+def at_least_one(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, or one without rows if there are none."""
+    import pyarrow as pa
+
+    first = next(batches, None)
+    if first is None:
+        yield pa.RecordBatch.from_pylist([], schema)
+        return
+    yield first
+    yield from batches
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

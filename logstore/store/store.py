@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -29,12 +30,22 @@ from logstore.maintenance.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
 from logstore.records.tables import Tabular, as_arrow
+from logstore.records.times import Time
 from logstore.store import recovery
 from logstore.store.appending import append_parts, codec_of
-from logstore.store.description import TopicDescription, as_int
+from logstore.store.description import TopicDescription, as_int, as_ms
 from logstore.store.log_dir import LogDir
 from logstore.store.log_manager import LogManager
-from logstore.store.reading import READ_BYTES, OffsetRange, extent_of, read_isolated, schema_of, with_partition
+from logstore.store.reading import (
+    READ_BYTES,
+    OffsetRange,
+    at_least_one,
+    extent_of,
+    offset_at,
+    read_isolated,
+    schema_of,
+    with_partition,
+)
 from logstore.store.topic_tail import Position, TopicTail
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Part, Transaction
@@ -166,7 +177,8 @@ class LogStore:
 
         The rows: an Arrow Table or RecordBatch, a DataFrame of pandas or polars, a dict of columns, or a list of dicts.
         Columns: `value` (binary or string), and optionally `key`, `headers` (list of struct key, value), `timestamp`
-        (any Arrow timestamp, or int64 milliseconds; null: now) and `partition` (null: `partitioner` decides, by key).
+        (any Arrow timestamp, of UTC if it has no zone; datetimes with a zone; or int64 milliseconds; null: now) and
+        `partition` (null: `partitioner` decides, by key).
         Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable. Batches of
         a `producer` bear its stamp and follow the rules of `logstore.log.producers.state`; those of a `transaction`
         become visible when it is committed.
@@ -218,17 +230,19 @@ class LogStore:
         topic: str,
         *,
         partition: int | None = None,
-        start: int | None = None,
-        end: int | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
         columns: Sequence[str] | None = None,
         isolation: Isolation = "read_committed",
         batch_bytes: int = READ_BYTES,
     ) -> pa.RecordBatchReader:
         """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
 
+        A datetime stands for the first record at or after it, or for the end if there is none; it needs a time zone.
         Without a partition: all records of the topic, partition by partition, with a first column `partition`. Schema:
         `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. A batch is about
-        `batch_bytes` of log, or one record; memory is twice that, whatever the range. Offsets may have gaps. With
+        `batch_bytes` of log, or one record; memory is twice that, whatever the range. If there is no record, one batch
+        without rows comes: some libraries take a schema from batches only. Offsets may have gaps. With
         "read_committed", reading ends where the first open transaction begins, and aborted ones are left out.
 
         Raises: OffsetOutOfRangeError; CorruptLogError (while iterating: file, position, reason).
@@ -236,37 +250,43 @@ class LogStore:
         import pyarrow as pa
 
         if partition is None:
-            if start is not None or end is not None:
-                raise InvalidRequestError("start and end are offsets of one partition: say which, by partition=0")
+            if not all(place is None or isinstance(place, datetime) for place in (start, end)):
+                raise InvalidRequestError(
+                    "start and end are offsets of one partition: say which, by partition=0, or give times"
+                )
             options: dict[str, Any] = {"columns": columns, "isolation": isolation, "batch_bytes": batch_bytes}
+            options |= {"start": start, "end": end}
             parts = [self.read(topic, partition=p, **options) for p in range(self.topic(topic).partitions)]
             rows = (with_partition(batch, p) for p, part in enumerate(parts) for batch in part)
             fields = [("partition", pa.int32()), *((field.name, field.type) for field in schema_of(columns))]
             return pa.RecordBatchReader.from_batches(pa.schema(fields), rows)
         log, outcomes = self.logs.log(topic, partition), self.transactions.outcomes()
         extent = extent_of(log)
-        start = extent.start if start is None else as_int(start, "start")
-        end = extent.end if end is None else as_int(end, "end")
+        start = extent.start if start is None else offset_at(log, start, extent, "start")
+        end = extent.end if end is None else offset_at(log, end, extent, "end")
         for offset in (start, end):
             if not extent.start <= offset <= extent.end:
                 raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
         if start > end:
             raise InvalidRequestError(f"start={start} is behind end={end}")
         found = read_isolated(log, start, end, columns, checked(isolation), outcomes, batch_bytes=batch_bytes)
-        return pa.RecordBatchReader.from_batches(schema_of(columns), found)
+        schema = schema_of(columns)
+        return pa.RecordBatchReader.from_batches(schema, at_least_one(found, schema))
 
     def tail(
         self,
         topic: str,
         *,
         partitions: Sequence[int] | None = None,
-        start: Position | Mapping[int, int] = "latest",
+        start: Position | Mapping[int, Time] = "latest",
         poll_ms: int = 100,
         timeout_ms: int | None = None,
         isolation: Isolation = "read_committed",
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches as they are appended, with a first column `partition`; new partitions are picked up.
 
+        `start` is a place of all partitions or of each: a datetime stands for the first record at or after it, or for
+        the end if there is none; it needs a time zone.
         With "read_committed" those of a transaction come when it is committed. Ends when nothing came for `timeout_ms`
         (never, without it).
 
@@ -289,14 +309,14 @@ class LogStore:
 
         return look() if wanted == "read_uncommitted" else self.transactions.settled(look)
 
-    def offsets_for_times(
-        self, topic: str, timestamps_ms: int | Mapping[int, int]
-    ) -> dict[int, OffsetAndTimestamp | None]:
-        """The first record at or after a time (one for all partitions, or one each); None when there is none."""
-        if not isinstance(timestamps_ms, Mapping):
-            timestamp_ms = as_int(timestamps_ms, "timestamps_ms")
-            timestamps_ms = dict.fromkeys(range(self.topic(topic).partitions), timestamp_ms)
-        return {p: self.logs.log(topic, p).reader.offset_for_time(ms) for p, ms in timestamps_ms.items()}
+    def offsets_for_times(self, topic: str, times: Time | Mapping[int, Time]) -> dict[int, OffsetAndTimestamp | None]:
+        """The first record at or after a time (one for all partitions, or one each); None when there is none.
+
+        A time is a datetime with a time zone, or milliseconds since 1970.
+        """
+        if not isinstance(times, Mapping):
+            times = dict.fromkeys(range(self.topic(topic).partitions), as_ms(times, "times"))
+        return {p: self.logs.log(topic, p).reader.offset_for_time(as_ms(time, "times")) for p, time in times.items()}
 
     def flush(self, topic: str | None = None) -> None:
         """Make every append of this store (to this topic) durable."""
@@ -374,6 +394,9 @@ class LogStore:
                 self.logs.flush()
                 self.logs.expire_appended()
                 self.logs.mark_clean()
+
+    def __repr__(self) -> str:
+        return f"LogStore({str(self.path)!r}{', read-only' * self.read_only}{', closed' * self.logs.is_closed})"
 
     def __enter__(self) -> Self:
         return self

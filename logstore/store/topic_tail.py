@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError, UnreadableBatchError
 from logstore.log.isolation import Isolation, Outcomes, end_of
 from logstore.log.log import Log
-from logstore.store.description import as_int
+from logstore.records.times import Time
 from logstore.store.log_manager import LogManager
-from logstore.store.reading import ReadingOn, read_isolated, with_partition
+from logstore.store.reading import OffsetRange, ReadingOn, offset_at, read_isolated, with_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Position = int | Literal["earliest", "latest"]
+Position = Time | Literal["earliest", "latest"]
 
 
 class TopicTail:
@@ -28,7 +29,7 @@ class TopicTail:
         outcomes: Callable[[], Outcomes],
         topic: str,
         partitions: Sequence[int] | None,
-        start: Position | Mapping[int, int],
+        start: Position | Mapping[int, Time],
         isolation: Isolation,
     ) -> None:
         self._logs, self._outcomes, self._topic = logs, outcomes, topic
@@ -39,18 +40,20 @@ class TopicTail:
         chosen = range(info.partitions) if partitions is None else partitions
         self._positions = self._resolve(start, {p: logs.log(topic, p) for p in chosen})
 
-    def _resolve(self, start: Position | Mapping[int, int], chosen: Mapping[int, Log]) -> dict[int, int]:
+    def _resolve(self, start: Position | Mapping[int, Time], chosen: Mapping[int, Log]) -> dict[int, int]:
         if isinstance(start, Mapping):
             for partition in start.keys() - chosen.keys():
                 self._logs.log(self._topic, partition)  # one that is not there is a mistake
-            return {p: start.get(p, self._end(log)) for p, log in chosen.items()}
+            return {p: self._at(log, start[p]) if p in start else self._end(log) for p, log in chosen.items()}
         if start == "latest":
             return {p: self._end(log) for p, log in chosen.items()}
         if start == "earliest":
             return {p: log.log_start_offset for p, log in chosen.items()}
-        if isinstance(start, SupportsIndex):
-            return dict.fromkeys(chosen, as_int(start, "start"))
-        raise InvalidRequestError(f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition")
+        if isinstance(start, SupportsIndex | datetime):
+            return {p: self._at(log, start) for p, log in chosen.items()}
+        raise InvalidRequestError(
+            f"start={start!r}: 'earliest', 'latest', a datetime, an offset, or one of these per partition"
+        )
 
     def batches(self, clock: Clock, *, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:
         """Yield records as they are appended, with a first column `partition`, until nothing came for `timeout_ms`."""
@@ -86,6 +89,9 @@ class TopicTail:
             self._positions[partition] = error.next_offset
             raise
         self._positions[partition] = max(end, position)
+
+    def _at(self, log: Log, place: Time) -> int:
+        return offset_at(log, place, OffsetRange(log.log_start_offset, self._end(log)), "start")
 
     def _end(self, log: Log) -> int:
         return end_of(log, self._isolation, self._outcomes())

@@ -1,5 +1,6 @@
 """The work of the `pylog` commands: functions with values in and values out; `logstore.cli` prints.
 
 `dump`, what stands in the files of a segment; `describe`, what there is to say of a topic beside its records; `verify`,
-which reads a whole store and says what is damaged; `console`, lines to records and back.
+which reads a whole store and says what is damaged; `console`, lines to records and back; `topic_patterns`, topics by
+name or by regular expression.
 """

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.option(
     "--time",
     default="latest",
-    metavar="latest|earliest|max-timestamp|MS",
-    help="The end; the start; behind the record with the largest timestamp; or the first record at or after this time. "
-    "-1, -2 and -3 mean the first three.",
+    metavar="latest|earliest|max-timestamp|TIME",
+    help="The end; the start; behind the record with the largest timestamp; or the first record at or after a time, in "
+    "milliseconds or as 2026-11-28T16:00:00+01:00. -1, -2 and -3 mean the first three.",
 )
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @on_cluster
@@ -45,7 +45,8 @@ def get_offsets(
     asked = asked_time(time)
     if asked is None:
         raise click.BadParameter(
-            f"{time!r} is not latest, earliest, max-timestamp or milliseconds", param_hint="--time"
+            f"{time!r} is not latest, earliest, max-timestamp, milliseconds, or a time with a zone",
+            param_hint="--time",
         )
     rows = offsets(client, name, partitions, asked, with_internal=not exclude_internal)
     show(rows, ("topic", "partition", "offset"), output)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.cli.terminal import ask_first, show, show_json, talk, usage_errors
-from logstore.cli.topics import DELETES, KEYS_MOVE, is_absent, show_described
+from logstore.cli.terminal import show, show_json, talk, usage_errors
+from logstore.cli.topics import KEYS_MOVE, chosen_names, confirm_deletion, is_absent, show_described
+from logstore.tools.topic_patterns import deletable, matching
 from replication.cli.connecting import connected
 
 if TYPE_CHECKING:
@@ -43,10 +45,13 @@ def create(
 
 
 @connected
-def list_topics(client: KafkaClient, topics_with_overrides: bool, exclude_internal: bool, output: str) -> None:
+def list_topics(
+    client: KafkaClient, name: str | None, topics_with_overrides: bool, exclude_internal: bool, output: str
+) -> None:
     from replication.tools import topics
 
-    found = topics.summaries(client, with_internal=not exclude_internal)
+    chosen = None if name is None else matching(name, topics.names(client))
+    found = topics.summaries(client, chosen, with_internal=not exclude_internal)
     show([row for row in found if row["config"] or not topics_with_overrides], _SUMMARY, output)
 
 
@@ -56,11 +61,9 @@ def describe(
 ) -> None:
     from replication.tools import topics
 
-    if name is not None and if_exists and is_absent(name, topics.names(client)):
-        found = []
-    else:
-        asked = [key.removesuffix("_partitions") for key, is_asked in filters.items() if is_asked]
-        found = topics.described(client, None if name is None else [name], asked)
+    asked = [key.removesuffix("_partitions") for key, is_asked in filters.items() if is_asked]
+    chosen = None if name is None else _chosen(client, name, topics.names(client), if_exists=if_exists)
+    found = topics.described(client, chosen, asked)
     found = [row for row in found if row["config"] or not topics_with_overrides]
     if output == "json":
         show_json(found)
@@ -98,13 +101,15 @@ def alter(
 def delete(client: KafkaClient, name: str, if_exists: bool, yes: bool, output: str) -> None:
     from replication.tools import topics
 
-    if if_exists and is_absent(name, topics.names(client)):
-        show([], _SUMMARY, output)
-        return
-    rows = topics.summaries(client, [name])
-    if not yes:
-        ask_first(DELETES.format(name))
-    client.delete_topic(name)
-    talk(f"deleted topic {name}")
+    names = deletable(name, _chosen(client, name, topics.names(client), if_exists=if_exists))
+    rows = topics.summaries(client, names)
+    confirm_deletion(name, names, yes=yes)
+    for each in names:
+        client.delete_topic(each)
+        talk(f"deleted topic {each}")
     if output == "json":
         show(rows, _SUMMARY, output)
+
+
+def _chosen(client: KafkaClient, name: str, known: Iterable[str], *, if_exists: bool) -> list[str]:
+    return chosen_names(name, known, if_exists=if_exists, where=f"the cluster at {client.where}")

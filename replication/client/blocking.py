@@ -48,6 +48,9 @@ class _Blocking(Closing, Generic[Wrapped]):
         self._run = run
         self._end = end
 
+    def __repr__(self) -> str:
+        return repr(self._wrapped).removeprefix("Async")
+
     def close(self) -> None:
         """Forward to the asynchronous `close`."""
         self._run(self._end())

@@ -29,6 +29,10 @@ class ClientLoop:
         self._endings: set[End] = set()
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
     def close(self, act: Callable[[], None]) -> None:
         """End what was to be ended, call `act`, and end the loop. Calls that wait raise InvalidRequestError."""
         if not self._is_closed:

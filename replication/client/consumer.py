@@ -81,6 +81,10 @@ class AsyncConsumer:
         self._polled_s = self._commit_s = 0.0
         self._error: PylogError | None = None
 
+    def __repr__(self) -> str:
+        assigned = sorted(map(str, self.assignment))
+        return f"AsyncConsumer(group_id={self._settings.group_id!r}, assignment={assigned})"
+
     async def __aenter__(self) -> Self:
         return self
 

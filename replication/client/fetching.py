@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
+from logstore.store.description import as_ms
 from replication.client.attempts import LOST, may_pass
 from replication.client.cluster import Cluster, Partitions
 from replication.client.leader_requests import call_leaders
 from replication.client.metadata import NO_EPOCH, NO_LEADER, Extent
 from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in, error_of, raise_for_code
 from replication.model.cluster import TopicPartition, by_partition, by_topic, rows_by_topic, topic_uuid
-from replication.model.times import AskedTime, SpecialTime, to_wire
+from replication.model.times import AskedTime, SpecialTime, TimeMs, to_wire
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
@@ -70,16 +72,17 @@ class Fetched(NamedTuple):
 
 async def list_offsets(
     cluster: Cluster,
-    wanted: Mapping[TopicPartition, AskedTime],
+    wanted: Mapping[TopicPartition, AskedTime | datetime],
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, FoundOffset]:
     """The offset of each partition at EARLIEST, at LATEST, or of the first record at or after a moment.
 
-    LATEST is the high watermark; for READ_COMMITTED the last stable offset.
+    LATEST is the high watermark; for READ_COMMITTED the last stable offset. A datetime needs a time zone.
 
     Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
     """
+    times = {tp: TimeMs(as_ms(time, str(tp))) if isinstance(time, datetime) else time for tp, time in wanted.items()}
 
     async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
         rows = {tp: {"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in share.items()}
@@ -87,7 +90,7 @@ async def list_offsets(
         answer = await broker.call(ApiKey.LIST_OFFSETS, request)
         return {tp: _found_offset(row) for tp, row in by_partition(answer.topics)}
 
-    return await call_leaders(cluster, wanted, ask, "the offset")
+    return await call_leaders(cluster, times, ask, "the offset")
 
 
 def _found_offset(row: Any) -> FoundOffset | ErrorCode:

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
+from logstore.config import setting_text
 from logstore.errors import PylogError
 from logstore.records.batch import batches
 from logstore.records.tables import Tabular
@@ -103,6 +104,9 @@ class KafkaClient(Closing):
         self._run, self._ending = self._loop.run, self._loop.ending
         self._producer: AsyncProducer | None = None
 
+    def __repr__(self) -> str:
+        return f"KafkaClient({self.where!r}{', closed' * self._loop.is_closed})"
+
     def close(self) -> None:
         """End every connection. Records that were sent and not acknowledged may be appended, or not.
 
@@ -127,9 +131,13 @@ class KafkaClient(Closing):
         """One topic as it is now. Raises: UnknownTopicError, UnreachableError."""
         return self._run(self._cluster.topic(name, is_fresh=True))
 
-    def create_topic(self, name: str, *, partitions: int = 1, replicas: int = BROKERS_DEFAULT, **settings: str) -> None:
-        """Make a topic; settings by Kafka's names, `_` for a dot. Raises: as `topics.create_topic`."""
-        named = {key.replace("_", "."): value for key, value in settings.items()}
+    def create_topic(self, name: str, *, partitions: int = 1, replicas: int = BROKERS_DEFAULT, **settings: Any) -> None:
+        """Make a topic; settings by Kafka's names, `_` for a dot; times of them may be timedeltas.
+
+        Raises: as `topics.create_topic`.
+        """
+        dotted = {key.replace("_", "."): value for key, value in settings.items()}
+        named = {key: setting_text(key, value) for key, value in dotted.items()}
         self._run(create_topic(self._cluster, name, partitions=partitions, replicas=replicas, settings=named))
 
     def cluster_id(self) -> str:

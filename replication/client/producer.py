@@ -170,6 +170,9 @@ class AsyncProducer:
         self._encoder: asyncio.Task[None] | None = None
         self._error: PylogError | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cluster.where!r})"
+
     async def __aenter__(self) -> Self:
         return self
 

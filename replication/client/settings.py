@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from logstore.config import setting_text
 from logstore.errors import InvalidConfigError, did_you_mean
 from replication.client.assignors import ASSIGNORS
 from replication.client.cluster import UNKNOWN_TOPIC_S, Cluster
@@ -178,7 +179,7 @@ def _setting(kind: int, row: Any) -> Setting:
 async def alter_settings(
     cluster: Cluster,
     resource: tuple[int, str],
-    given: Mapping[str, str],
+    given: Mapping[str, Any],
     deleted: Iterable[str] = (),
     *,
     validate_only: bool = False,
@@ -188,7 +189,7 @@ async def alter_settings(
     Raises: KafkaError: no such topic, broker or setting, or a value out of range; UnreachableError.
     """
     kind, name = resource
-    configs = [{"name": key, "config_operation": 0, "value": value} for key, value in given.items()]
+    configs = [{"name": key, "config_operation": 0, "value": setting_text(key, value)} for key, value in given.items()]
     configs += [{"name": key, "config_operation": 1, "value": None} for key in deleted]
     change = {"resource_type": kind, "resource_name": name, "configs": configs}
     request = {"resources": [change], "validate_only": validate_only}

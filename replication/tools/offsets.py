@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from logstore.errors import UnknownPartitionError
+from logstore.records import times
 from replication.client.admin import delete_records
 from replication.client.fetching import LATEST
 from replication.client.kafka_client import KafkaClient
@@ -20,8 +21,12 @@ _PLACES = _WORDS | {str(place.value): place for place in _WORDS.values()}
 
 
 def asked_time(text: str) -> AskedTime | None:
-    """A place, or milliseconds; None for anything else. Below 0 are the numbers of places, as in Kafka's tool."""
-    return _PLACES.get(text, TimeMs(int(text)) if text.isdecimal() else None)
+    """A place, milliseconds, or an ISO time with a zone; None for anything else.
+
+    Below 0 are the numbers of places, as in Kafka's tool.
+    """
+    time_ms = times.of_text(text)
+    return _PLACES.get(text, None if time_ms is None else TimeMs(time_ms))
 
 
 def offsets(

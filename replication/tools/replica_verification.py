@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from logstore.errors import InvalidRequestError, PylogError
+from logstore.tools.topic_patterns import compiled
 from replication.client.attempts import LOST, reason_of
 from replication.client.cluster import Cluster
 from replication.client.fetching import EARLIEST, LATEST
@@ -36,10 +36,7 @@ class ReplicaVerification:
     def __init__(
         self, client: KafkaClient, pattern: str, *, fetch_bytes: int = FETCH_BYTES, parallel: int = PARALLEL
     ) -> None:
-        try:
-            self._pattern = re.compile(pattern)
-        except re.error as error:
-            raise InvalidRequestError(f"{pattern!r} is no regular expression: {error}") from error
+        self._pattern = compiled(pattern)
         self._client = client
         self._fetch_bytes, self._parallel = fetch_bytes, parallel
         self._positions: dict[tuple[str, TopicPartition], int] = {}

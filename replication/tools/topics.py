@@ -31,13 +31,11 @@ def names(client: KafkaClient) -> set[str]:
 def summaries(client: KafkaClient, topics: Iterable[str] | None = None, *, with_internal: bool = True) -> list[Row]:
     """Number of partitions and replicas, and the settings of its own, of these topics or of all.
 
+    Internal topics are left out unless `with_internal`.
+
     Raises: UnknownTopicError.
     """
-    found = {
-        name: topic
-        for name, topic in selected(client, topics).items()
-        if with_internal or topics is not None or not topic.is_internal
-    }
+    found = {name: topic for name, topic in selected(client, topics).items() if with_internal or not topic.is_internal}
     overrides = client.overrides(list(found)) if found else {}
     return [
         {

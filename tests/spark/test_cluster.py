@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -129,7 +130,7 @@ def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, ove
             {"startingTimestamp": 1700000001000, "startingOffsetsByTimestampStrategy": "latest"},
             ["a1", "a2", "b1", "b2"],
         ),
-        ({"endingTimestamp": 1700000001000}, ["a0", "b0"]),
+        ({"endingTimestamp": datetime.fromtimestamp(1700000001, UTC)}, ["a0", "b0"]),
         ({"minPartitions": 5}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
         ({"maxRecordsPerPartition": 1}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
         ({"shortCircuit": True, "kafka.client.rack": "r"}, ["a0", "a1", "a2", "b0", "b1", "b2"]),

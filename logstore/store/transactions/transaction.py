@@ -60,6 +60,10 @@ class Transaction:
         self._broken = ""
         self.is_replay = is_replay
 
+    def __repr__(self) -> str:
+        broken = f", can only be aborted: {self._broken}" if self._broken else ""
+        return f"Transaction({self.name!r}, batch_id={self.batch_id}{', is_replay=True' * self.is_replay}{broken})"
+
     @property
     def name(self) -> str:
         return self._attempt.name

@@ -6,12 +6,14 @@ import re
 import shlex
 import signal
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
 import pyarrow as pa
 import pytest
 
+from logstore import InvalidRequestError
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
@@ -140,6 +142,22 @@ def test_internal_topics_are_listed_unless_they_are_excluded(pylog, cluster):
     assert name in {row["topic"] for row in shown}
 
 
+def test_topics_are_listed_described_and_deleted_by_a_regular_expression(pylog, cluster):
+    with KafkaClient(cluster.running.bootstrap) as client:
+        client.create_topic("regex-a", retention_ms=timedelta(days=1))
+        client.create_topic("regex-b")
+    for command in ("list", "describe"):
+        shown = pylog("topics", command, "--topic", "regex-.*", "--output", "json").ok().json
+        assert [(row["topic"], row["config"]) for row in shown] == [
+            ("regex-a", {"retention.ms": "86400000"}), ("regex-b", {})
+        ]  # fmt: skip
+    assert "no topic's name matches" in pylog("topics", "describe", "nothing-.*").failed()
+    refused = pylog("topics", "delete", "regex-.*").failed()
+    assert "would delete 2 topics with all records: regex-a, regex-b; add --yes" in refused
+    pylog("topics", "delete", "regex-.*", "--yes").ok()
+    until(lambda: not pylog("topics", "list", "regex-.*", "--output", "json").ok().json)
+
+
 def test_a_command_says_where_it_acts(cluster, tmp_path):
     where = ("--bootstrap-server", cluster.running.bootstrap)
     assert "say where" in run_pylog("topics", "list").err
@@ -240,6 +258,20 @@ def test_offsets_are_told_and_records_below_one_are_deleted(pylog, cluster):
     assert rows(pylog("get-offsets", topic)) == [[topic, "0", "0"], [topic, "1", "5"]]
     assert rows(pylog("get-offsets", topic, "--partitions", 1, "--time", 0)) == [[topic, "1", "0"]]
     assert rows(pylog("get-offsets", topic, "--time", 2**50)) == [[topic, "0", "-"], [topic, "1", "-"]]
+    past, future = datetime(2001, 2, 3, tzinfo=UTC), datetime(2201, 2, 3, tzinfo=UTC)
+    assert rows(pylog("get-offsets", topic, "--partitions", 1, "--time", past)) == [[topic, "1", "0"]]
+    assert rows(pylog("get-offsets", topic, "--partitions", 1, "--time", future.isoformat())) == [[topic, "1", "-"]]
+    assert pylog("get-offsets", topic, "--time", "2001-02-03T00:00:00").code == 2, "it has no zone"
+    with KafkaClient(cluster.running.bootstrap) as client:
+        tp = TopicPartition(topic, 1)
+        assert client.offsets({tp: past})[tp].offset == 0
+        with pytest.raises(InvalidRequestError, match="needs a time zone"):
+            client.offsets({tp: past.replace(tzinfo=None)})
+        assert repr(client) == f"KafkaClient({cluster.running.bootstrap!r})"
+        with client.consumer(topic, "nobody") as consumer:
+            assert repr(consumer) == "Consumer(group_id='nobody', assignment=[])"
+    assert repr(client).endswith(", closed)")
+    assert repr(cluster.running).startswith(f"LocalCluster({cluster.running.bootstrap!r}, live=[")
 
     deleted = pylog("delete-records", topic, "--partition", 1, "--offset", 3)
     assert rows(deleted) == [[topic, "1", "3", "5"]]

@@ -140,7 +140,7 @@ def test_a_follower_shows_an_examiner_all_it_has_and_others_nothing(cluster, ver
 
 
 def test_what_is_wrong_with_the_options_is_refused(cluster):
-    assert "no regular expression" in verify(cluster, "(").err
+    assert "not a regular expression" in verify(cluster, "(").err
     assert verify(cluster, "(").code == 2
     assert "no topic's name matches" in verify(cluster, "nosuch").failed()
     assert verify(cluster, ".*", "--fetch-size", 0).code == 2

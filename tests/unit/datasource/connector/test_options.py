@@ -1,5 +1,7 @@
 """Every option is checked; what is wrong is answered by one line that says what to write instead."""
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from datasource.connector.options import (
@@ -118,6 +120,9 @@ def test_offsets_are_json_with_words_for_the_ends():
         ("endingOffsets", '{"a":{"0":-2}}', False),
         ("startingTimestamp", "yesterday", False),
         ("startingTimestamp", "-5", False),
+        ("startingTimestamp", "2026-01-02 03:04:05", True),  # no zone
+        ("endingTimestamp", "2026-01-02", False),
+        ("startingOffsetsByTimestamp", '{"a":{"0":"2026-01-02 03:04:05"}}', False),
         ("startingOffsetsByTimestamp", '{"a":{"0":-2}}', False),
         ("startingOffsetsByTimestampStrategy", "earliest", False),
         ("failOnDataLoss", "yes", False),
@@ -150,6 +155,13 @@ def test_a_time_beats_times_per_partition_beats_offsets():
     given |= {"startingTimestamp": "7", "endingTimestamp": "8"}
     options = read_options(given, streaming=False)
     assert (options.starting, options.ending) == (Time(7), Time(8))
+
+
+def test_a_time_may_be_the_text_that_pyspark_makes_of_a_datetime():
+    noon = datetime(2026, 1, 2, 12, tzinfo=timezone(timedelta(hours=1)))
+    given = {**READ, "startingTimestamp": str(noon), "endingOffsetsByTimestamp": f'{{"orders":{{"0":"{noon}"}}}}'}
+    options = read_options(given, streaming=False)
+    assert (options.starting, options.ending) == (Time(1_767_351_600_000), Times({"orders": {0: 1_767_351_600_000}}))
 
 
 def test_limits_are_read():

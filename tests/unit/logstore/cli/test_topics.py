@@ -138,20 +138,55 @@ def test_alter_of_nothing_is_wrong_usage_and_shrinking_fails(pylog):
     assert "can grow, not shrink" in pylog("topics", "alter", "orders", "--partitions", 1).failed()
 
 
-@pytest.mark.parametrize(("given", "typed", "is_deleted"), [((), "n", False), ((), "y", True), (["--yes"], "n", True)])
-def test_a_person_at_a_terminal_confirms_that_a_topic_is_deleted(pylog, path, given, typed, is_deleted):
+def test_topics_are_listed_and_described_by_a_regular_expression(pylog):
+    for name in ("orders.v1", "orders-v1", "payments"):
+        pylog("topics", "create", name).ok()
+
+    def found(command, text):
+        return [topic["topic"] for topic in pylog("topics", command, "--topic", text, "--output", "json").ok().json]
+
+    for command in ("list", "describe"):
+        assert found(command, "orders.+") == ["orders.v1", "orders-v1"]
+        assert found(command, "orders.v1") == ["orders.v1"]
+        assert "not a regular expression" in pylog("topics", command, "orders(").err
+    assert found("list", "nothing.*") == []
+    assert pylog("topics", "describe", "nothing.*").failed() == "pylog: no topic's name matches 'nothing.*'\n"
+    assert pylog("topics", "describe", "nothing.*", "--if-exists").ok().err == "no topic's name matches 'nothing.*'\n"
+
+
+def test_a_regular_expression_deletes_only_what_was_agreed_to(pylog):
+    for name in ("test-1", "test-2", "orders"):
+        pylog("topics", "create", name).ok()
+    refused = "pylog: 'test-.*' would delete 2 topics with all records: test-1, test-2; add --yes if they may go\n"
+    assert pylog("topics", "delete", "test-.*").failed() == refused
+    assert len(pylog("topics", "list", "--output", "json").ok().json) == 3
+    gone = pylog("topics", "delete", "test-.*", "--yes", "--output", "json").ok()
+    assert [topic["topic"] for topic in gone.json] == ["test-1", "test-2"]
+    assert [topic["topic"] for topic in pylog("topics", "list", "--output", "json").ok().json] == ["orders"]
+    assert "no topic's name matches" in pylog("topics", "delete", "test-.*", "--yes").failed()
+
+
+@pytest.mark.parametrize(
+    ("topic", "question"),
+    [
+        ("orders", "Delete topic orders with all its records? [y/N]: "),
+        ("ord.*", "Delete 1 topic with all records: orders? [y/N]: "),
+    ],
+)
+@pytest.mark.parametrize(("typed", "is_deleted"), [("n", False), ("y", True), (None, True)])
+def test_a_person_at_a_terminal_confirms_that_a_topic_is_deleted(pylog, path, topic, question, typed, is_deleted):
+    given = ["--yes"] if typed is None else []
     pylog("topics", "create", "orders").ok()
     ours, theirs = pty.openpty()
     os.write(ours, f"{typed}\n".encode())
-    command = [sys.executable, "-c", "from logstore.cli import main; main()", "topics", "delete", "orders"]
+    command = [sys.executable, "-c", "from logstore.cli import main; main()", "topics", "delete", topic]
     run = subprocess.run(
         [*command, *given, "--path", path], stdin=theirs, capture_output=True, text=True, timeout=60, check=False
     )
     os.close(ours)
     os.close(theirs)
     said = "deleted topic orders\n" if is_deleted else "pylog: nothing was changed\n"
-    asks = "Delete topic orders with all its records? [y/N]: "
-    assert run.stderr == (asks if not given else "") + said
+    assert run.stderr == (question if not given else "") + said
     assert run.returncode == (not is_deleted)
     assert len(pylog("topics", "list", "--output", "json").ok().json) == (not is_deleted)
 
