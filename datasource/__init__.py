@@ -9,7 +9,7 @@
 
 From the ground up: `errors`, lost records and lines of reports; `schema`, the columns; `topics`, those of a directory
 or of a cluster; `delta`, the Delta tables of tiered topics; `connector`, what Spark drives; `session`, spark_session();
-`jobs`, maintenance as Spark jobs; `demo`.
+`stepping`, a query that tests run batch by batch; `jobs`, maintenance as Spark jobs; `demo`.
 
 Spark finds the format by itself through the package `pyspark_pylog`; `register(spark)` makes it known where that
 package cannot be seen, and `register(spark, "data")` makes topics tables of SQL. Streams in update and complete mode
@@ -23,8 +23,9 @@ if typing.TYPE_CHECKING:
     from datasource.connector.source import PylogDataSource
     from datasource.connector.upserts import replace, upsert
     from datasource.session import lag, lag_of_group, register, spark_session
+    from datasource.stepping import SteppedStream
 
-__all__ = ["PylogDataSource", "lag", "lag_of_group", "register", "replace", "spark_session", "upsert"]
+__all__ = ["PylogDataSource", "SteppedStream", "lag", "lag_of_group", "register", "replace", "spark_session", "upsert"]
 
 
 def __getattr__(name: str) -> typing.Any:
@@ -38,6 +39,7 @@ def __getattr__(name: str) -> typing.Any:
 
 _PLACES = {
     "PylogDataSource": "datasource.connector.source",
+    "SteppedStream": "datasource.stepping",
     "replace": "datasource.connector.upserts",
     "upsert": "datasource.connector.upserts",
 }

@@ -12,7 +12,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from xdist.scheduler import LoadFileScheduling
 
-from replication import local_cluster
+from replication.local_cluster import settings as local_cluster_settings
 from tests.support import fork_server, repeats
 
 # Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time), and
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Undo what pytest-xdist does to its workers: their children would inherit that they ignore SIGINT."""
     repeats.choose(is_long=config.getoption("long"), is_soak=config.getoption("soak"))
     fork_server.begin()
-    local_cluster.DEFAULTS |= BROKERS
+    local_cluster_settings.DEFAULTS |= BROKERS
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -7,7 +7,7 @@ created, grown and deleted; `internal_topics`, the partitions of coordinators; `
 `verification`, their beginnings, at the leaders of partitions; `handlers`, the APIs; `needs`, the rights that each
 takes; `first_news`, for which some requests wait; `coordinators`, groups and transactions with all that they need;
 `metric_help`, `families`, `process_metrics` and `metrics`, the page of Prometheus; `lifecycle`, its session and
-registration; `broker`; `process`, which `pylog broker start` runs.
+registration; `broker`; `cut_off`, for network partitions in tests; `process`, which `pylog broker start` runs.
 
 It registers after its logs are recovered, and hands its leaderships over before it leaves.
 """

@@ -25,6 +25,7 @@ from logstore.errors import FailedStoreError, PylogError
 from logstore.store.log_dir import BROKER
 from replication.broker import garbage
 from replication.broker.broker import Broker
+from replication.broker.cut_off import CutOff
 from replication.broker.logs import begin_logging
 from replication.config.broker import BrokerConfig
 from replication.network.admission import open_files_max
@@ -41,7 +42,9 @@ KEPT_BYTES, MAPPED_BYTES_MIN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 
 def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None = None) -> None:
-    """Run a broker until SIGTERM or SIGINT; `say` its address once it serves. With `parent`, end with that process.
+    """Run a broker until SIGTERM or SIGINT; `say` its address once it serves.
+
+    With `parent`, end with that process, and obey its lines on stdin (see `cut_off`).
 
     Raises: PylogError, OSError: it cannot start. If the directory belongs to another broker or is in use, nothing was
     written there.
@@ -80,6 +83,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
         loop.add_signal_handler(number, is_over.set)
     beside: list[asyncio.Task[None]] = []
     if parent is not None:
+        CutOff(loop, say).listen(sys.stdin.fileno())
         beside.append(loop.create_task(_watch(parent, is_over)))
     broker = Broker(config)
     ending = loop.create_task(is_over.wait())

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from logstore.env import Env
 from logstore.errors import InvalidConfigError
-from replication.coordination.sqlite_file import CopyPolicy
+from replication.coordination.sqlite_file import CopyPolicy, is_locked
 from replication.coordination.tree import SESSION_TIMEOUT_MS, OnSession, Tree
 
-__all__ = ["CopyPolicy", "open_tree"]
+__all__ = ["CopyPolicy", "is_blocked", "open_tree"]
 
 
 async def open_tree(
@@ -58,3 +58,9 @@ async def open_tree(
     raise InvalidConfigError(
         f"coordination {address!r} must be sqlite:PATH or zookeeper:HOST:PORT/CHROOT", address=address
     )
+
+
+def is_blocked(address: str) -> bool:
+    """Return whether a process keeps all others from writing to the store, after a second; never in ZooKeeper."""
+    kind, _, place = address.partition(":")
+    return kind == "sqlite" and is_locked(place)

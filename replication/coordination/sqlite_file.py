@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 COPY, FORMER_COPY = ".copy", ".copy.1"
 WHAT_TO_DO = "stop all of its brokers, then run `pylog cluster recover-coordination` (docs/operations.md)"
 SAY_AGAIN_MS = 60_000
+LOCKED_S = 1.0
 _WRITER_BYTE = 120  # locked by the writer, in the file -shm
 _SHARED_BYTE = 0x40000002  # locked by every process that has the store open, in the file itself
 
@@ -223,3 +224,16 @@ def explain(error: Exception) -> str:
 
 def is_busy(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def is_locked(path: StrPath) -> bool:
+    """Return whether another process still holds the lock of writers after LOCKED_S."""
+    with contextlib.closing(sqlite3.connect(path, timeout=LOCKED_S, isolation_level=None)) as db:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return True
+        db.execute("ROLLBACK")
+        return False

@@ -22,8 +22,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import show
 
-from replication import local_cluster
-from replication.local_cluster import LocalCluster
+from replication.local_cluster import LocalCluster, process
 
 PATIENCE_S = 600
 LOOK_S = 0.05
@@ -87,7 +86,7 @@ def main() -> None:
     parser.add_argument("--partitions", default="500,5000")
     parser.add_argument("--path", type=Path, default=None)
     chosen = parser.parse_args()
-    local_cluster.STOP_TIMEOUT_S = local_cluster.READY_TIMEOUT_S = PATIENCE_S
+    process.STOP_TIMEOUT_S = process.READY_TIMEOUT_S = PATIENCE_S
     for partitions in map(int, chosen.partitions.split(",")):
         with tempfile.TemporaryDirectory(dir=chosen.path, prefix="pylog-bench-") as directory:
             found = rows(partitions, Path(directory))

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from scale_curve import Curve, say
 
-from replication import local_cluster
+from replication.local_cluster import process
 from replication.model.cluster import LeaderAndIsr
 
 PATIENCE_S = 300
@@ -270,7 +270,7 @@ def bare_directory_s(root: Path, count: int) -> float:
 
 def starts(sizes: Sequence[int], root: Path) -> list[Curve]:
     """A broker with so many partitions, each with records: until it serves all, after a stop and after a kill."""
-    local_cluster.STOP_TIMEOUT_S = local_cluster.READY_TIMEOUT_S = PATIENCE_S
+    process.STOP_TIMEOUT_S = process.READY_TIMEOUT_S = PATIENCE_S
     stops, stopped, killed = [], [], []
     for size in sizes:
         with Pylog(1, root / f"starts-{size}", {}) as cluster:
@@ -345,7 +345,7 @@ def failovers(sizes: Sequence[int], root: Path) -> list[Curve]:
     Meanwhile another broker gets 500 requests a second for partitions of its own.
     """
     creations, idles, spans, ends, slower = [], [], [], [], []
-    local_cluster.STOP_TIMEOUT_S = local_cluster.READY_TIMEOUT_S = PATIENCE_S
+    process.STOP_TIMEOUT_S = process.READY_TIMEOUT_S = PATIENCE_S
     for size in sizes:
         settings = {"zookeeper.session.timeout.ms": SESSION_MS, "auto.leader.rebalance.enable": "false"}
         with Pylog(3, root / f"failovers-{size}", settings) as cluster:

@@ -11,7 +11,8 @@ pytest_plugins = ["pytester"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 README = (Path(__file__).parents[2] / "README.md").read_text()
-EXAMPLE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+EXAMPLE, STREAM, FAULTS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+INI = re.search(r"```ini\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +20,8 @@ def _alone(monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def run(pytester):
-    return pytester.runpytest_subprocess("-p", "pytest_pylog")
+def run(pytester, *arguments):
+    return pytester.runpytest_subprocess("-p", "pytest_pylog", *arguments)
 
 
 @only_long("a test run of its own")
@@ -57,6 +58,27 @@ def test_the_brokers_are_those_of_the_test_before(pylog_cluster):
     assert pylog_cluster.live == [1, 2]
     with KafkaClient(pylog_cluster.bootstrap) as client:
         assert list(client.topics()) == ["clicks"]
+"""
+    )
+    run(pytester).assert_outcomes(passed=3)
+
+
+def test_the_example_of_faults_runs_and_the_next_test_has_a_whole_cluster(pytester):
+    pytester.makeini(INI)
+    pytester.makepyfile(
+        "from replication.client.kafka_client import KafkaClient\n\n"
+        + FAULTS
+        + """
+
+def test_one_that_leaves_its_faults(pylog_cluster):
+    pylog_cluster.partition(1)
+    pylog_cluster.kill(2)
+    pylog_cluster.pause(3)
+
+def test_the_next_one(pylog_cluster):
+    assert pylog_cluster.live == [1, 2, 3]
+    with KafkaClient(pylog_cluster.bootstrap) as client:
+        client.append("faults", [{"value": "page 5"}])
 """
     )
     run(pytester).assert_outcomes(passed=3)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stopping import stop
+from replication.local_cluster.process import pause
 
 ROOT = Path(__file__).parents[2]
 COMMIT = Path(__file__).with_name("LAST_RELEASE").read_text().split()[0]
@@ -132,7 +132,7 @@ class Mixed:
         self.releases.pop(broker, None)
 
     def pause(self, broker):
-        stop(self._processes[broker].pid, self.coordination)
+        pause(self._processes[broker], self.coordination)
 
     def resume(self, broker):
         self._processes[broker].send_signal(signal.SIGCONT)

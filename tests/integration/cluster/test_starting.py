@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from replication import local_cluster
 from replication.local_cluster import LocalCluster, LocalClusterError
 from tests.support.repeats import only_long, times
 
@@ -106,7 +105,7 @@ def test_a_cluster_says_at_once_what_a_broker_of_it_waits_for(tmp_path):
 
 
 def test_a_broker_that_does_not_come_to_serve_is_not_waited_for_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_cluster, "READY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("replication.local_cluster.process.READY_TIMEOUT_S", 0.5)
     cluster = LocalCluster(1, tmp_path, {"zookeeper.session.timeout.ms": 500}, coordination=NOBODY)
     with pytest.raises(LocalClusterError, match=r"broker 1 does not serve after 2 s; see .*/server\.log"):
         cluster.start()

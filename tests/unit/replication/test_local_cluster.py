@@ -13,15 +13,9 @@ from logstore.store.log_dir import LogDir
 from logstore.store.meta_properties import DirectoryOwner
 from replication.cli.brokers import broker, cluster
 from replication.config.broker import BrokerConfig
-from replication.local_cluster import (
-    DEFAULTS,
-    MENDING_TIMEOUT_S,
-    READY_TIMEOUT_S,
-    ClusterDescription,
-    DescribedTopic,
-    LocalCluster,
-    LocalClusterError,
-)
+from replication.local_cluster import ClusterDescription, DescribedTopic, LocalCluster, LocalClusterError
+from replication.local_cluster.process import MENDING_TIMEOUT_S, READY_TIMEOUT_S
+from replication.local_cluster.settings import DEFAULTS
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
 from replication.replica.storage.log_dir import check_directory
 from tests.conftest import BROKERS
