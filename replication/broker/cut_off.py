@@ -11,12 +11,10 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
-
-READ_BYTES = 64 * 1024
+from typing import IO, Any
 
 
-class CutOff:
+class CutOff(asyncio.Protocol):
     """Connections of this loop: those to addresses that cannot be reached end, and new ones are never made."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, say: Callable[[str], None]) -> None:
@@ -27,18 +25,13 @@ class CutOff:
         self._line, self._changed = b"", asyncio.Event()
         loop.create_connection = self._create_connection  # type: ignore[method-assign, assignment]
 
-    def listen(self, stdin: int) -> None:
-        """Obey the lines of this descriptor until it ends; of one that is no pipe, nothing."""
-        if not stat.S_ISFIFO(os.fstat(stdin).st_mode):
-            return
-        os.set_blocking(stdin, False)
-        self._loop.add_reader(stdin, self._read, stdin)
+    async def listen(self, stdin: IO[str]) -> None:
+        """Obey the lines of this file until it ends; of one that is no pipe, nothing."""
+        if stat.S_ISFIFO(os.fstat(stdin.fileno()).st_mode):
+            await self._loop.connect_read_pipe(lambda: self, stdin)
 
-    def _read(self, stdin: int) -> None:
-        found = os.read(stdin, READ_BYTES)
-        if not found:
-            self._loop.remove_reader(stdin)
-        *lines, self._line = (self._line + found).split(b"\n")
+    def data_received(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
             self._obey(line.decode())
 

@@ -83,7 +83,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
         loop.add_signal_handler(number, is_over.set)
     beside: list[asyncio.Task[None]] = []
     if parent is not None:
-        CutOff(loop, say).listen(sys.stdin.fileno())
+        await CutOff(loop, say).listen(sys.stdin)
         beside.append(loop.create_task(_watch(parent, is_over)))
     broker = Broker(config)
     ending = loop.create_task(is_over.wait())
