@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
+from datasource.connector.offsets import StreamOffset
 from logstore.env import SYSTEM
+from logstore.errors import PylogError
 
 QUERY_ID = "sql.streaming.queryId"  # the local property of a task, and of the thread, of a query
 
@@ -32,6 +36,34 @@ def query_id_of(checkpoint: str | None) -> str:
         return str(json.loads(_read(checkpoint, "metadata") or b"{}").get("id", ""))
     except ValueError:
         return ""
+
+
+def queries_of(directory: Path) -> Iterator[tuple[str, StreamOffset | str]]:
+    """Yield the queries with a checkpoint in this directory, or right below it, by the names of their directories.
+
+    With each comes how far it has committed, once for every source of pylog, or why that cannot be told.
+    """
+    directory = directory.absolute()
+    found = [each for each in (directory, *sorted(directory.iterdir())) if (each / "offsets").is_dir()]
+    if not found:
+        yield directory.name, f"{directory} holds no checkpoint of a query"
+    for checkpoint in found[:1] if found[:1] == [directory] else found:
+        yield from ((checkpoint.name, each) for each in _committed(checkpoint))
+
+
+def _committed(checkpoint: Path) -> Iterator[StreamOffset | str]:
+    commits = checkpoint / "commits"
+    names = [each.name for each in commits.iterdir()] if commits.is_dir() else []
+    batches = [int(name) for name in names if name.isdecimal()]
+    if not batches:
+        yield "it has committed no batch yet"
+        return
+    # A line for the version, one for the batch, and one for each source.
+    for line in _read(str(checkpoint), f"offsets/{max(batches)}").decode(errors="replace").splitlines()[2:]:
+        try:
+            yield StreamOffset.from_json(json.loads(line))
+        except (ValueError, PylogError):
+            yield f"no source of pylog: {line[:60]}"
 
 
 def _read(checkpoint: str | None, name: str) -> bytes:

@@ -19,7 +19,6 @@ import click
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from datasource.connector.option_parsing import duration_ms
 from datasource.errors import reason
 from datasource.jobs import schedule
 from datasource.jobs.options import (
@@ -36,22 +35,13 @@ from datasource.jobs.options import (
 )
 from datasource.session import spark_session, stderr_to
 from logstore.cli import cli
-from logstore.cli.terminal import end_at_sigterm, output_option, progress_bar, talk, usage_errors
+from logstore.cli.terminal import duration, end_at_sigterm, output_option, progress_bar, talk
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 
 CANCEL_S = 10.0  # how long after Ctrl-C jobs may take to end, before their session ends
 
 Done = TypeVar("Done")
-
-
-def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text.strip().isdecimal():
-        raise click.BadParameter(f"{text} of what? Give a unit: {text.strip()}s, {text.strip()}m, {text.strip()}h")
-    with usage_errors():
-        return duration_ms({"--every": text}, "--every", 0)
 
 
 @click.group()
@@ -128,7 +118,7 @@ def verify(**options: Any) -> None:
 
 
 @jobs.command("run")
-@click.option("--every", callback=_duration_ms, metavar="TIME", help="Repeat after 60s, 5m, 1h … [default: once]")
+@click.option("--every", callback=duration(), metavar="TIME", help="Repeat after 60s, 5m, 1h … [default: once]")
 @click.option(
     "--job",
     "names",

@@ -1,8 +1,8 @@
 """`pylog`: the root command. It parses and prints; the work is done by functions that return values.
 
-`terminal` is what all commands share, `places` where they act; `topics`, `records`, `files` and `transactions` are the
-commands on a directory. Those of the packages above this one are named as text, and loaded when they are used, so that
-nothing here imports upwards. Other distributions add theirs by entry points of the group `pylog.commands`.
+`terminal` is what all commands share, `places` where they act; `topics`, `records`, `top`, `files` and `transactions`
+are the commands on a directory. Those of the packages above this one are named as text, and loaded when they are used,
+so that nothing here imports upwards. Other distributions add theirs by entry points of the group `pylog.commands`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ _OWN = {
     "configs": ("replication.cli.configs:configs", "Describe and alter settings of topics and brokers."),
     "groups": ("replication.cli.groups:groups", "List, describe, reset and delete consumer groups."),
     "produce": ("logstore.cli.records:produce", "Append the lines of stdin as records."),
+    "top": (
+        "logstore.cli.top:top",
+        "Show topics with their rates, and the lag of groups and of queries of Spark, live.",
+    ),
     "consume": ("logstore.cli.records:consume", "Print the records of a topic."),
     "delete-records": ("logstore.cli.records:delete_records", "Delete the records below an offset, for good."),
     "get-offsets": ("replication.cli.offsets:get_offsets", "Show an offset of each partition of a topic."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,29 @@ def pairs(_ctx: click.Context, _parameter: click.Parameter, given: Sequence[str]
             raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE")
         found[key.strip()] = value.strip()
     return found
+
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration(minimum_ms: int = 0) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+    """Return the callback of an option that is a length of time with its unit, as milliseconds."""
+
+    def parsed(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+        if text is None:
+            return None
+        text = text.strip()
+        if text.isdecimal():
+            raise click.BadParameter(f"{text} of what? Give a unit: {text}s, {text}m, {text}h")
+        match = re.fullmatch(r"(\d+)\s*(ms|s|min|m|h|d)", text.lower())
+        if not match:
+            raise click.BadParameter(f"{text!r} is not a length of time like '500ms', '30s', '15m', '1h'")
+        found_ms = int(match[1]) * _UNITS_MS[match[2]]
+        if found_ms < minimum_ms:
+            raise click.BadParameter(f"{text}: at least {minimum_ms}ms")
+        return found_ms
+
+    return parsed
 
 
 class Commands(click.Group):

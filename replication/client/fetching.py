@@ -83,14 +83,17 @@ async def list_offsets(
     Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
     """
     times = {tp: TimeMs(as_ms(time, str(tp))) if isinstance(time, datetime) else time for tp, time in wanted.items()}
+    return await call_leaders(cluster, times, partial(ask_offsets, isolation=isolation), "the offset")
 
-    async def ask(broker: Client, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
-        rows = {tp: {"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in share.items()}
-        request = {"replica_id": -1, "isolation_level": int(isolation), "topics": by_topic(rows, "partitions")}
-        answer = await broker.call(ApiKey.LIST_OFFSETS, request)
-        return {tp: _found_offset(row) for tp, row in by_partition(answer.topics)}
 
-    return await call_leaders(cluster, times, ask, "the offset")
+async def ask_offsets(
+    broker: Client, times: Partitions, *, isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> dict[TopicPartition, FoundOffset | ErrorCode]:
+    """Ask one leader, once, for the offsets at these times or places. Raises: as `Client.call`."""
+    rows = {tp: {"partition_index": tp.partition, "timestamp": to_wire(time)} for tp, time in times.items()}
+    request = {"replica_id": -1, "isolation_level": int(isolation), "topics": by_topic(rows, "partitions")}
+    answer = await broker.call(ApiKey.LIST_OFFSETS, request)
+    return {tp: _found_offset(row) for tp, row in by_partition(answer.topics)}
 
 
 def _found_offset(row: Any) -> FoundOffset | ErrorCode:

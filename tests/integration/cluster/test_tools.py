@@ -17,6 +17,7 @@ from logstore import InvalidRequestError
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
+from replication.tools.top import look_at
 from tests.support.asker import until
 from tests.support.commands import loaded_by_command, rows, rows_of, run_pylog
 
@@ -358,3 +359,27 @@ def test_what_is_wrong_with_records_is_refused(pylog, cluster):
     assert pylog("consume", topic, "--group", "g", "--partition", 0).code == 2
     assert pylog("consume", topic, "--offset", 3).code == 2
     assert run_pylog("consume", topic, "--group", "g", "--path", "data").code == 2
+
+
+def test_top_shows_rates_the_lag_of_groups_and_what_it_cannot_reach(pylog, cluster):
+    topic = cluster.create((1, 2), (2, 3), (3, 1))
+    for partition in range(3):
+        assert cluster.produce(topic, range(10), partition=partition) == []
+    with KafkaClient(cluster.running.bootstrap) as client:
+        client.commit("behind", {TopicPartition(topic, p): Committed(p) for p in range(3)})
+    lines = pylog("top", "--once", "--every", "100ms", "--output", "json").ok().json_lines
+    (shown,) = (line for line in lines if line["kind"] == "topic" and line["topic"] == topic)
+    assert (shown["partitions"], shown["records"], shown["in_per_s"], shown["out_per_s"]) == (3, 30, 0, 0)
+    assert shown["bytes"] > 3 * 61
+    (lag,) = (line["lag"] for line in lines if line.get("reader") == "behind")
+    assert lag == 30 - 3
+    alone = cluster.create((2,))
+    with KafkaClient(cluster.running.bootstrap) as client:
+        cluster.running.pause(2)
+        try:
+            look = client.run(look_at)
+        finally:
+            cluster.running.resume(2)
+    assert any(line.startswith("broker 2 does not answer") or "no leader" in line for line in look.problems)
+    assert (look.topics[alone].partitions, look.topics[alone].extents) == (1, {})
+    assert look.topics[topic].extents[0].count == 10
