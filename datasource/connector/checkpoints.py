@@ -44,7 +44,11 @@ def queries_of(directory: Path) -> Iterator[tuple[str, StreamOffset | str]]:
     With each comes how far it has committed, once for every source of pylog, or why that cannot be told.
     """
     directory = directory.absolute()
-    found = [each for each in (directory, *sorted(directory.iterdir())) if (each / "offsets").is_dir()]
+    found = [
+        each
+        for each in (directory, *(directory / name for name in sorted(SYSTEM.files.list(directory).names)))
+        if (each / "offsets").is_dir()
+    ]
     if not found:
         yield directory.name, f"{directory} holds no checkpoint of a query"
     for checkpoint in found[:1] if found[:1] == [directory] else found:
@@ -53,7 +57,7 @@ def queries_of(directory: Path) -> Iterator[tuple[str, StreamOffset | str]]:
 
 def _committed(checkpoint: Path) -> Iterator[StreamOffset | str]:
     commits = checkpoint / "commits"
-    names = [each.name for each in commits.iterdir()] if commits.is_dir() else []
+    names = SYSTEM.files.list(commits).names if commits.is_dir() else ()
     batches = [int(name) for name in names if name.isdecimal()]
     if not batches:
         yield "it has committed no batch yet"

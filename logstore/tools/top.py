@@ -1,4 +1,4 @@
-"""What moves in a place: the size of topics, what comes in, what readers take out, and how far these are behind.
+"""The movement in a place: the size of topics, what comes in, what readers take out, and how far these are behind.
 
 Two looks give rates: `view` compares them. `look_at` looks into a directory; that of a cluster is above this package.
 """

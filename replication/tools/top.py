@@ -16,10 +16,9 @@ from logstore.tools.top import Look, Reader, TopicLook
 from replication.client import group_admin
 from replication.client.admin import log_dirs
 from replication.client.cluster import Cluster
-from replication.client.fetching import EARLIEST, LATEST, ask_offsets
+from replication.client.fetching import EARLIEST, LATEST, FoundOffset, ask_offsets
 from replication.client.groups import committed
 from replication.client.metadata import NO_LEADER, ClusterMetadata
-from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
 Found = TypeVar("Found")
@@ -28,7 +27,7 @@ GROUPS_AT_ONCE = 50
 
 
 class _Led(NamedTuple):
-    """What a broker tells of the partitions that it leads; no sizes before Kafka 1.0."""
+    """The answers of a broker about the partitions that it leads; there are no sizes before Kafka 1.0."""
 
     extents: Mapping[TopicPartition, OffsetRange]
     sizes: Mapping[TopicPartition, int]
@@ -83,8 +82,8 @@ async def _led(cluster: Cluster, broker: int, share: Sequence[TopicPartition]) -
     ends = await ask_offsets(connection, dict.fromkeys(share, LATEST))
     extents = {}
     for tp in share:
-        start, end = starts.get(tp, ErrorCode.NONE), ends.get(tp, ErrorCode.NONE)
-        if not isinstance(start, ErrorCode) and not isinstance(end, ErrorCode):  # else another broker leads it by now
+        start, end = starts.get(tp), ends.get(tp)
+        if isinstance(start, FoundOffset) and isinstance(end, FoundOffset):  # else another broker leads it by now
             extents[tp] = OffsetRange(min(start.offset, end.offset), end.offset)
     sizes = {tp: size for each in await log_dirs(cluster, broker) for tp, size in each.bytes_of.items()}
     return _Led(extents, {tp: sizes[tp] for tp in share if tp in sizes})

@@ -85,7 +85,7 @@ def test_wrong_usage_has_exit_code_2():
 
 def test_a_mistyped_command_is_answered_by_the_right_one(added):
     added(hello=f"{__name__}:hello")
-    assert "no command 'topic'; did you mean 'topics'?" in run("topic").stderr
+    assert "no command 'topic'; did you mean 'topics', 'top'?" in run("topic").stderr
     assert "no command 'hallo'; did you mean 'hello'?" in run("hallo").stderr
     assert "no command 'lst'; did you mean 'list'?" in run("topics", "lst").stderr
     assert "there are 'alter', 'create'" in run("topics", "xyz").stderr

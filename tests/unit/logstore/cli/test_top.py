@@ -25,7 +25,7 @@ def filled(path):
 
 
 def checkpoint(directory, ids, offsets, *, place=None):
-    """As Spark writes it, with the JSON of this release, or with more in it."""
+    """Write a checkpoint like Spark, with the JSON of this release, or with more in it."""
     (directory / "offsets").mkdir(parents=True)
     (directory / "commits").mkdir()
     value = {"v": 1, "ids": ids, "offsets": offsets} | ({"place": place} if place else {})
