@@ -79,6 +79,7 @@ class TopicTable:
         self.path = path
         self._owner = owner
         self._table = _load(path)
+        self._entry = log.stat_of(path, self.version)
         self._check()
 
     def boundary(self, partition: int) -> int | None:
@@ -93,6 +94,11 @@ class TopicTable:
     @property
     def version(self) -> int:
         return self._table.version()
+
+    def is_newest(self) -> bool:
+        """Is nothing committed behind this snapshot, and the table still the one that was loaded?"""
+        is_same = self._entry is not None and log.stat_of(self.path, self.version) == self._entry
+        return is_same and log.stat_of(self.path, self.version + 1) is None
 
     def schema(self) -> pa.Schema:
         import pyarrow as pa

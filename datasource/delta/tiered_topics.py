@@ -3,26 +3,65 @@
 Below the boundary in the table's snapshot, rows come from the table; from there on, from the log. A reader takes both
 from one snapshot, so later commits do not matter. If retention has deleted records behind the snapshot's boundary, they
 are in the table by now, and the reader takes a new snapshot.
+
+A stream looks many times a second, so a process keeps snapshots as long as nothing is committed behind them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from datasource.delta.owner import TierConfig, owner_of, read_note
+from datasource.delta.owner import Owner, TierConfig, owner_of, read_note
 from datasource.delta.table import RestoredError, TableFile, TopicTable
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
 from datasource.topics.interface import Found, PartitionRange
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
+from logstore.config import INT64_MAX
 from logstore.store.reading import schema_of
+
+SNAPSHOTS_MAX = 8
+
+
+class Snapshot:
+    """The newest snapshot of a topic's table when it was loaded; `loss`: what RESTORE took out of it."""
+
+    def __init__(self, table: TopicTable, since: int) -> None:
+        self.table, self.loss = table, ""
+        self._firsts: dict[int, int | None] = {}
+        try:
+            table.check_history(since=since)
+        except RestoredError as error:
+            self.loss = str(error)
+
+    @cached_property
+    def is_raw(self) -> bool:
+        return is_raw(self.table.schema())
+
+    @cached_property
+    def files(self) -> Sequence[TableFile]:
+        return self.table.files()
+
+    def first(self, partition: int) -> int | None:
+        """Return the first offset in a file that may hold rows of the partition; None: there is no such file."""
+        if partition not in self._firsts:
+            boundary = self.table.boundary(partition) or 0
+            held = [file.offsets for file in self.files if file.may_hold(partition, 0, boundary)]
+            self._firsts[partition] = min((bounds[0] if bounds else 0 for bounds in held), default=None)
+        return self._firsts[partition]
+
+
+_snapshots: dict[tuple[int, Owner, Path], Snapshot] = {}
 
 
 class TieredTopics:
@@ -37,7 +76,6 @@ class TieredTopics:
         self._location = location
         self._named = table
         self._fail = fail_on_data_loss
-        self._looked_through: dict[str, int] = {}  # topic: version of its table
 
     @property
     def identity(self) -> str:
@@ -52,45 +90,50 @@ class TieredTopics:
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
         # First: what retention deletes now is in the table that is loaded next.
         log = self._log.offsets(topic)
-        table = self._table(topic)
-        if table is None:
+        found = self._snapshot(topic)
+        if found is None:
             return log
-        files = table.files()
-        return {p: _joined(files, table.boundary(p), p, extent) for p, extent in log.items()}
+        ahead = {p: end for p, extent in log.items() if (end := found.table.boundary(p) or 0) > extent.end}
+        if ahead:  # tiered since the log was looked at; else the log was cut
+            log = self._log.offsets(topic)
+            report((_cut(topic, p, end, log[p].end) for p, end in ahead.items()), fail=self._fail)
+        return {p: _joined(found.table.boundary(p), found.first(p), extent) for p, extent in log.items()}
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
         return self.offsets(topic)[partition]
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
-        return self._log.epoch_ends(topic, epochs)
+        """As in the log; no election cuts what retention has deleted from the log."""
+        ends = self._log.epoch_ends(topic, epochs)
+        if not ends:
+            return ends
+        log = self._log.offsets(topic)
+        return {p: max(end, log[p].start) for p, end in ends.items()}
 
     def settled(self, look: Callable[[], Found]) -> Found:
         return self._log.settled(look)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        table = self._table(topic)
-        boundary = 0 if table is None else table.boundary(partition) or 0
-        if table is not None and boundary:
+        tiered, _, found = self._parts(PartitionRange(topic, partition, 0, INT64_MAX))
+        if tiered.count and found is not None:
             offsets = [
                 pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
-                for batch in rows(table, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"])
+                for batch in rows(found.files, tiered, ["offset", "timestamp"])
             ]
-            if found := [int(offset) for offset in offsets if offset is not None]:
-                return min(found)
+            if later := [int(offset) for offset in offsets if offset is not None]:
+                return min(later)
         return self._log.offset_for_time(topic, partition, timestamp_ms)
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Where to cut at `offset`: at a batch in the log, anywhere in the table."""
-        table = self._table(r.topic)
-        if table is not None and offset < (table.boundary(r.partition) or 0):
-            return offset
-        return self._log.floor_batch(r, offset)
+        tiered, _, _ = self._parts(replace(r, start=offset, end=offset + 1))
+        return offset if tiered.count else self._log.floor_batch(r, offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        old, new, table = self._parts(r)
+        old, new, found = self._parts(r)
         size = self._log.size_bytes(new) if new.count else 0
-        if table is not None and old.count:
-            size += sum(_share(file, old) for file in table.files() if _may_hold(file, old))
+        if found is not None and old.count:
+            size += sum(_share(file, old) for file in found.files if _may_hold(file, old))
         return size
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
@@ -106,9 +149,9 @@ class TieredTopics:
         Raises: DataLossError: some are in neither.
         """
         while r.count:
-            old, new, table = self._parts(r)
-            if table is not None and old.count:
-                yield from rows(table, old, columns)
+            old, new, found = self._parts(r)
+            if found is not None and old.count:
+                yield from rows(found.files, old, columns)
             try:
                 for batch, after in self._log_batches(new, columns):
                     yield batch
@@ -134,32 +177,42 @@ class TieredTopics:
         for batch in self._log.read(r, with_offset):
             yield batch.select(names), batch.column("offset")[-1].as_py() + 1
 
-    def _parts(self, r: PartitionRange) -> tuple[PartitionRange, PartitionRange, TopicTable | None]:
+    def _parts(self, r: PartitionRange) -> tuple[PartitionRange, PartitionRange, Snapshot | None]:
         """Return the range below the boundary of the newest snapshot, the rest, and that snapshot."""
-        table = self._table(r.topic)
-        boundary = 0 if table is None else table.boundary(r.partition) or 0
+        found = self._snapshot(r.topic)
+        boundary = 0 if found is None else found.table.boundary(r.partition) or 0
         cut = min(max(r.start, boundary), r.end)
-        return replace(r, end=cut), replace(r, start=cut), table
+        return replace(r, end=cut), replace(r, start=cut), found
 
-    def _table(self, topic: str) -> TopicTable | None:
+    def _snapshot(self, topic: str) -> Snapshot | None:
         """Return the newest snapshot of the topic's table; None: it was never tiered, which a directory notes."""
         owner = owner_of(self._location, self._log.topic(topic), table_of(topic, self._named))
         note = read_note(owner)
         if note is None and owner.is_store:
             return None
         note = note or TierConfig(owner.base)
-        table = TopicTable(note.table, owner)
-        try:
-            table.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
-            self._looked_through[topic] = table.version
-        except RestoredError as error:
-            report([str(error)], fail=self._fail)
-        if not is_raw(table.schema()):
+        found = _newest(owner, note)
+        report([found.loss], fail=self._fail)
+        if not found.is_raw:
             raise InvalidRequestError(
                 f"topic {topic!r} is tiered with a schema, so {note.table} has no bytes of values: read that table "
                 "itself (format delta), and the log without includeTiered"
             )
-        return table
+        return found
+
+
+def _newest(owner: Owner, note: TierConfig) -> Snapshot:
+    """Return the newest snapshot of the table. Raises: StoreError: it is none of this topic, or cannot be read."""
+    key = os.getpid(), owner, note.table
+    known = _snapshots.pop(key, None)
+    if known is None or not known.table.is_newest():
+        checked = known.table.version if known and not known.loss else -1
+        table = TopicTable(note.table, owner)
+        known = Snapshot(table, max(note.version, checked) if checked <= table.version else note.version)
+    _snapshots[key] = known
+    while len(_snapshots) > SNAPSHOTS_MAX:
+        _snapshots.pop(next(iter(_snapshots)), None)
+    return known
 
 
 def is_raw(schema: pa.Schema) -> bool:
@@ -167,17 +220,17 @@ def is_raw(schema: pa.Schema) -> bool:
     return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
 
 
-def rows(table: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the table's records of `r`, with the columns and types of a read of the log.
+def rows(files: Sequence[TableFile], r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a snapshot's records of `r`, with the columns and types of a read of the log.
 
     Raises: StorageError: VACUUM removed a file of the snapshot; a retry takes a newer one.
     """
-    files = sorted((f for f in table.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
+    held = sorted((f for f in files if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
     schema = schema_of(columns)
     # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
     parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     wanted = (pc.field("partition") == r.partition) & (pc.field("offset") >= r.start) & (pc.field("offset") < r.end)
-    for file in files:
+    for file in held:
         try:
             batches = ds.dataset(str(file.path), format=parquet).to_batches(
                 columns=list(columns), filter=wanted, use_threads=False
@@ -193,15 +246,23 @@ def _may_hold(file: TableFile, r: PartitionRange) -> bool:
     return file.may_hold(r.partition, r.start, r.end)
 
 
-def _joined(files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange) -> OffsetRange:
+def _joined(boundary: int | None, first: int | None, log: OffsetRange) -> OffsetRange:
     """Return the offsets of table and log: from the first row in a file that may hold the partition.
 
     A partition that the table does not know begins at 0: a read of what the log deleted says that it is lost.
     """
     if boundary is None:
         return replace(log, start=0)
-    firsts = [file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)]
-    return replace(log, start=min([*firsts, log.start]), end=max(boundary, log.end))
+    start = log.start if first is None else min(first, log.start)
+    return replace(log, start=start, end=max(boundary, log.end))
+
+
+def _cut(topic: str, partition: int, boundary: int, end: int) -> str:
+    """Return a line if the table holds records that the log lost: other records may get their offsets."""
+    why = "restored from an older copy, or cut by an unclean leader election"
+    return f"{topic}-{partition}: the table holds offsets up to {boundary}, and the log ends at {end}: {why}" * (
+        boundary > end
+    )
 
 
 def _share(file: TableFile, r: PartitionRange) -> int:

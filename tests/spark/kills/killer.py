@@ -79,7 +79,7 @@ class Run:
     def start(self) -> None:
         """Start the query, and wait until it runs."""
         (self.root / "started").unlink(missing_ok=True)
-        self.process = self.drivers.take("copy", source=self.place.options, sink=self.sink)
+        self.process = self.drivers.take("copy", source=self.place.source, sink=self.sink)
         self.starts, self.hurt = self.starts + 1, -1
         while not (self.root / "started").exists():
             self.check()

@@ -51,8 +51,8 @@ def main(directory: str, number: str) -> None:
 
 
 def copy(spark: SparkSession, root: Path, **options: Any) -> None:
-    source = spark.readStream.format("pylog").options(**options["source"]).option("subscribe", "in")
-    frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
+    source = {"maxOffsetsPerTrigger": 4000} | options["source"]
+    frame = spark.readStream.format("pylog").options(**source, subscribe="in", startingOffsets="earliest").load()
     rows = frame.selectExpr("key", f"{VALUE} value")
     sink = rows.writeStream.format("pylog").options(**options["sink"]).option("topic", "out")
     query = sink.option("checkpointLocation", str(root / "checkpoint")).start()
