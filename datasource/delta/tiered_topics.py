@@ -103,7 +103,7 @@ class TieredTopics:
         return self.offsets(topic)[partition]
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
-        """As in the log; no election cuts what retention has deleted from the log."""
+        """Return what the log says; no election cuts what retention has deleted from the log."""
         ends = self._log.epoch_ends(topic, epochs)
         if not ends:
             return ends

@@ -56,7 +56,7 @@ class Store:
 
 
 class Query:
-    """What Spark keeps of a query, and what it does. A query may be planned by one process and read by another."""
+    """A query as Spark drives it, with its checkpoint. One process plans a query, and others may read."""
 
     def __init__(self, path: Path, **options: object) -> None:
         self._options = {"path": str(path), "subscribe": "t", "includeTiered": "true", "startingOffsets": "earliest"}
