@@ -14,41 +14,46 @@ disk, `config`, the settings of a topic, and `progress`; `checkpoint`, small dur
 their bytes; `log`, one partition; `maintenance`, which changes its old segments; `store`, a directory of topics;
 `tools`, what commands return; `cli`.
 
-Importing this package loads neither numba nor pyarrow: they come with the first append or read.
+Importing this package loads no more than its name: each part comes with its first use, numba and pyarrow with the first
+append or read. So commands and Spark's many short-lived processes load what they need.
 """
 
-from logstore.config import LogConfig
-from logstore.errors import (
-    BatchConflictError,
-    CorruptLogError,
-    DiskFullError,
-    FailedStoreError,
-    InvalidConfigError,
-    InvalidRecordError,
-    InvalidRequestError,
-    InvalidTopicError,
-    NotAStoreError,
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    PylogError,
-    ReadOnlyStoreError,
-    RecordTooLargeError,
-    StaleLogError,
-    StorageError,
-    StoreError,
-    StoreLockedError,
-    TopicExistsError,
-    TransactionAbortedError,
-    TransactionStateError,
-    UnknownPartitionError,
-    UnknownTopicError,
-)
-from logstore.store.description import TopicDescription
-from logstore.store.description import TopicDescription as TopicInfo
-from logstore.store.reading import OffsetRange
-from logstore.store.store import LogStore, recover
-from logstore.store.store import open_store as open
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from logstore.config import LogConfig
+    from logstore.errors import (
+        BatchConflictError,
+        CorruptLogError,
+        DiskFullError,
+        FailedStoreError,
+        InvalidConfigError,
+        InvalidRecordError,
+        InvalidRequestError,
+        InvalidTopicError,
+        NotAStoreError,
+        OffsetOutOfRangeError,
+        OutOfOrderSequenceError,
+        ProducerFencedError,
+        PylogError,
+        ReadOnlyStoreError,
+        RecordTooLargeError,
+        StaleLogError,
+        StorageError,
+        StoreError,
+        StoreLockedError,
+        TopicExistsError,
+        TransactionAbortedError,
+        TransactionStateError,
+        UnknownPartitionError,
+        UnknownTopicError,
+    )
+    from logstore.store.description import TopicDescription
+    from logstore.store.description import TopicDescription as TopicInfo
+    from logstore.store.reading import OffsetRange
+    from logstore.store.store import LogStore, recover
+    from logstore.store.store import open_store as open
 
 __version__ = "0.9.0.dev0"  # of the whole distribution; in development until CHANGELOG.md has a release of that number
 
@@ -85,3 +90,27 @@ __all__ = [
     "open",
     "recover",
 ]
+
+_PLACES = {
+    "LogConfig": ("logstore.config", "LogConfig"),
+    "LogStore": ("logstore.store.store", "LogStore"),
+    "OffsetRange": ("logstore.store.reading", "OffsetRange"),
+    "TopicDescription": ("logstore.store.description", "TopicDescription"),
+    "TopicInfo": ("logstore.store.description", "TopicDescription"),
+    "open": ("logstore.store.store", "open_store"),
+    "recover": ("logstore.store.store", "recover"),
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import what is asked for; the rest are errors."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES.get(name, ("logstore.errors", name))
+    found = getattr(importlib.import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

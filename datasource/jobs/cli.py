@@ -35,6 +35,7 @@ from datasource.jobs.options import (
     with_job_options,
 )
 from datasource.session import spark_session, stderr_to
+from datasource.workers import line_of
 from logstore.cli import cli
 from logstore.cli.terminal import end_at_sigterm, output_option, progress_bar, talk, usage_errors
 from logstore.env import SYSTEM
@@ -211,7 +212,7 @@ def _session() -> Iterator[SparkSession]:
             _apart(make, threading.Thread.join)  # nothing can end a Java that is starting
         yield made[0]
     except PySparkException as error:
-        raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+        raise PylogError(f"Spark: {line_of(error)} (more in {log})") from error
     except KeyboardInterrupt:
         SYSTEM.files.unlink(log)
         raise
