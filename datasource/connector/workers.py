@@ -1,4 +1,4 @@
-"""Spark's Python workers: they start in a third of the time, and one that comes too late is explained.
+"""Spark's Python workers: they start in a third of the time.
 
 Spark puts the archive `python/lib/pyspark.zip` before all else on the path of its Python workers. An archive keeps no
 compiled code, so each fresh worker compiles PySpark's sources: a second of CPU time, of the 10 s in which it must
@@ -18,13 +18,8 @@ from pathlib import Path
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 
 HOME = "SPARK_HOME"
-CAME_TOO_LATE = (
-    "a Python worker that Spark started did not connect to it within 10 s, because this machine is busy; run it again, "
-    "with fewer other processes or with fewer cores for Spark, as master='local[1]'"
-)
 _keep: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -68,13 +63,3 @@ def without_archive(package: Path) -> Path:
         if each.name != "python":
             (Path(home.name) / each.name).symlink_to(each)
     return Path(home.name)
-
-
-def came_too_late(error: BaseException) -> bool:
-    """Whether Spark gave a Python worker up, in a batch or in a stream: what it was to do has not begun."""
-    return "Python worker failed to connect back" in str(error)
-
-
-def line_of(error: PySparkException) -> str:
-    """Return what there is to say about an error of Spark, in one line."""
-    return CAME_TOO_LATE if came_too_late(error) else str(error).strip().splitlines()[0]

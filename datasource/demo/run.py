@@ -25,8 +25,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import logstore
-from datasource.session import spark_session, stderr_to
-from datasource.workers import CAME_TOO_LATE, came_too_late, line_of
+from datasource.session import CAME_TOO_LATE, came_too_late, line_of, spark_session, stderr_to
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.tools.describe import describe_topic

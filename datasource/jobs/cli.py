@@ -34,8 +34,7 @@ from datasource.jobs.options import (
     topics_option,
     with_job_options,
 )
-from datasource.session import spark_session, stderr_to
-from datasource.workers import line_of
+from datasource.session import line_of, spark_session, stderr_to
 from logstore.cli import cli
 from logstore.cli.terminal import end_at_sigterm, output_option, progress_bar, talk, usage_errors
 from logstore.env import SYSTEM

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from datasource import workers
+from datasource import session, workers
 from datasource.demo import run as demo
 from tests.support.repeats import only_long, soaked
 
@@ -76,7 +76,7 @@ def test_the_demo_takes_a_step_again_that_a_worker_came_too_late_for():
     left[0] = 3
     with pytest.raises(PySparkException) as caught:
         demo.again(said.append, step)
-    assert "10 s, because this machine is busy; run it again" in workers.line_of(caught.value)
+    assert "10 s, because this machine is busy; run it again" in session.line_of(caught.value)
     left[0], count = 1, len(said)
     with pytest.raises(PySparkException, match="another"):
         demo.again(said.append, lambda: step("another\nerror"))
