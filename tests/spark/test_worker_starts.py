@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from datasource import session, workers
+from datasource import session
+from datasource.connector import workers
 from datasource.demo import run as demo
 from tests.support.repeats import only_long, soaked
 
