@@ -70,9 +70,10 @@ class Run:
     writes: int = 0
     took_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     sink: dict[str, str] = field(default_factory=dict)  # options
+    master: str = "local[2,3]"
 
     def __post_init__(self) -> None:
-        self.drivers = Drivers(self.root)
+        self.drivers = Drivers(self.root, self.master)
         self.sink = self.place.options | self.sink
         self.write(5_000)
 

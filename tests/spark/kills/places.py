@@ -23,11 +23,7 @@ WRITTEN = ("even", "odd")  # by batch writes
 TOPICS = {"in": 3, "out": 4} | dict.fromkeys(WRITTEN, 2)  # partitions
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 QUIET_S = 60.0  # for markers, and for replicas that have to catch up
-BROKER_SETTINGS = {
-    "zookeeper.session.timeout.ms": 3000,
-    "default.replication.factor": 3,
-    "min.insync.replicas": 2,
-}
+BROKER_SETTINGS = {"zookeeper.session.timeout.ms": 3000}
 
 Found = Iterator[tuple[int, bytes, bytes]]
 
@@ -113,7 +109,7 @@ class Directory:
 
 
 class Cluster:
-    """Three brokers, each a process. A moment of a commit is when the end of a topic moves, committed or not."""
+    """Three brokers (or another number), each a process. A moment of a commit is when the end of a topic moves, committed or not."""
 
     kinds = {  # noqa: RUF012
         "worker": 4,
@@ -146,9 +142,10 @@ class Cluster:
         "shown": (WRITTEN[0], Isolation.READ_COMMITTED),
     }
 
-    def __init__(self, root: Path, *, is_two_phase: bool = True) -> None:
-        settings = BROKER_SETTINGS | {"transaction.two.phase.commit.enable": is_two_phase}
-        self._brokers = TriedCluster(3, root / "brokers", settings).start()
+    def __init__(self, root: Path, *, is_two_phase: bool = True, brokers: int = 3) -> None:
+        replicas = {"default.replication.factor": brokers, "min.insync.replicas": min(2, brokers)}
+        settings = BROKER_SETTINGS | replicas | {"transaction.two.phase.commit.enable": is_two_phase}
+        self._brokers = TriedCluster(brokers, root / "brokers", settings).start()
         self._client = KafkaClient(self._brokers.bootstrap)
         self.options = {"kafka.bootstrap.servers": self._brokers.bootstrap}
         for topic, partitions in TOPICS.items():

@@ -1,8 +1,8 @@
 """The program that is killed: a query, or a batch write.
 
-    python -m tests.spark.kills.query DIRECTORY NUMBER
+    python -m tests.spark.kills.query DIRECTORY NUMBER MASTER
 
-It makes a session, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies the topic `in`
+It makes a session of this master, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies the topic `in`
 to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is copied. `write`: a
 batch write, under a name, of rows in two topics; exit status 0: it has succeeded. Anything else is a failure.
 """
@@ -25,6 +25,11 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.showConsoleProgress": False,
     "spark.sql.pyspark.jvmStacktrace.enabled": True,  # a failure says why
+    # Of a cluster: all of it takes part from the start, and a task may lose many executors.
+    "spark.executor.memory": "512m",
+    "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+    "spark.task.maxFailures": 10,
+    "spark.driver.host": "127.0.0.1",
 }
 
 
@@ -34,11 +39,11 @@ VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00005
     and java_method('java.lang.System', 'setProperty', 'told', 'x') = 'null', raise_error('told to fail'), value)"""
 
 
-def main(directory: str, number: str) -> None:
+def main(directory: str, number: str, master: str) -> None:
     from datasource import spark_session
 
     root, killer = Path(directory), os.getppid()
-    spark = spark_session(master="local[2,3]", app_name="kills", **QUICK)
+    spark = spark_session(master=master, app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     go = root / f"go-{number}"
     while not go.exists():
