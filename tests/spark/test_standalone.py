@@ -1,7 +1,7 @@
 """A query on a real Spark cluster, of a master and two workers, copies exactly once while executors and workers die.
 
-tests/spark/test_workers.py shows that such executors read and write at all, tests/spark/test_exactly_once_kills.py kills
-drivers and brokers. By hand, with another seed: PYLOG_SEED=7 pytest --soak tests/spark/test_standalone.py
+tests/spark/test_workers.py shows that such executors read and write at all; tests/spark/test_exactly_once_kills.py
+kills drivers and brokers. By hand, with another seed: PYLOG_SEED=7 pytest --soak tests/spark/test_standalone.py
 """
 
 import os

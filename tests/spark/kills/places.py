@@ -109,7 +109,10 @@ class Directory:
 
 
 class Cluster:
-    """Three brokers (or another number), each a process. A moment of a commit is when the end of a topic moves, committed or not."""
+    """Three brokers, or another number, each a process.
+
+    A moment of a commit is when the end of a topic moves, committed or not.
+    """
 
     kinds = {  # noqa: RUF012
         "worker": 4,

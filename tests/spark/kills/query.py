@@ -2,8 +2,8 @@
 
     python -m tests.spark.kills.query DIRECTORY NUMBER MASTER
 
-It makes a session of this master, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies the topic `in`
-to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is copied. `write`: a
+It makes a session of this master, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies
+the topic `in` to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is copied. `write`: a
 batch write, under a name, of rows in two topics; exit status 0: it has succeeded. Anything else is a failure.
 """
 
@@ -25,7 +25,7 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.showConsoleProgress": False,
     "spark.sql.pyspark.jvmStacktrace.enabled": True,  # a failure says why
-    # Of a cluster: all of it takes part from the start, and a task may lose many executors.
+    # All of a cluster takes part from the start, and a task may lose many executors.
     "spark.executor.memory": "512m",
     "spark.scheduler.minRegisteredResourcesRatio": 1.0,
     "spark.task.maxFailures": 10,

@@ -20,6 +20,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 CLASSES = "org.apache.spark.deploy"
 # The master gives an application up that loses many executors one after the other: here that is what is tried.
 OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1"
+LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 STARTS_S = 120.0
 
 
@@ -64,8 +65,7 @@ class Standalone:
         }
         with (self._root / log).open("wb") as output:
             process = subprocess.Popen(
-                [SPARK_HOME / "bin" / "spark-class", f"{CLASSES}.{name}", "--host", "127.0.0.1", "--port", "0"]
-                + ["--webui-port", "0", *options],
+                [SPARK_HOME / "bin" / "spark-class", f"{CLASSES}.{name}", *LOOPBACK, *options],
                 cwd=self._root,
                 env=environment,
                 stdout=output,
