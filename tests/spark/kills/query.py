@@ -3,8 +3,9 @@
     python -m tests.spark.kills.query DIRECTORY NUMBER MASTER
 
 It makes a session of this master, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies
-the topic `in` to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is copied. `write`: a
-batch write, under a name, of rows in two topics; exit status 0: it has succeeded. Anything else is a failure.
+the topic `in` to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is
+copied. `write`: a batch write, under a name, of rows in two topics; exit status 0: it has succeeded. Anything else is
+a failure.
 """
 
 from __future__ import annotations
