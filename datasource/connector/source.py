@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from datasource import kinds
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, RefusedStreamReader, StreamReader
+from datasource.connector.server_paths import check_paths
 from datasource.connector.writer import BatchWriter, StreamWriter
 from datasource.schema import check_read_schema, spark_schema
 from logstore import PylogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Spark loads this only where spark.sql.python.filterPushdown.enabled is on; with it off, a reader that could take
 # filters is an error. With it on, Spark 4.2 keeps one plan per DataFrame or view: `f.count()` after
@@ -33,7 +40,9 @@ class PylogDataSource(DataSource):
     It is recreated in many processes, so it holds the options and nothing else.
     """
 
+    @one_line
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_paths(options, os.environ)
         self.options = options
 
     @classmethod
@@ -49,12 +58,12 @@ class PylogDataSource(DataSource):
         """
         check_read(self.options)
         exempt_loaded("schema")
-        return spark_schema(selected_columns(self.options))
+        return kinds.shown(spark_schema(selected_columns(self.options)))
 
     @one_line
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType | pa.Schema) -> BatchReader:
         """Return the reader of a batch, for any of our columns."""
-        check_read_schema(schema)
+        check_read_schema(kinds.struct(schema))
         options = read_options(self.options, streaming=False)
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
@@ -71,9 +80,9 @@ class PylogDataSource(DataSource):
             return RefusedStreamReader(error)
 
     @one_line
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch, after checking columns and options."""
-        writer = BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        writer = BatchWriter(write_options(self.options), kinds.struct(schema), overwrite=overwrite)
         exempt_loaded("writer")
         return writer
 

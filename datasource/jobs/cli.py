@@ -34,6 +34,7 @@ from datasource.jobs.options import (
     topics_option,
     with_job_options,
 )
+from datasource.kinds import is_connect
 from datasource.session import spark_session, stderr_to
 from logstore.cli import cli
 from logstore.cli.terminal import end_at_sigterm, output_option, progress_bar, talk, usage_errors
@@ -225,11 +226,12 @@ def _session() -> Iterator[SparkSession]:
 
 def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
     """Do `work`; Ctrl-C cancels the Spark jobs that it waits for."""
+    stop = spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
 
     def cancel(worker: threading.Thread) -> None:
         _hush()
         for _ in range(int(CANCEL_S / 0.1)):
-            spark.sparkContext.cancelAllJobs()  # again and again: `work` may begin more
+            stop()  # again and again: `work` may begin more
             worker.join(0.1)
             if not worker.is_alive():
                 break

@@ -24,6 +24,7 @@ from datasource.delta.tiering import Report, ReportRow
 from datasource.delta.topic_tables import TieringTask, find, table_of
 from datasource.errors import reason
 from datasource.jobs.tasks import Done, Row, chosen, framed, located, run_tasks
+from datasource.kinds import is_connect
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.progress import Progress, no_progress
 
@@ -123,7 +124,7 @@ def tier_to(
 
 
 def _writer(spark: SparkSession | None) -> Callable[..., list[Done[OffsetSlice, Written]]]:
-    if spark is not None:
+    if spark is not None and not is_connect(spark):
         from datasource.jobs import delta_spark
 
         if delta_spark.has_delta(spark):
