@@ -35,12 +35,12 @@ def make_views(
     if not views:
         return names
     if spark.catalog.currentCatalog() == "sail":
-        frames = {name: spark.read.format("pylog").options(**view).load() for name, view in views.items()}
-    else:
-        table = _table(spark, with_headers=selected_columns(given)[-1] == HEADERS)
-        frames = {name: spark.read.options(**view).table(table) for name, view in views.items()}
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(f"`{name}`")
+        for name, view in views.items():
+            spark.read.format("pylog").options(**view).load().createOrReplaceTempView(name)
+        return names
+    table = _table(spark, with_headers=selected_columns(given)[-1] == HEADERS)
+    for name, view in views.items():
+        spark.read.options(**view).table(table).createOrReplaceTempView(f"`{name}`")
     return names
 
 
