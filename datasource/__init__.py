@@ -20,11 +20,12 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from datasource.connector.counts import count
     from datasource.connector.source import PylogDataSource
     from datasource.connector.upserts import replace, upsert
     from datasource.session import lag, lag_of_group, register, spark_session
 
-__all__ = ["PylogDataSource", "lag", "lag_of_group", "register", "replace", "spark_session", "upsert"]
+__all__ = ["PylogDataSource", "count", "lag", "lag_of_group", "register", "replace", "spark_session", "upsert"]
 
 
 def __getattr__(name: str) -> typing.Any:
@@ -38,6 +39,7 @@ def __getattr__(name: str) -> typing.Any:
 
 _PLACES = {
     "PylogDataSource": "datasource.connector.source",
+    "count": "datasource.connector.counts",
     "replace": "datasource.connector.upserts",
     "upsert": "datasource.connector.upserts",
 }
