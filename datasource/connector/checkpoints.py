@@ -44,15 +44,16 @@ def queries_of(directory: Path) -> Iterator[tuple[str, StreamOffset | str]]:
     With each comes how far it has committed, once for every source of pylog, or why that cannot be told.
     """
     directory = directory.absolute()
-    found = [
-        each
-        for each in (directory, *(directory / name for name in sorted(SYSTEM.files.list(directory).names)))
-        if (each / "offsets").is_dir()
-    ]
+    below = (directory / name for name in sorted(SYSTEM.files.list(directory).names))
+    found = [directory] if _is_checkpoint(directory) else [each for each in below if _is_checkpoint(each)]
     if not found:
         yield directory.name, f"{directory} holds no checkpoint of a query"
-    for checkpoint in found[:1] if found[:1] == [directory] else found:
+    for checkpoint in found:
         yield from ((checkpoint.name, each) for each in _committed(checkpoint))
+
+
+def _is_checkpoint(directory: Path) -> bool:
+    return (directory / "offsets").is_dir()
 
 
 def _committed(checkpoint: Path) -> Iterator[StreamOffset | str]:

@@ -117,15 +117,12 @@ def choice(given: Mapping[str, str], name: str, choices: tuple[str, ...], defaul
     return text
 
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
-
-
 def duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
     """Return milliseconds; a number without a unit is milliseconds, as in Spark."""
     text = given.get(name.lower())
     if text is None:
         return default
-    match = re.fullmatch(r"(\d+)\s*(ms|s|min|m|h|d|)", text.strip().lower())
-    if not match:
-        raise bad(name, text, "a length of time like '500ms', '30s', '15m', '1h'")
-    return int(match[1]) * _UNITS_MS[match[2]]
+    found_ms = times.length_ms(text)
+    if found_ms is None:
+        raise bad(name, text, times.LENGTH)
+    return found_ms

@@ -126,7 +126,7 @@ def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed:
         return Time(parse.time_ms(given, f"{side}Timestamp"))
     name = f"{side}OffsetsByTimestamp"
     if name.lower() in given:
-        example = '{"orders":{"0":1700000000000}}'
+        example = '{"orders":{"0":1700000000000}}; a time may be a text with a zone, too: "2026-11-28 16:00:00+01:00"'
         return Times(parse.per_partition(name, given[name.lower()], 0, example, number_of=times.of_text))
     name = f"{side}Offsets"
     text = given.get(name.lower(), words[0]).strip()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ import click
 import logstore
 from logstore.errors import InvalidRequestError, PylogError, did_you_mean
 from logstore.progress import Progress
+from logstore.records import times
 
 Mode = Literal["auto", "r"]
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -62,9 +62,6 @@ def pairs(_ctx: click.Context, _parameter: click.Parameter, given: Sequence[str]
     return found
 
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 def duration(minimum_ms: int = 0) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
     """Return the callback of an option that is a length of time with its unit, as milliseconds."""
 
@@ -74,10 +71,9 @@ def duration(minimum_ms: int = 0) -> Callable[[click.Context, click.Parameter, s
         text = text.strip()
         if text.isdecimal():
             raise click.BadParameter(f"{text} of what? Give a unit: {text}s, {text}m, {text}h")
-        match = re.fullmatch(r"(\d+)\s*(ms|s|min|m|h|d)", text.lower())
-        if not match:
-            raise click.BadParameter(f"{text!r} is not a length of time like '500ms', '30s', '15m', '1h'")
-        found_ms = int(match[1]) * _UNITS_MS[match[2]]
+        found_ms = times.length_ms(text)
+        if found_ms is None:
+            raise click.BadParameter(f"{text!r} is not {times.LENGTH}")
         if found_ms < minimum_ms:
             raise click.BadParameter(f"{text}: at least {minimum_ms}ms")
         return found_ms

@@ -187,6 +187,11 @@ def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Renderable
         is_text = any(isinstance(row[name], str) for row in rows)
         table.add_column(name.replace("_", " ").upper(), justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*("-" if row[name] is None else f"{row[name]:,}" if not isinstance(row[name], str) else row[name]
-                        for name in columns))  # fmt: skip
+        table.add_row(*(_text(row[name]) for name in columns))
     return table
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:,}"

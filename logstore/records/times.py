@@ -1,11 +1,12 @@
 """Times that callers give: milliseconds since 1970, a datetime with a time zone, or a text of either.
 
 A datetime without a zone is refused: it is a moment only for who knows which clock was read. Between two milliseconds
-the later one counts, so that "the first record at or after" never finds one before.
+the later one counts, so that "the first record at or after" never finds one before. Lengths of time are texts, `15m`.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -15,6 +16,8 @@ Time: TypeAlias = int | datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+LENGTH = "a length of time like '500ms', '30s', '15m', '1h'"
 ZONE_MISSING = (
     "a datetime needs a time zone: datetime.now(UTC), time.replace(tzinfo=UTC), or time.astimezone() if it is local"
 )
@@ -40,3 +43,9 @@ def of_text(text: str) -> int | None:
     except ValueError:
         return None
     return milliseconds(time, "time") if has_zone(time) else None
+
+
+def length_ms(text: str) -> int | None:
+    """Return the milliseconds of a `LENGTH`, or of a number without a unit; None: it is neither."""
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    return int(match[1]) * _UNITS_MS[match[2]] if match and match[2] in _UNITS_MS else None

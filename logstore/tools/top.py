@@ -107,7 +107,7 @@ def _rate(before: Mapping[int, int], now: Mapping[int, int], seconds: float) -> 
 
 
 def look_at(store: LogStore, readers: Iterable[Reader] = (), problems: Iterable[str] = ()) -> Look:
-    """Look at every topic of a directory. A second look of one store costs two calls of stat per partition."""
+    """Look at every topic of a directory; `problems` gets a line for each that cannot be read."""
     topics, failed = dict[str, TopicLook](), list(problems)
     for info in store.topics():
         if info.damage is not None:

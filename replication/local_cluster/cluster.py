@@ -94,7 +94,7 @@ class LocalCluster(Brokers):
     def mend(self) -> None:
         """Resume the paused brokers, heal the network, start what is not up; return when all know each other."""
         self.resume(*self._brokers)
-        self.heal()
+        self._cut_off({})
         self.restart(*(self._brokers.keys() - set(self.live)))
 
     def _cut_off(self, others: Mapping[BrokerId, Iterable[BrokerId]]) -> None:

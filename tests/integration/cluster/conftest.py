@@ -131,11 +131,7 @@ def shared(tmp_path_factory):
 def cluster(shared):
     """The shared cluster, with all of its brokers up."""
     yield shared
-    for broker in (1, 2, 3):
-        shared.running.resume(broker)
-    if missing := [broker for broker in (1, 2, 3) if broker not in shared.running.live]:
-        shared.running.restart(*missing)
-    shared.running.wait_until_known()  # one that stood still has to be let in again
+    shared.running.mend()
 
 
 @pytest.fixture

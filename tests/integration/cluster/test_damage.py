@@ -28,8 +28,7 @@ def site(tmp_path_factory):
 @pytest.fixture
 def cluster(site):
     yield site
-    if missing := [broker for broker in (1, 2, 3) if broker not in site.running.live]:
-        site.running.restart(*missing)
+    site.running.mend()
 
 
 def log_of(cluster, broker, topic):

@@ -41,10 +41,7 @@ def four(tmp_path_factory):
 @pytest.fixture
 def cluster(four):
     yield four
-    for broker in (1, 2, 3, 4):
-        four.running.resume(broker)
-    if missing := [broker for broker in (1, 2, 3, 4) if broker not in four.running.live]:
-        four.running.restart(*missing)
+    four.running.mend()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pty
 import select
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -94,6 +95,8 @@ def test_on_a_terminal_q_ends_it_and_the_terminal_is_as_it_was(filled, path):
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
     ) as process:
         os.close(theirs)
+        ended = threading.Timer(60, process.kill)  # else one that does not end would be waited for for ever
+        ended.start()
         shown, end = b"", time.monotonic() + 30
         while b"orders" not in shown and time.monotonic() < end:
             if select.select([ours], [], [], 1)[0]:
@@ -105,6 +108,7 @@ def test_on_a_terminal_q_ends_it_and_the_terminal_is_as_it_was(filled, path):
             except OSError:  # the other end is closed
                 break
         assert process.wait(20) == 0
+        ended.cancel()
         assert process.stderr.read() == b""
     os.close(ours)
     assert b"q: quit" in shown

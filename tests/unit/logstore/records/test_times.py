@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from logstore.errors import InvalidRequestError
-from logstore.records.times import milliseconds, of_text
+from logstore.records.times import length_ms, milliseconds, of_text
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
 MS = 1_767_323_045_006
@@ -31,3 +31,19 @@ def test_a_text_is_a_number_or_a_time_with_a_zone():
         assert of_text(text) == MS, text
     for text in ("2026-01-02T03:04:05", "2026-01-02", "soon", "", "-5"):
         assert of_text(text) is None, text
+
+
+def test_a_length_of_time_has_a_unit_or_is_in_milliseconds():
+    lengths = {
+        "7": 7,
+        "0": 0,
+        "500ms": 500,
+        "30 s": 30_000,
+        "2m": 120_000,
+        "2min": 120_000,
+        "1H": 3_600_000,
+        " 1d ": 86_400_000,
+    }
+    assert {text: length_ms(text) for text in lengths} == lengths
+    for text in ("", "s", "-5s", "1.5h", "5 weeks", "soon"):
+        assert length_ms(text) is None, text
