@@ -63,8 +63,12 @@ def _committed(checkpoint: Path) -> Iterator[StreamOffset | str]:
     if not batches:
         yield "it has committed no batch yet"
         return
+    name = f"offsets/{max(batches)}"
     # A line for the version, one for the batch, and one for each source.
-    for line in _read(str(checkpoint), f"offsets/{max(batches)}").decode(errors="replace").splitlines()[2:]:
+    lines = _read(str(checkpoint), name).decode(errors="replace").splitlines()[2:]
+    if not lines:
+        yield f"{checkpoint / name} names no source"
+    for line in lines:
         try:
             yield StreamOffset.from_json(json.loads(line))
         except (ValueError, PylogError):

@@ -143,8 +143,12 @@ def as_int(value: object, name: str) -> int:
 
 
 def as_ms(value: object, name: str) -> int:
-    """Return a time as milliseconds since 1970. Raises: InvalidRequestError: a datetime without a time zone."""
-    return milliseconds(value, name) if isinstance(value, datetime) else as_int(value, name)
+    """Return a time as milliseconds since 1970. Raises: InvalidRequestError: it has no time zone, or is no time."""
+    if isinstance(value, datetime):
+        return milliseconds(value, name)
+    if not isinstance(value, SupportsIndex):
+        raise InvalidRequestError(f"{name}={value!r}: must be a whole number of milliseconds, or a datetime")
+    return as_int(value, name)
 
 
 def new_topic_id() -> str:

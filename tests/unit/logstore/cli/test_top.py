@@ -41,6 +41,8 @@ def test_once_shows_topics_and_the_lag_of_queries_by_their_checkpoints(pylog, fi
     ids = {"orders": filled.topic("orders").topic_id}
     checkpoint(tmp_path / "all" / "old", ids, {"orders": {"0": 1, "1": 0}})
     checkpoint(tmp_path / "all" / "new", ids, {"orders": {"0": 1, "1": 0}}, place="/somewhere/data")
+    checkpoint(tmp_path / "all" / "torn", {}, {})
+    (tmp_path / "all" / "torn" / "offsets" / "1").write_text("v1")
     (tmp_path / "all" / "young" / "offsets").mkdir(parents=True)
     options = ("--once", "--every", "100ms", "--checkpoint", tmp_path / "all")
     behind = sum(each.end for each in filled.offsets("orders").values()) - 1
@@ -50,11 +52,12 @@ def test_once_shows_topics_and_the_lag_of_queries_by_their_checkpoints(pylog, fi
     assert [(line["reader"], line["lag"]) for line in lines if line["kind"] == "query"] == [
         ("new", behind), ("old", behind)
     ]  # fmt: skip
+    torn = f"query torn: {tmp_path}/all/torn/offsets/1 names no source"
     young = "query young: it has committed no batch yet"
-    assert [line["text"] for line in lines if line["kind"] == "problem"] == [young]
+    assert [line["text"] for line in lines if line["kind"] == "problem"] == [torn, young]
     shown = pylog("top", *options).ok()
     assert shown.lines[0].split() == ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "IN", "PER", "S", "OUT", "PER", "S"]
-    assert shown.err == f"{young}\n"
+    assert shown.err == f"{torn}\n{young}\n"
 
 
 def test_times_need_a_unit(pylog, filled):

@@ -60,6 +60,10 @@ def test_offsets_are_found_by_a_datetime(filled: logstore.LogStore) -> None:
     found = filled.offsets_for_times("t", at(3))
     assert [found[p] and found[p].offset for p in range(3)] == [2, 1, None]  # type: ignore[union-attr]
     assert filled.offsets_for_times("t", {1: at(1)})[1].offset == 0  # type: ignore[union-attr]
+    with pytest.raises(
+        InvalidRequestError, match="times='noon': must be a whole number of milliseconds, or a datetime"
+    ):
+        filled.offsets_for_times("t", "noon")  # type: ignore[arg-type]
 
 
 def test_a_record_keeps_the_moment_of_its_datetime_whatever_the_zone(filled: logstore.LogStore) -> None:
