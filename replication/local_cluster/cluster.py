@@ -70,7 +70,8 @@ class LocalCluster(Brokers):
 
         `partition(1)` cuts off broker 1 from all others, `partition([1, 2], [3])` brokers 1 and 2 from 3; brokers that
         are not named are one side more. Connections between the sides end, and attempts to connect get no answer.
-        Clients and the coordination store still reach every broker. This replaces an earlier partition.
+        Clients and the coordination store still reach every broker, so no session ends: a leadership that the
+        controller hands to a broker which it cannot reach waits for the end. This replaces an earlier partition.
 
         Raises: LocalClusterError: no such broker, a broker on two sides, one that is paused.
         """

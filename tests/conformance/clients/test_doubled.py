@@ -24,6 +24,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.coordination import nodes
 from replication.coordination.cluster import read_controller_epoch
 from replication.errors import ErrorCode
+from replication.local_cluster.description import read
 from replication.model.cluster import TopicPartition
 from tests.conformance.clients.members import until
 from tests.support.repeats import only_long, times
@@ -227,7 +228,7 @@ class Disturbed:
         return self._in_tree(read_controller_epoch)
 
     def _in_tree(self, act):
-        return asyncio.run(self.cluster._read(act))
+        return asyncio.run(read(self.cluster.coordination, act))
 
     def _ask(self, act):
         """Have the controller do it, once it is known who that is."""

@@ -1,24 +1,26 @@
 """A broker that is told which addresses it cannot reach."""
 
 import asyncio
+from contextlib import closing, suppress
 
 from replication.broker.cut_off import CutOff
 
 
 async def on_server(test):
     """Call the test with a CutOff of this loop, what it said, and the port of a server that answers."""
-    said = []
+    said, answering = [], []
 
     async def answer(reader, writer):
-        writer.write(await reader.readline())
-        await reader.read()
-        writer.close()
+        answering.append(asyncio.current_task())
+        with suppress(ConnectionError), closing(writer):
+            writer.write(await reader.readline())
+            await reader.read()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
+    async with asyncio.timeout(20), await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         cut_off = CutOff(asyncio.get_running_loop(), said.append)
-        async with asyncio.timeout(20):
-            await test(cut_off, said, server.sockets[0].getsockname()[1])
+        await test(cut_off, said, server.sockets[0].getsockname()[1])
+        await asyncio.gather(*answering)
+    await asyncio.sleep(0)  # what was closed ends
 
 
 async def asked(port):
