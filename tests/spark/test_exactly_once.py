@@ -369,6 +369,7 @@ def test_a_micro_batch_lives_while_one_of_its_tasks_runs(copy, topics, tmp_path)
 
 def in_the_middle(copy, topics, tmp_path):
     """A query whose first task is prepared while the second runs, and what ends the second."""
+    before = topics.everything("out")
     topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
     slow = tmp_path / "slow"
     slow.touch()
@@ -382,26 +383,30 @@ def in_the_middle(copy, topics, tmp_path):
             time.sleep(0.05)
 
     query = copy.start(copy.frame(minPartitions=2).mapInArrow(wait, "key binary, value binary"))
-    while not topics.everything("out"):
+    while topics.everything("out") == before:
         assert query.exception() is None
         time.sleep(0.05)
-    assert topics.everything("out") == ["a"]
+    assert sorted(topics.everything("out")) == sorted([*before, "a"])
     return query, slow.unlink
 
 
 @pytest.mark.directory
 @only_long("queries of its own")
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(copy, topics, tmp_path):
-    query, let_go = in_the_middle(copy, topics, tmp_path)
-    query.stop()
-    let_go()
-    deadline = time.monotonic() + 30
-    while topics.open_transactions() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert topics.open_transactions() == []
-    assert seen(topics) == []
-    copy.run()
-    assert seen(topics) == ["a", "b"]
+    """If Spark interrupts the abort, as it may on a busy machine, the next start ends what is open."""
+    copied, aborted = [], False
+    while not aborted:
+        assert len(copied) < 10, "five stops in a row left a transaction open"
+        query, let_go = in_the_middle(copy, topics, tmp_path)
+        query.stop()
+        let_go()
+        deadline = time.monotonic() + 10
+        while not (aborted := topics.open_transactions() == []) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert seen(topics) == sorted(copied)
+        copy.run()
+        copied += ["a", "b"]
+        assert (seen(topics), topics.open_transactions()) == (sorted(copied), [])
 
 
 @pytest.mark.directory
