@@ -20,12 +20,23 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from datasource.connector.counts import count
     from datasource.connector.source import PylogDataSource
     from datasource.connector.upserts import replace, upsert
     from datasource.session import lag, lag_of_group, register, spark_session
     from datasource.stepping import SteppedStream
 
-__all__ = ["PylogDataSource", "SteppedStream", "lag", "lag_of_group", "register", "replace", "spark_session", "upsert"]
+__all__ = [
+    "PylogDataSource",
+    "SteppedStream",
+    "count",
+    "lag",
+    "lag_of_group",
+    "register",
+    "replace",
+    "spark_session",
+    "upsert",
+]
 
 
 def __getattr__(name: str) -> typing.Any:
@@ -40,6 +51,7 @@ def __getattr__(name: str) -> typing.Any:
 _PLACES = {
     "PylogDataSource": "datasource.connector.source",
     "SteppedStream": "datasource.stepping",
+    "count": "datasource.connector.counts",
     "replace": "datasource.connector.upserts",
     "upsert": "datasource.connector.upserts",
 }

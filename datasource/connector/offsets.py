@@ -2,14 +2,15 @@
 
 `StreamOffset` stands in Spark's checkpoint::
 
-    {"v": 1, "ids": {"orders": "<topic id>"}, "offsets": {"orders": {"0": 15}}, "epochs": {"orders": {"0": 2}},
-     "init": {"orders": {"0": 3}}}
+    {"v": 1, "place": "/data", "ids": {"orders": "<topic id>"}, "offsets": {"orders": {"0": 15}},
+     "epochs": {"orders": {"0": 2}}, "init": {"orders": {"0": 3}}}
 
 `offsets` are the next offsets to read (exclusive ends), as in Spark's Kafka source. `ids` distinguish a topic from a
 later one of the same name. `epochs` are those of the leaders that named the ends, where they are known: a later leader
 that has not all records of such an epoch has cut the log. `init` is only in the end of batch 0: the checkpoint keeps
-ends alone, and a start such as "latest" would differ when batch 0 is planned again. Spark compares texts, so the text
-is canonical (sorted).
+ends alone, and a start such as "latest" would differ when batch 0 is planned again. `place` is for people, who see this
+text in the query's progress: the directory, or the addresses of the cluster. Nothing is decided by it, and checkpoints
+of before have none. Spark compares texts, so the text is canonical (sorted).
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ class StreamOffset:
     ids: Mapping[str, str] = field(default_factory=dict)
     init: PartitionOffsets | None = None
     epochs: PartitionOffsets = field(default_factory=dict)
+    place: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value for Spark; equal offsets give equal texts."""
-        value = {"v": VERSION, "ids": dict(sorted(self.ids.items())), "offsets": _texts(self.offsets)}
+        value: dict[str, Any] = {"v": VERSION} | ({"place": self.place} if self.place else {})
+        value |= {"ids": dict(sorted(self.ids.items())), "offsets": _texts(self.offsets)}
         more = {"epochs": self.epochs or None, "init": self.init}
         return value | {name: _texts(offsets) for name, offsets in more.items() if offsets is not None}
 
@@ -67,6 +70,7 @@ class StreamOffset:
             ids=dict(value.get("ids", {})),
             init=None if init is None else _numbers(init),
             epochs=_numbers(value.get("epochs", {})),
+            place=str(value.get("place", "")),
         )
 
 

@@ -143,19 +143,23 @@ class _Tasks:
             return
         load_kernels()
         target = self._target()
+        for r in self._there(target, partition):
+            shape = Shape(self._schema)
+            try:
+                for records in self._readable(target, r, shape.stored):
+                    batch = shape.batch(records, r.topic, r.partition)
+                    exempt_loaded("task")
+                    yield batch
+            finally:  # Spark may want no more
+                if shape.clamped.count:
+                    logger.warning("%s-%d: %s", r.topic, r.partition, shape.clamped)
+
+    def _there(self, target: ReadableTopics, partition: LogPartition) -> Iterator[PartitionRange]:
+        """The ranges of a task as far as they are there now, in order. Raises: DataLossError, as the options say."""
         for planned in partition.ranges:
             now = extents(target, Subscribe((planned.topic,)), missing_ok=True)
             since = agreed(target, now, {planned.topic: {planned.partition: planned.leader_epoch}})
-            for r in checked([planned], now, since, fail=self.options.fail_on_data_loss):
-                shape = Shape(self._schema)
-                try:
-                    for records in self._readable(target, r, shape.stored):
-                        batch = shape.batch(records, r.topic, r.partition)
-                        exempt_loaded("task")
-                        yield batch
-                finally:  # Spark may want no more
-                    if shape.clamped.count:
-                        logger.warning("%s-%d: %s", r.topic, r.partition, shape.clamped)
+            yield from checked([planned], now, since, fail=self.options.fail_on_data_loss)
 
     def _readable(self, target: ReadableTopics, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`. Raises: DataLossError: a batch cannot be decoded, unless failOnDataLoss is false."""
@@ -252,7 +256,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             target, options = self._target(), self.options
             now = extents(target, options.topics)
             warn_if_nothing(options.topics, now)
-            self._first = self._start(target, now).to_json()
+            self._first = self._placed(self._start(target, now))
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -275,7 +279,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_line
     @_retrying
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return latest(self._extents()).to_json()
+        return self._placed(latest(self._extents()))
 
     @one_line
     @_retrying
@@ -320,6 +324,10 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commit_after_ms = now_ms + COMMIT_PAUSE_MS
             logger.warning("group=%s progress not committed, next batch again: %s", self.options.group, error)
 
+    def _placed(self, offset: StreamOffset) -> dict[str, Any]:
+        """Return the offset as Spark stores and shows it."""
+        return replace(offset, place=self.options.location.name).to_json()
+
     def _extents(self) -> Extents:
         return extents(self._target(), self.options.topics, missing_ok=True)
 
@@ -330,7 +338,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         position, cut = rewound(position, now, self._agreed(position, now))
         report([*lost_topics(position, now, self.options.topics), *cut], fail=fail)
         if cut:  # an empty batch sets the query back: Spark plans one from the position that it knows
-            return replace(position, init=known if start == self._first else None).to_json()
+            return self._placed(replace(position, init=known if start == self._first else None))
         if fail:
             self._check_topics(position, now)
         ranges = checked(between(position, self._goal or latest(now)), now, fail=fail)
@@ -338,8 +346,8 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges = self._limited(ranges)
         end = position_after(ranges)
         if start == self._first:
-            return replace(end, init=position.offsets).to_json()
-        return start if (end.offsets, end.ids) == (position.offsets, position.ids) else end.to_json()
+            return self._placed(replace(end, init=position.offsets))
+        return start if (end.offsets, end.ids) == (position.offsets, position.ids) else self._placed(end)
 
     def _agreed(self, position: StreamOffset, now: Extents) -> PartitionOffsets:
         """Call `agreed`, once as long as the leader epochs stay the same."""

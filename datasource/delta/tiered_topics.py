@@ -118,6 +118,10 @@ class TieredTopics:
                 # Tiered and deleted since the snapshot; or deleted, and never tiered.
                 r = new if self._parts(new)[0].count else self._behind_the_hole(new)
 
+    def count(self, r: PartitionRange) -> int:
+        """Return how many records `read` yields: offsets are read, those of the log, too."""
+        return sum(batch.num_rows for batch in self.read(r, ["offset"]))
+
     def _behind_the_hole(self, r: PartitionRange) -> PartitionRange:
         """Return what is left of a range whose begin is neither in the table nor in the log."""
         start = self._log.offsets(r.topic)[r.partition].start

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasource.topics.interface import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
 from logstore import OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, UnreadableBatchError
 from logstore.log.isolation import Isolation
-from logstore.records.batch import header_at
+from logstore.records.batch import InvalidBatchError, header_at
+from logstore.records.counting import Range, count, offsets_in
 from logstore.tools.verify import Place
 from replication.client.fetching import LATEST
 from replication.client.group_admin import describe_group
@@ -119,6 +121,18 @@ class ClusterTopics:
             short_circuit=self._short_circuit,
             leader_epoch=r.leader_epoch,
         )
+
+    def count(self, r: PartitionRange) -> int:
+        """How many records `read` yields: the batches come from the leader, and their headers are counted.
+
+        With `short_circuit` the offsets are read, from the leader's files where those are here.
+        """
+        if self._short_circuit:
+            return sum(rows.num_rows for rows in self.read(r, ["offset"]))
+        bounds: dict[str, Any] = {"isolation": self._level, "fetch_bytes": BATCH_BYTES, "leader_epoch": r.leader_epoch}
+        where = f"{r.topic}-{r.partition} at {self._client.where}"
+        with closing(self._client.fetch(r.topic, r.partition, r.start, r.end, **bounds)) as answers:
+            return sum(_count(part, Range(r.start, r.end), where) for found in answers for part in found.parts)
 
     def verify(self, topic: str, partition: int) -> tuple[int, list[Place]]:
         """Fetch all of a partition from its leader; return the stored bytes, and what is damaged.
@@ -248,6 +262,18 @@ def _damage(part: memoryview, where: str) -> list[Place]:
                 break
             at = error.position + header_at(part, error.position).size_bytes
     return found
+
+
+def _count(part: memoryview, wanted: Range, where: str) -> int:
+    """How many records of a range these batches hold. Raises: CorruptLogError."""
+
+    def decoded(at: int, size: int) -> int:
+        return offsets_in(part[at : at + size], wanted, (where, at))
+
+    try:
+        return count(part, wanted, decoded).records
+    except InvalidBatchError as error:
+        raise CorruptLogError(where, error.position, error.reason) from error
 
 
 def _info(topic: TopicMetadata) -> TopicInfo:

@@ -30,7 +30,7 @@ from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInf
 from logstore.env import SYSTEM
 from logstore.log.isolation import Isolation
 from logstore.store.meta_properties import META
-from logstore.store.reading import extent_of
+from logstore.store.reading import count_isolated, extent_of
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.state import TransactionOwner
 from logstore.store.transactions.transaction import Prepared
@@ -102,6 +102,10 @@ class DirectoryTopics:
             isolation=self._isolation,
             batch_bytes=BATCH_BYTES,
         )
+
+    def count(self, r: PartitionRange) -> int:
+        outcomes = self._store.transactions.outcomes()
+        return count_isolated(self._store.log(r.topic, r.partition), r.start, r.end, self._isolation, outcomes)
 
     def settled(self, look: Callable[[], Found]) -> Found:
         self._end_dead()

@@ -90,6 +90,9 @@ class ReadableTopics(Protocol):
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""
 
+    def count(self, r: PartitionRange) -> int:
+        """How many records `read` yields, by the headers of their batches where those are at hand."""
+
     def settled(self, look: Callable[[], Found]) -> Found:
         """Return what `look` finds while no transaction is decided: it sees all of a transaction, or nothing."""
 

@@ -34,6 +34,11 @@ class Location:
         named = {"bootstrap.servers": self.bootstrap, **self.security.settings}
         return {f"kafka.{name}": value for name, value in named.items()}
 
+    @property
+    def name(self) -> str:
+        """How a person knows it: the absolute path, or the addresses."""
+        return os.path.abspath(self.path) if self.path else self.bootstrap  # noqa: PTH100 - links stay
+
     def read(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ReadableTopics:
         """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
         if self.path:

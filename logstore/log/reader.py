@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from logstore.config import INT64_MAX
@@ -9,12 +10,13 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.log.producers.state import OpenTransaction, ProducerState
 from logstore.log.producers.tracker import ProducerTracker, Undecided
 from logstore.log.recovery_point import RecoveryPoint
-from logstore.log.segments import lookup
+from logstore.log.segments import counting, lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import OffsetAndTimestamp
 from logstore.log.segments.segment_reader import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, SegmentReader, Slice, Space
 from logstore.records.batch import header_at
+from logstore.records.counting import Range
 
 # Scans in progress whose place is remembered; more of them fall back to the index.
 CURSORS_MAX = 32
@@ -111,6 +113,15 @@ class LogReader:
             return None
         return found if found and found.data and header_at(found.data).base_offset == request.offset else None
 
+    def count(self, wanted: Range) -> int:
+        """Return how many records of a range there are, by the headers of their batches; CRCs are not checked."""
+        records = 0
+        while wanted.start < wanted.end:
+            found, start = self._point.look_up(partial(_count_in, self._files, wanted))
+            records, wanted = records + found, wanted._replace(start=start)
+            self._files.check_topic()
+        return records
+
     def floor_batch(self, offset: int) -> int:
         """Return the base offset of the batch that holds `offset` (in a gap: of the next one), or the end."""
         return self._point.look_up(lambda view: lookup.floor_batch(self._files, view, offset))
@@ -133,6 +144,10 @@ class LogReader:
     def newest(self) -> OffsetAndTimestamp | None:
         """Return the first record with the largest timestamp, or the marker of a transaction; None if there is none."""
         return self._point.look_up(lambda view: lookup.newest(self._files, view))
+
+
+def _count_in(files: PartitionDirectory, wanted: Range, view: DirectoryView) -> tuple[int, int]:
+    return counting.count_in(files, view, wanted)
 
 
 class LogProducers:

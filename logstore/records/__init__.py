@@ -7,7 +7,7 @@ formats; `marker`, the batch that ends a transaction; `addresses`, rows for `ker
 `tables`, what callers have as Arrow; `rows`, what an append was given; `encoding`, the way from there to batches;
 `compaction`, which records of stored batches stay; `schema`, the columns of records; `decoding`, the kernels' way
 there, and `arrow`, the way for readers, which loads the kernels once they are worth it; `partitioner`, which partition
-a row goes to.
+a row goes to; `counting`, records by the headers of batches.
 
 `batch`, `keyed`, `foreign`, `marker`, `times`, `varints`, `tables` and `compression` need neither numba nor numpy nor
 pyarrow; the others load them, so import those where they are used.

@@ -12,6 +12,8 @@ from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed,
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.segment_reader import READ_BYTES_MIN, Space
+from logstore.records.batch import BatchHeader
+from logstore.records.counting import Range
 from logstore.records.times import Time
 from logstore.store.description import as_int, as_ms
 
@@ -127,6 +129,21 @@ def read_isolated(  # noqa: PLR0913  as `LogStore.read`
     if isolation != "read_uncommitted":
         end, aborted = committed(log, start, end, outcomes)
     return read_batches(log, start, end, columns, aborted, batch_bytes)
+
+
+def count_isolated(log: Log, start: int, end: int, isolation: Isolation, outcomes: Outcomes = ONLY_MARKERS) -> int:
+    """Return how many records `read_isolated` yields, by the headers of batches.
+
+    Only a batch that the range cuts, and that has gaps, is decoded, and of that the offsets. CRCs are not checked.
+    """
+    aborted: Sequence[AbortedTransaction] = ()
+    if isolation != "read_uncommitted":
+        end, aborted = committed(log, start, end, outcomes)
+
+    def is_left_out(batch: BatchHeader) -> bool:
+        return any(transaction.holds(batch) for transaction in aborted)
+
+    return log.reader.count(Range(start, end, is_left_out if aborted else None))
 
 
 def offset_at(log: Log, place: Time, extent: OffsetRange, name: str) -> int:

@@ -192,6 +192,29 @@ def bench_exactly_once(spark: SparkSession, root: Path, rounds: int) -> Iterator
         yield compared("stream of 8 batches, exactly once", value_bytes, rows, stream, rounds)
 
 
+def bench_count(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """`datasource.count` against `count()` over all columns and over `columns=offset`, from a directory."""
+    for value_bytes, rows in SHAPES:
+        topic, place = f"count-{value_bytes}", {"path": str(root / "counts")}
+        fill(root / "counts", topic, rows, value_bytes)
+        whole = spark.read.format("pylog").options(**place, subscribe=topic)
+        offsets = spark.read.format("pylog").options(**place, subscribe=topic, columns="offset")
+        seconds = interleave(
+            {
+                "ours": lambda topic=topic, place=place: datasource.count(spark, **place, subscribe=topic),
+                "count()": lambda whole=whole: whole.load().count(),
+                AGAIN: lambda whole=whole: whole.load().count(),
+                "count(), columns=offset": lambda offsets=offsets: offsets.load().count(),
+            },
+            rounds=rounds,
+            warmups=2,
+        )
+        noise = ratio(seconds[AGAIN], seconds["count()"])
+        speed = f"{statistics.median(seconds['ours']):.2f} s"
+        for peer in ("count()", "count(), columns=offset"):
+            yield ["count", f"{value_bytes} B", speed, peer, ratio(seconds["ours"], seconds[peer]), noise]
+
+
 def compared(what: str, value_bytes: int, rows: int, work: Callable[[str], None], rounds: int) -> list[object]:
     """A row: work with exactlyOnce=true against false."""
     works = {"ours": lambda: work("true"), "plain": lambda: work("false"), AGAIN: lambda: work("false")}
@@ -529,6 +552,7 @@ def main() -> None:
 
 BENCHES = {
     "read": bench_read,
+    "count": bench_count,
     "write": bench_write,
     "once": bench_exactly_once,
     "cluster-read": bench_cluster_read,

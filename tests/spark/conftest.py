@@ -30,7 +30,9 @@ from tests.integration.cluster.conftest import Tested, running
 from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = {f"tests.spark.test_{name}" for name in ("batch", "stream", "tiering", "exactly_once", "sql", "upserts")}
+PRODUCT = {
+    f"tests.spark.test_{name}" for name in ("batch", "count", "stream", "tiering", "exactly_once", "sql", "upserts")
+}
 BROKERS = {
     "log.retention.check.interval.ms": 300,
     "log.retention.ms": -1,  # records of tests are of any time

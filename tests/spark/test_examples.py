@@ -41,6 +41,7 @@ def check_pages(shown, directory):
     assert "2 greetings in the cluster" in shown
     assert "['orders', 'thanks'] are views" in shown
     assert re.search(r"\| ?thanks in SQL\| +\d", shown)
+    assert re.search(r"^4 orders$", shown, re.MULTILINE)
     assert "4 orders in table and log" in shown
     assert "100 clicks acknowledged" in shown
     assert "100 clicks read" in shown

@@ -6,7 +6,8 @@ one segment, wherever they are stored; `segment_reader`, which finds and reads i
 with its indexes, which grows; `formats`, what another program wrote there; `index_check`, whether those indexes fit its
 batches; `replacement`, a rewritten segment in the place of old ones (`.cleaned`, then `.swap`, then the name itself),
 which stay for a while for their readers; `closed`, size and times of segments that are not active; `directory`, the
-segments and the end of the log as all processes see them; `lookup`, which finds by offset, bytes or time.
+segments and the end of the log as all processes see them; `lookup`, which finds by offset, bytes or time; `counting`,
+records by the headers of their batches.
 
 An index is a hint: an entry counts only if the batch header there confirms it.
 """

@@ -66,6 +66,19 @@ def test_a_query_that_starts_at_the_end_reads_what_comes_after(target):
     assert query.trigger() is None
 
 
+def test_offsets_name_the_place_and_those_of_before_are_read_without_a_batch_for_it(target):
+    query = Query(target, **ALL)
+    query.trigger()
+    reported = query.reader.reportLatestOffset()
+    assert {offset["place"] for offset in (query.reader.initialOffset(), query.log[-1], reported)} == {"/memory"}
+    old = {name: value for name, value in query.log[-1].items() if name not in ("place", "init")}
+    moved = Query(target, [old], **ALL | {"path": "/elsewhere"})
+    assert moved.trigger() is None
+    target.grow("t", 31, 10)
+    assert moved.trigger() == [("t", 0, 30, 31)]
+    assert moved.log[-1]["place"] == "/elsewhere"
+
+
 def test_the_first_batch_is_the_same_after_a_restart_though_the_end_has_moved(target):
     query = Query(target, subscribe="t")
     query.reader.initialOffset()

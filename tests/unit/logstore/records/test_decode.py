@@ -53,6 +53,16 @@ def test_only_the_columns_asked_for_come_in_their_order(records, columns):
         assert some.column(name).equals(every.column(name))
 
 
+@pytest.mark.parametrize("columns", [["offset"], ["timestamp", "timestampType"]])
+def test_values_that_nobody_asked_for_are_not_copied(columns, monkeypatch):
+    data = build([Record(n, n, b"k", b"v" * 10_000) for n in range(100)])
+    taken = list[int]()
+    allocate = pa.allocate_buffer
+    monkeypatch.setattr(pa, "allocate_buffer", lambda size, **how: taken.append(size) or allocate(size, **how))
+    assert decode(data, start=0, end=END, columns=columns).num_rows == 100
+    assert sum(taken) < len(data) / 5
+
+
 def test_many_batches_of_one_record_are_one_piece():
     records = numbered(5000)
     (piece,) = decode_pieces(log_of(records, [1], [Codec.NONE]), start=10, end=4990)

@@ -13,6 +13,7 @@ from logstore.errors import NotAStoreError, PylogError, ReadOnlyStoreError, Stor
 from logstore.records.batch import Record, build, stamp
 from logstore.records.marker import end_marker
 from logstore.store.log_dir import LogDir
+from logstore.store.reading import count_isolated
 from logstore.tools.dump import dump
 from logstore.tools.verify import verify_store
 from tests.support.commands import run_pylog
@@ -76,6 +77,8 @@ def test_it_is_read_and_stays_as_it_is(kafkas):
         rows = [store.read("t", partition=p).read_all() for p in range(2)]
         assert [row["value"].to_pylist() for row in rows] == [[b"a", b"b", b"c"], [b"d"]]
         assert rows[0]["offset"].to_pylist() == [1, 4, 12]
+        logs = [store.log("t", p) for p in range(2)]
+        assert [count_isolated(log, *ends[p], "read_committed") for p, log in enumerate(logs)] == [3, 1]
         with pytest.raises(ReadOnlyStoreError, match="`pylog mirror`"):
             store.create_topic("more")
     lines = list(dump(kafkas / "t-0" / f"{0:020}.log", verify=True))
