@@ -17,6 +17,11 @@ their bytes; `log`, one partition; `maintenance`, which changes its old segments
 Importing this package loads neither numba nor pyarrow: they come with the first append or read.
 """
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("pylog does not run on Windows itself: run `wsl --install`, and pip install it in WSL")
+
 from logstore.config import LogConfig
 from logstore.errors import (
     BatchConflictError,

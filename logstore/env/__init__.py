@@ -1,8 +1,8 @@
 """Env: the clock and the files of a store, as arguments, so that tests can move time and break disks.
 
 Only this package touches `time`, file descriptors, fsync and flock. From the ground up: `failures`, the system's errors
-as ours; `locks`, on files, and what a fork does to locks; `descriptors`, a pool of open files; `files`, which reads,
-writes and renames. It promises:
+as ours; `machine`, the calls that not every Unix has; `locks`, on files, and what a fork does to locks; `descriptors`,
+a pool of open files; `files`, which reads, writes and renames. It promises:
 
 - `OsFiles.write` writes everything or raises; what was written of it then is for the caller to cut.
 - Errors of the system become StorageError here, once: DiskFullError when there is no room, FailedStoreError when an
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
 
+from logstore.env import machine
 from logstore.env.failures import StrPath
 from logstore.env.files import (
     OPEN_FILES_MAX,
@@ -47,6 +48,7 @@ __all__ = [
     "StrPath",
     "boot_id",
     "locked",
+    "machine",
     "network_file_system",
     "reset_after_fork",
     "wait_lock",

@@ -12,17 +12,16 @@ from pathlib import Path
 from random import SystemRandom
 from typing import NamedTuple
 
+from logstore.env import machine
 from logstore.env.descriptors import Descriptors
 from logstore.env.failures import StrPath, failure, mapped
 from logstore.env.locks import Lock, flock
-from logstore.errors import FailedStoreError, StorageError
+from logstore.errors import FailedStoreError
 
 Bytes = bytes | bytearray | memoryview
 
-BOOT_ID, MOUNTS = "/proc/sys/kernel/random/boot_id", "/proc/self/mounts"
 # Enough for the files that one Spark task works on; far below the usual limit of 1,024. Brokers take more.
 OPEN_FILES_MAX = 256
-RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 # A directory that changed less than this before it was listed may change again within the same time stamp.
 SETTLED_NS = 100_000_000
 _random = SystemRandom()
@@ -61,9 +60,9 @@ class OsFiles:
         """Fill `space` from `position`; return the number of bytes, short only at the end of the file."""
         file = self.descriptors.at(str(path))
         try:
-            count = os.preadv(file.fd, [space], position)
+            count = machine.read_into(file.fd, space, position)
             while 0 < count < len(space):
-                more = os.preadv(file.fd, [space[count:]], position + count)
+                more = machine.read_into(file.fd, space[count:], position + count)
                 if more == 0:
                     break
                 count += more
@@ -81,11 +80,9 @@ class OsFiles:
 
     def read_cached(self, path: StrPath, position: int, size: int) -> bytearray | None:
         """The same, if the system has all of it in memory; None: it has not, or does not tell."""
-        if RWF_NOWAIT is None:
-            return None
         data = bytearray(size)
         try:
-            count = os.preadv(self.descriptors.at(str(path)).fd, [data], position, RWF_NOWAIT)
+            count = machine.read_cached(self.descriptors.at(str(path)).fd, data, position)
         except OSError:  # `read` says what there is to say
             return None
         return data if count == size else None
@@ -120,7 +117,7 @@ class OsFiles:
         """Give the file room for `size` bytes on the disk, without writing them."""
         with mapped("take room for", path):
             file = self.descriptors.at(str(path), writable=True)
-            os.posix_fallocate(file.fd, 0, size)
+            machine.allocate(file.fd, size)
 
     def set_time(self, path: StrPath, mtime_ns: int) -> None:
         """Set the time of the last write, of a file that replaces another one."""
@@ -174,12 +171,12 @@ class OsFiles:
             if Path(path).is_dir():
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
                 try:
-                    os.fsync(fd)
+                    machine.sync(fd)
                 finally:
                     os.close(fd)
             else:
                 file = self.descriptors.at(str(path))  # held: another thread may drop it from the pool meanwhile
-                os.fsync(file.fd)
+                machine.sync(file.fd)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -238,10 +235,10 @@ class OsFiles:
         return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
     def drop_cache(self, path: StrPath) -> None:
-        """Read the file from the disk from now on, but for what is still to be written there."""
+        """Read the file from the disk from now on, but for what is still to be written there, if the system can."""
         with mapped("read", path):
             file = self.descriptors.at(str(path))
-            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            machine.drop_cache(file.fd)
 
     def forget(self, path: StrPath) -> None:
         """Open a file, or those in a directory, anew at their next use: the names may stand for other files now."""
@@ -267,12 +264,12 @@ def locked(files: OsFiles, path: StrPath) -> Iterator[None]:
 
 def boot_id(files: OsFiles) -> str:
     """The id of this boot of the machine; "" where the system does not say."""
-    return _text(files, BOOT_ID).strip()
+    return machine.boot_id(files)
 
 
 def network_file_system(files: OsFiles, path: StrPath) -> str | None:
     """Name of the network file system that holds `path`; None on a local one."""
-    kind = file_system_of(os.path.realpath(path), _text(files, MOUNTS))
+    kind = file_system_of(os.path.realpath(path), machine.mounts(files))
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
@@ -285,11 +282,3 @@ def file_system_of(path: str, mounts: str) -> str:
         if len(point) >= longest and (path + "/").startswith(point):
             kind, longest = name, len(point)
     return kind
-
-
-def _text(files: OsFiles, path: str) -> str:
-    """Return what the system says there; "" where it does not."""
-    try:
-        return files.read_all(path).decode("utf-8", "replace")
-    except (FileNotFoundError, StorageError):
-        return ""

@@ -12,7 +12,6 @@ if __name__ == "__main__":  # kio imports hypothesis wherever it is installed: a
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
 import asyncio
-import ctypes
 import ipaddress
 import logging
 import os
@@ -20,7 +19,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from logstore.env import SYSTEM
+from logstore.env import SYSTEM, machine
 from logstore.errors import FailedStoreError, PylogError
 from logstore.store.log_dir import BROKER
 from replication.broker import garbage
@@ -37,7 +36,6 @@ logger = logging.getLogger(__name__)
 PARENT_LOOK_S = 0.5
 NOT_FOR_OTHERS = 0o027  # a umask: other users of the machine must not read what clients wrote
 # Parameters of glibc's malloc (malloc.h), and their values.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, MAPPED_BYTES_MIN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 
@@ -51,7 +49,8 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     """
     check_directory(config)
     os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
-    _keep_memory()
+    # The system clears every page that it hands out again, which costs more than reading records into it.
+    machine.keep_memory(MAPPED_BYTES_MIN, KEPT_BYTES)
     SYSTEM.files.descriptors.limit = open_files_max()
     garbage.begin()
     begin_logging(Path(config.log_dirs) / BROKER)
@@ -62,18 +61,6 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
         )
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(config, say, parent))
-
-
-def _keep_memory() -> None:
-    """Make malloc reuse free memory for the next request or answer instead of returning it to the system at once.
-
-    The system clears every page that it hands out again, which costs more than reading records into it. Nothing
-    changes where the C library has no such parameters.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int | None) -> None:

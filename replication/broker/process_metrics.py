@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Iterable
 
-from logstore.env import SYSTEM
+from logstore.env import SYSTEM, machine
 from replication.broker.families import Family, counter, gauge
 from replication.network.admission import Admission
 
@@ -15,13 +15,9 @@ def process() -> Iterable[Family]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process_cpu_seconds", ({}, used.ru_utime + used.ru_stime))
     yield gauge("process_max_fds", ({}, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
-    try:
-        pages = int(SYSTEM.files.read_all("/proc/self/statm").split()[1])
-        descriptors = len(SYSTEM.files.list("/proc/self/fd").names)
-    except OSError:  # no Linux
-        return
-    yield gauge("process_resident_memory_bytes", ({}, pages * resource.getpagesize()))
-    yield gauge("process_open_fds", ({}, descriptors))
+    yield gauge("process_open_fds", ({}, len(SYSTEM.files.list("/dev/fd").names)))
+    if (resident := machine.resident_bytes(SYSTEM.files)) is not None:
+        yield gauge("process_resident_memory_bytes", ({}, resident))
 
 
 def clients(admission: Admission) -> Iterable[Family]:

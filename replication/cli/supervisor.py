@@ -11,6 +11,7 @@ import json
 import os
 import select
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -69,11 +70,9 @@ def _line(connection: socket.socket) -> str:
 @contextmanager
 def address_of(directory: Path) -> Iterator[str]:
     """The address of the socket: of few bytes, as the system wants it, however long the directory's name is."""
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{SOCKET}"
-    finally:
-        os.close(folder)
+    with tempfile.TemporaryDirectory(prefix="pylog-") as link:
+        Path(link, "d").symlink_to(directory.absolute())
+        yield f"{link}/d/{SOCKET}"
 
 
 class Supervisor:

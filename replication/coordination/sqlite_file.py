@@ -23,7 +23,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from logstore.checkpoint import make_directory
-from logstore.env import Env, StrPath
+from logstore.env import Env, StrPath, machine
 from logstore.errors import StorageError
 from replication.coordination import nodes
 from replication.coordination.tree import CoordinationError
@@ -186,32 +186,20 @@ def users_of(path: Path, env: Env) -> str:
 
 
 def _locker(path: StrPath, byte: int, env: Env) -> int:
-    """Return a process that has this byte of the file locked; 0 if there is none, or it is unknown.
-
-    Taking the lock would not do: closing a file releases all locks that this process holds on it.
-    """
+    """Return a process that has this byte of the file locked; 0 if there is none, or it is unknown."""
     with contextlib.suppress(OSError):
-        if (stat := env.files.stat(path)) is None:
-            return 0
-        for line in env.files.read_all("/proc/locks").decode().splitlines():
-            words = line.split()
-            if len(words) == 8 and words[1] == "POSIX" and words[5].rpartition(":")[2] == str(stat.inode):
-                begin, end = int(words[6]), words[7]
-                if begin <= byte and (end == "EOF" or int(end) >= byte):
-                    return int(words[4])
+        if (stat := env.files.stat(path)) is not None:
+            return machine.lock_holder(env.files, stat.inode, byte)
     return 0
 
 
 def _describe(pid: int, env: Env) -> str:
     if pid == os.getpid():
         return f"this process ({pid})"
-    try:
-        command = env.files.read_all(f"/proc/{pid}/cmdline").decode(errors="replace").replace("\0", " ").strip()
-        state = env.files.read_all(f"/proc/{pid}/stat").decode(errors="replace").rpartition(") ")[2][:1]
-    except OSError:
-        return f"process {pid}"
-    stopped = f", stopped: kill -CONT {pid} resumes it, kill -KILL {pid} ends it;" if state in "Tt" else ""
-    return f"process {pid} ({command[:200]}){stopped}"
+    command = machine.command_line(env.files, pid)[:200]
+    is_stopped = machine.is_stopped(env.files, pid)
+    stopped = f", stopped: kill -CONT {pid} resumes it, kill -KILL {pid} ends it;" if is_stopped else ""
+    return f"process {pid}" + (f" ({command})" if command else "") + stopped
 
 
 def explain(error: Exception) -> str:

@@ -106,6 +106,7 @@ class SqliteTree(Tree):
         self._db: sqlite3.Connection
         self._table: NodeTable
         self._state = SessionEvent.CONNECTED
+        self._suspended_for = ""  # the last reason that the log tells
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
         self._last_beat_ms = 0
@@ -343,12 +344,15 @@ class SqliteTree(Tree):
         self._last_beat_ms = begun_ms
         self.lease_end_ms = begun_ms + self._timeout_ms
         if self._state is SessionEvent.SUSPENDED:
+            self._suspended_for = ""
             self._become(SessionEvent.CONNECTED)
 
     def _suspend(self, reason: str) -> None:
         self._watches.clear()
-        if self._state is SessionEvent.CONNECTED:
+        if self._state is not SessionEvent.EXPIRED and reason != self._suspended_for:
+            self._suspended_for = reason
             _log.warning("coordination store %s cannot be reached: %s", self._path, reason)
+        if self._state is SessionEvent.CONNECTED:
             self._become(SessionEvent.SUSPENDED)
 
     def _become(self, state: SessionEvent) -> None:

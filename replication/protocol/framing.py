@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeAlias
 
+from logstore.env import machine
 from replication.errors import ProtocolError
 from replication.protocol.wire import INT32
 
@@ -146,8 +146,7 @@ class FrameReader:
 def _memory(size: int, *, at_once: bool) -> Frame:
     if at_once and size > HUGE_PAGE_BYTES // 2:
         memory = mmap.mmap(-1, -(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, flags=_ANONYMOUS)
-        with suppress(OSError):  # a system without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        machine.prefer_huge_pages(memory)
         return memoryview(memory)[:size]
     if at_once and size > LARGE_BYTES:
         return bytearray(size)

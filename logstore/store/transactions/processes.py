@@ -10,7 +10,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from logstore.env import Env, Lock, boot_id, reset_after_fork
+from logstore.env import Env, Lock, boot_id, machine, reset_after_fork
 from logstore.errors import StorageError
 
 HOLDER_PREFIX = ".holder-"
@@ -92,20 +92,20 @@ class Holders:
 def host(env: Env) -> str:
     """The boot of this machine and the container: equal where processes can see each other."""
     boot = boot_id(env.files)
-    space = env.files.stat("/proc/self/ns/pid")
-    return f"{boot}/{space.inode}" if boot and space else ""
+    space = machine.process_space(env.files)
+    return "" if not boot or space is None else f"{boot}/{space}"
 
 
 def driver(env: Env) -> str:
     """The identity of the JVM above this process; "unknown" if there is none."""
     pid = os.getpid()
     for _ in range(ANCESTORS_MAX):
-        command, parent, started = _status(env, pid)
-        if command == DRIVER_COMMAND:
-            return f"{host(env)} {pid} {started}"
-        if parent <= 1:
+        found = machine.process(env.files, pid)
+        if found is None:
             break
-        pid = parent
+        if found.command == DRIVER_COMMAND:
+            return f"{host(env)} {pid} {found.started}"
+        pid = found.parent
     return "unknown"
 
 
@@ -115,17 +115,8 @@ def is_alive(env: Env, driver: str) -> bool | None:
     pid, _, started = process.partition(" ")
     if not pid or where != host(env):
         return None
-    return _status(env, int(pid))[2] == started
-
-
-def _status(env: Env, pid: int) -> tuple[str, int, str]:
-    """(command, parent, start time); empty for a process that is gone or a zombie."""
-    text = _read(env, f"/proc/{pid}/stat")
-    command, _, rest = text.partition("(")[2].rpartition(")")
-    words = rest.split()
-    if len(words) < 20 or words[0] in ("Z", "X"):
-        return "", 0, ""
-    return command, int(words[1]), words[19]
+    found = machine.process(env.files, int(pid))
+    return found is not None and found.started == started
 
 
 def _read(env: Env, path: str) -> str:

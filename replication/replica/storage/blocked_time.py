@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 
-SCHEDSTAT = "/proc/thread-self/schedstat"  # ns on a CPU, ns ready to run, slices of time
+from logstore.env import machine
 
 
 class BlockedTime:
@@ -18,7 +18,7 @@ class BlockedTime:
     def __init__(self) -> None:
         self._fd = -1
         with contextlib.suppress(OSError):
-            self._fd = os.open(SCHEDSTAT, os.O_RDONLY)
+            self._fd = os.open(machine.SCHEDSTAT, os.O_RDONLY)
 
     def ms(self) -> float:
         """Milliseconds so far, since an arbitrary time.

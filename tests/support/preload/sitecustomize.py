@@ -5,8 +5,12 @@ planned and committed. Each worker would spend a second on loading pylog, and an
 zip file that Spark names first. kio loads Hypothesis where that is installed: half of what `pylog cluster` takes.
 """
 
+import os
 import sys
 from importlib import import_module
+
+if os.environ.get("PYLOG_TESTS_PLAIN_UNIX"):
+    import_module("plain_unix").begin()
 
 if any(argument.startswith("from logstore.cli import") for argument in sys.orig_argv):
     sys.modules["hypothesis"] = None  # as where it is not installed

@@ -19,7 +19,7 @@ import pytest
 import logstore
 from logstore import NotAStoreError, ReadOnlyStoreError, StoreLockedError
 from logstore.env import SYSTEM, Env, OsFiles
-from logstore.env.files import MOUNTS
+from logstore.env.machine import MOUNTS
 from logstore.store.log_dir import LogDir
 from tests.support.fork_server import quick
 from tests.support.repeats import only_long
