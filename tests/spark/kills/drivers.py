@@ -25,8 +25,8 @@ class Drivers:
     with half the work.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root, self._count = root, 0
+    def __init__(self, root: Path, master: str) -> None:
+        self._root, self._master, self._count = root, master, 0
         self._spare: subprocess.Popen[bytes] | None = None
         self._options = os.environ.get("SPARK_SUBMIT_OPTS", conftest.JVM)
         self._classes = root / "classes.jsa"
@@ -54,7 +54,7 @@ class Drivers:
         paths = [str(ROOT), conftest.PRELOAD, os.environ.get("PYTHONPATH", "")]
         with (self._root / "output.txt").open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.kills.query", str(self._root), str(self._count)],
+                [sys.executable, "-m", "tests.spark.kills.query", str(self._root), str(self._count), self._master],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "SPARK_SUBMIT_OPTS": options},
                 stdout=output,

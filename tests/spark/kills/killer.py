@@ -41,7 +41,7 @@ import pyarrow as pa
 from logstore.errors import PylogError
 from tests.spark.kills.drivers import Drivers, descendants, kill, kill_driver, wait_for, workers
 from tests.spark.kills.drivers import end as end_process
-from tests.spark.kills.places import WRITTEN, Cluster, Directory
+from tests.spark.kills.places import WRITTEN, Chain, Cluster, Directory
 
 KEYS, WRITE_ROWS = 20, 1000
 WAIT_S = 300.0  # for a batch, while a query starts, on a machine that does other work, too
@@ -58,7 +58,7 @@ class Run:
     """One proof: its directory, what was written, the query that runs."""
 
     root: Path
-    place: Directory | Cluster
+    place: Directory | Cluster | Chain
     dice: random.Random
     written: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     drivers: Drivers = field(init=False)
@@ -70,16 +70,16 @@ class Run:
     writes: int = 0
     took_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     sink: dict[str, str] = field(default_factory=dict)  # options
+    master: str = "local[2,3]"
 
     def __post_init__(self) -> None:
-        self.drivers = Drivers(self.root)
-        self.sink = self.place.options | self.sink
+        self.drivers = Drivers(self.root, self.master)
         self.write(5_000)
 
     def start(self) -> None:
         """Start the query, and wait until it runs."""
         (self.root / "started").unlink(missing_ok=True)
-        self.process = self.drivers.take("copy", source=self.place.options, sink=self.sink)
+        self.process = self.drivers.take("copy", hops=self.place.hops(self.sink))
         self.starts, self.hurt = self.starts + 1, -1
         while not (self.root / "started").exists():
             self.check()
@@ -187,7 +187,8 @@ def kill_write(run: Run, moment: str) -> None:
 
 
 def _write(run: Run, number: int) -> subprocess.Popen[bytes]:
-    return run.drivers.take("write", number=number, rows=WRITE_ROWS, topics=WRITTEN, sink=run.sink)
+    sink = run.place.options | run.sink
+    return run.drivers.take("write", number=number, rows=WRITE_ROWS, topics=WRITTEN, sink=sink)
 
 
 def _wait_for_write(run: Run, process: subprocess.Popen[bytes]) -> None:

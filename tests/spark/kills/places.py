@@ -23,13 +23,15 @@ WRITTEN = ("even", "odd")  # by batch writes
 TOPICS = {"in": 3, "out": 4} | dict.fromkeys(WRITTEN, 2)  # partitions
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 QUIET_S = 60.0  # for markers, and for replicas that have to catch up
-BROKER_SETTINGS = {
-    "zookeeper.session.timeout.ms": 3000,
-    "default.replication.factor": 3,
-    "min.insync.replicas": 2,
-}
+BROKER_SETTINGS = {"zookeeper.session.timeout.ms": 3000}
 
 Found = Iterator[tuple[int, bytes, bytes]]
+Hop = dict[str, dict[str, str]]  # the options of a query's source and sink
+
+
+def hop(source: dict[str, str], topic: str, sink: dict[str, str]) -> Hop:
+    """From this topic to `out`."""
+    return {"source": source | {"subscribe": topic}, "sink": sink | {"topic": "out"}}
 
 
 class Directory:
@@ -62,6 +64,9 @@ class Directory:
         with logstore.open(self.log) as store:
             for topic, partitions in TOPICS.items():
                 store.create_topic(topic, partitions=partitions)
+
+    def hops(self, sink: dict[str, str]) -> list[Hop]:
+        return [hop(self.options, "in", self.options | sink)]
 
     def append(self, topic: str, rows: pa.Table) -> None:
         with logstore.open(self.log) as store:
@@ -113,7 +118,10 @@ class Directory:
 
 
 class Cluster:
-    """Three brokers, each a process. A moment of a commit is when the end of a topic moves, committed or not."""
+    """Three brokers, or another number, each a process.
+
+    A moment of a commit is when the end of a topic moves, committed or not.
+    """
 
     kinds = {  # noqa: RUF012
         "worker": 4,
@@ -138,7 +146,7 @@ class Cluster:
     }
     often = ("worker", "broker", "pause")
     in_commit = ("deciding", "decided")
-    _moments = {  # noqa: RUF012
+    moments = {  # noqa: RUF012
         "written": ("out", Isolation.READ_UNCOMMITTED),
         "deciding": (DECISION_TOPIC, Isolation.READ_UNCOMMITTED),
         "decided": (DECISION_TOPIC, Isolation.READ_COMMITTED),
@@ -146,20 +154,24 @@ class Cluster:
         "shown": (WRITTEN[0], Isolation.READ_COMMITTED),
     }
 
-    def __init__(self, root: Path, *, is_two_phase: bool = True) -> None:
-        settings = BROKER_SETTINGS | {"transaction.two.phase.commit.enable": is_two_phase}
-        self._brokers = TriedCluster(3, root / "brokers", settings).start()
+    def __init__(self, root: Path, *, is_two_phase: bool = True, brokers: int = 3) -> None:
+        replicas = {"default.replication.factor": brokers, "min.insync.replicas": min(2, brokers)}
+        settings = BROKER_SETTINGS | replicas | {"transaction.two.phase.commit.enable": is_two_phase}
+        self._brokers = TriedCluster(brokers, root / "brokers", settings).start()
         self._client = KafkaClient(self._brokers.bootstrap)
         self.options = {"kafka.bootstrap.servers": self._brokers.bootstrap}
         for topic, partitions in TOPICS.items():
             self._client.create_topic(topic, partitions=partitions)
         self._mender, self._mending = ThreadPoolExecutor(1), cast("Future[None] | None", None)
 
+    def hops(self, sink: dict[str, str]) -> list[Hop]:
+        return [hop(self.options, "in", self.options | sink)]
+
     def append(self, topic: str, rows: pa.Table) -> None:
         self._client.append(topic, rows)
 
     def moment(self, kind: str) -> Callable[[], bool]:
-        topic, isolation = self._moments[kind]
+        topic, isolation = self.moments[kind]
         topic = topic if topic in self._client.topics() else "out"  # of a sink that decides nothing
         wanted = {TopicPartition(topic, p): LATEST for p in self._client.topic(topic).leaders}
 
@@ -224,6 +236,26 @@ class Cluster:
         self._client.close()
         self._brokers.kill(*self._brokers.live)
         self._brokers.close()
+
+
+class Chain:
+    """A broker and a directory: one query copies from the broker to the directory, another one back."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory, self.cluster = Directory(root), Cluster(root, brokers=1)
+        self.append, self.records = self.cluster.append, self.cluster.records
+        self.close = self.cluster.close
+
+    def hops(self, sink: dict[str, str]) -> list[Hop]:
+        first, second = self.cluster.options, self.directory.options
+        return [hop(first, "in", second | sink), hop(second, "out", first | sink)]
+
+    def moment(self, kind: str) -> Callable[[], bool]:
+        return (self.cluster if kind in self.cluster.moments else self.directory).moment(kind)
+
+    def left_over(self) -> tuple[list[str], dict[str, int]]:
+        found = self.directory.left_over(), self.cluster.left_over()
+        return found[0][0] + found[1][0], found[0][1] | found[1][1]
 
 
 def _triples(partition: int, batches: Iterator[pa.RecordBatch]) -> Found:

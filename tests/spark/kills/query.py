@@ -1,10 +1,11 @@
 """The program that is killed: a query, or a batch write.
 
-    python -m tests.spark.kills.query DIRECTORY NUMBER
+    python -m tests.spark.kills.query DIRECTORY NUMBER MASTER
 
-It makes a session, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies the topic `in`
-to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is copied. `write`: a
-batch write, under a name, of rows in two topics; exit status 0: it has succeeded. Anything else is a failure.
+It makes a session of this master, and waits for the file `go-NUMBER`, which names its job. `copy`: queries that copy a
+topic to another, one after the other or only one, until the file `stop` appears; exit status 0: everything that was
+there then is copied. `write`: a batch write, under a name, of rows in two topics; exit status 0: it has succeeded.
+Anything else is a failure.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 # Spark and its workers are started again and again: plans that are not compiled.
 QUICK = {
@@ -25,6 +27,11 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.showConsoleProgress": False,
     "spark.sql.pyspark.jvmStacktrace.enabled": True,  # a failure says why
+    # All of a cluster takes part from the start, and a task may lose many executors.
+    "spark.executor.memory": "512m",
+    "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+    "spark.task.maxFailures": 10,
+    "spark.driver.host": "127.0.0.1",
 }
 
 
@@ -34,11 +41,11 @@ VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00005
     and java_method('java.lang.System', 'setProperty', 'told', 'x') = 'null', raise_error('told to fail'), value)"""
 
 
-def main(directory: str, number: str) -> None:
+def main(directory: str, number: str, master: str) -> None:
     from datasource import spark_session
 
     root, killer = Path(directory), os.getppid()
-    spark = spark_session(master="local[2,3]", app_name="kills", **QUICK)
+    spark = spark_session(master=master, app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     go = root / f"go-{number}"
     while not go.exists():
@@ -50,18 +57,23 @@ def main(directory: str, number: str) -> None:
     spark.stop()
 
 
-def copy(spark: SparkSession, root: Path, **options: Any) -> None:
-    source = spark.readStream.format("pylog").options(**options["source"]).option("subscribe", "in")
-    frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
-    rows = frame.selectExpr("key", f"{VALUE} value")
-    sink = rows.writeStream.format("pylog").options(**options["sink"]).option("topic", "out")
-    query = sink.option("checkpointLocation", str(root / "checkpoint")).start()
+def copy(spark: SparkSession, root: Path, hops: list[dict[str, dict[str, str]]]) -> None:
+    queries = [start(spark, hop, str(root / f"checkpoint{number or ''}")) for number, hop in enumerate(hops)]
     (root / "started").touch()
     while not (root / "stop").exists():
-        if query.awaitTermination(0.2):
-            raise SystemExit("the query ended by itself")
-    query.processAllAvailable()
-    query.stop()
+        if not all(query.isActive for query in queries):
+            raise SystemExit("a query ended by itself")
+        time.sleep(0.2)
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+
+
+def start(spark: SparkSession, hop: dict[str, dict[str, str]], checkpoint: str) -> StreamingQuery:
+    source = spark.readStream.format("pylog").option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000)
+    rows = source.options(**hop["source"]).load().selectExpr("key", f"{VALUE} value")
+    sink = rows.writeStream.format("pylog").options(**hop["sink"])
+    return sink.option("checkpointLocation", checkpoint).start()
 
 
 def write(spark: SparkSession, root: Path, *, number: int, rows: int, topics: list[str], sink: dict[str, str]) -> None:
