@@ -22,11 +22,12 @@ class Drivers:
     """See the module. They share a directory, and their output there.
 
     The JVM of the first one writes down its classes if it ends in good order (`wait_for_classes`); the next ones start
-    with half the work.
+    with half the work. On a cluster there is only one, which nobody kills: a second would take its executors.
     """
 
     def __init__(self, root: Path, master: str) -> None:
         self._root, self._master, self._count = root, master, 0
+        self._are_many = master.startswith("local[")
         self._spare: subprocess.Popen[bytes] | None = None
         self._options = os.environ.get("SPARK_SUBMIT_OPTS", conftest.JVM)
         self._classes = root / "classes.jsa"
@@ -41,14 +42,14 @@ class Drivers:
         note = self._root / f"go-{self._count}"
         note.with_suffix(".new").write_text(json.dumps({"job": job, "options": options}))
         note.with_suffix(".new").rename(note)
-        if self.has_classes:
+        if self._are_many and self.has_classes:
             self._spare = self._launch()
         return taken
 
     def _launch(self) -> subprocess.Popen[bytes]:
         self._count += 1
         options = self._options
-        if "SharedArchiveFile" not in options:
+        if self._are_many and "SharedArchiveFile" not in options:
             use = "SharedArchiveFile" if self.has_classes else "ArchiveClassesAtExit"
             options += f" -XX:{use}={self._classes} -Xlog:disable"
         paths = [str(ROOT), conftest.PRELOAD, os.environ.get("PYTHONPATH", "")]

@@ -29,6 +29,7 @@ QUICK = {
     "spark.sql.pyspark.jvmStacktrace.enabled": True,  # a failure says why
     # All of a cluster takes part from the start, and a task may lose many executors.
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.scheduler.minRegisteredResourcesRatio": 1.0,
     "spark.task.maxFailures": 10,
     "spark.driver.host": "127.0.0.1",
