@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from datasource.connector.offsets import StreamOffset, behind
 from datasource.connector.source import PylogDataSource
 from datasource.connector.views import make_views
+from datasource.connector.workers import compiled_workers
 from logstore import InvalidConfigError, InvalidRequestError, StorageError
 from replication.client.security import security_of
 
@@ -83,7 +84,8 @@ def spark_session(
         builder, conf = with_delta(builder, conf)
     for name, value in (settings | {k: _text(v) for k, v in conf.items()}).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with compiled_workers(master, conf):
+        spark = builder.getOrCreate()
     _check_workers(spark)  # PYSPARK_PYTHON, or a session that runs already, may name another Python
     return spark
 

@@ -13,7 +13,7 @@ from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+Isolation = Literal["read_committed", "read_uncommitted"]  # of readers
 
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CLEANUP_POLICIES = frozenset({"delete", "compact"})

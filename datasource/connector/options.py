@@ -18,9 +18,8 @@ from datasource.connector.places import GROUP, OffsetSpec, OfGroup, Topics, endi
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
 from datasource.topics.transactions.state import LEASED
-from logstore.config import INT32_MAX
+from logstore.config import INT32_MAX, Isolation
 from logstore.errors import InvalidConfigError
-from logstore.log.isolation import Isolation
 from logstore.records.compression import Codec
 from logstore.records.partitioner import PARTITIONERS
 from replication.client.addresses import addresses_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
@@ -11,10 +12,12 @@ from pyspark.sql.types import StructType
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
-from datasource.connector.reader import BatchReader, PushingBatchReader, RefusedStreamReader, StreamReader
-from datasource.connector.writer import BatchWriter, StreamWriter
 from datasource.schema import check_read_schema, spark_schema
 from logstore import PylogError
+
+if TYPE_CHECKING:
+    from datasource.connector.reader import BatchReader
+    from datasource.connector.writer import BatchWriter, StreamWriter
 
 # Spark loads this only where spark.sql.python.filterPushdown.enabled is on; with it off, a reader that could take
 # filters is an error. With it on, Spark 4.2 keeps one plan per DataFrame or view: `f.count()` after
@@ -30,7 +33,8 @@ class PylogDataSource(DataSource):
         spark.read.format("pylog").option("path", d).option("subscribe", "orders").load()
         df.write.format("pylog").option("path", d).option("topic", "orders").mode("append").save()
 
-    It is recreated in many processes, so it holds the options and nothing else.
+    It is recreated in many processes, so it holds the options and nothing else, and loads what reads and writes only
+    where Spark asks for it.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -54,6 +58,8 @@ class PylogDataSource(DataSource):
     @one_line
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of a batch, for any of our columns."""
+        from datasource.connector.reader import BatchReader, PushingBatchReader
+
         check_read_schema(schema)
         options = read_options(self.options, streaming=False)
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
@@ -64,6 +70,8 @@ class PylogDataSource(DataSource):
 
         If this method raised, Spark 4.2 would try to stop a reader that it does not have, and report that instead.
         """
+        from datasource.connector.reader import RefusedStreamReader, StreamReader
+
         try:
             check_read_schema(schema)
             return StreamReader(read_options(self.options, streaming=True), schema)
@@ -73,10 +81,14 @@ class PylogDataSource(DataSource):
     @one_line
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch, after checking columns and options."""
+        from datasource.connector.writer import BatchWriter
+
         writer = BatchWriter(write_options(self.options), schema, overwrite=overwrite)
         exempt_loaded("writer")
         return writer
 
     @one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from datasource.connector.writer import StreamWriter
+
         return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)

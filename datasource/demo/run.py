@@ -25,6 +25,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import logstore
+from datasource.connector.workers import CAME_TOO_LATE, came_too_late
 from datasource.session import spark_session, stderr_to
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
@@ -33,6 +34,7 @@ from logstore.tools.describe import describe_topic
 TOPIC = "flights"
 SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran here
 PARTITIONS = 6
+TRIES = 3  # of a stream whose worker came too late
 RECORDS_PER_TRIGGER = 60_000  # six micro-batches
 
 Say = Callable[[str], None]  # gets each step when it begins
@@ -79,7 +81,7 @@ def run(path: Path, say: Say) -> Outcome:
         with _measured(outcome, "write: Spark, batch", expected):
             records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
         say("Stream hourly windows")
-        _stream(spark, path, expected, outcome)
+        again(say, lambda: _stream(spark, path, expected, outcome))
         say("Ask in SQL")
         _ask(spark, path, expected, outcome)
     say("Compare every record")
@@ -102,9 +104,22 @@ def _spark(log: Path) -> Iterator[SparkSession]:
     try:
         yield spark
     except PySparkException as error:
-        raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+        line = CAME_TOO_LATE if came_too_late(error) else str(error).strip().splitlines()[0]
+        raise PylogError(f"Spark: {line} (more in {log})") from error
     finally:
         spark.stop()
+
+
+def again(say: Say, stream: Callable[[], None]) -> None:
+    """Run the stream, and run it again if Spark gave up its worker."""
+    for _ in range(TRIES - 1):
+        try:
+            return stream()
+        except PySparkException as error:
+            if not came_too_late(error):
+                raise
+            say(f"Once more: {CAME_TOO_LATE.partition(';')[0]}")
+    return stream()
 
 
 def load_flights() -> pa.Table:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasource.topics.interface import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
 from logstore import OffsetRange, TopicInfo
-from logstore.config import INT64_MAX
+from logstore.config import INT64_MAX, Isolation
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, UnreadableBatchError
-from logstore.log.isolation import Isolation
 from logstore.records.batch import InvalidBatchError, header_at
 from logstore.records.counting import Range, count, offsets_in
 from logstore.tools.verify import Place

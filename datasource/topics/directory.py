@@ -27,8 +27,8 @@ from datasource.topics.interface import (
     quietly,
 )
 from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
+from logstore.config import Isolation
 from logstore.env import SYSTEM
-from logstore.log.isolation import Isolation
 from logstore.store.meta_properties import META
 from logstore.store.reading import count_isolated, extent_of
 from logstore.store.transactions.coordinator import Transactions

@@ -7,14 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasource.topics.directory import DirectoryTopics, WritableDirectory
-from datasource.topics.interface import ReadableTopics, WritableTopics
+from logstore.config import Isolation
 from logstore.errors import InvalidConfigError
-from logstore.log.isolation import Isolation
 from replication.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
     from datasource.topics.cluster import ClusterTopics, GroupPositions
+    from datasource.topics.interface import ReadableTopics, WritableTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,18 @@ class Location:
     def read(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ReadableTopics:
         """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
         if self.path:
+            from datasource.topics.directory import DirectoryTopics
+
             return DirectoryTopics(self.path, isolation)
         return self.cluster(isolation, short_circuit=short_circuit)
 
     def write(self) -> WritableTopics:
         """The topics, to write. Raises: as `read`; StoreLockedError: a broker has the directory."""
-        return WritableDirectory(self.path) if self.path else self.cluster()
+        if self.path:
+            from datasource.topics.directory import WritableDirectory
+
+            return WritableDirectory(self.path)
+        return self.cluster()
 
     def cluster(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ClusterTopics:
         """The topics of the cluster. Raises: InvalidConfigError: what a cluster needs is not installed."""

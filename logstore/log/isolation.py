@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from logstore.config import INT64_MAX
+from logstore.config import INT64_MAX, Isolation
 from logstore.errors import CorruptLogError, InvalidRequestError, PylogError
 from logstore.log.log import Log
 from logstore.log.producers.tracker import Undecided
@@ -18,7 +18,6 @@ from logstore.log.reader import ReadResult
 from logstore.log.segments.index import AbortedTransaction
 from logstore.records.batch import InvalidBatchError, batches, check
 
-Isolation = Literal["read_committed", "read_uncommitted"]
 Outcome = Literal["committed", "aborted"]
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from logstore.config import Isolation
 from logstore.errors import InvalidRequestError, UnreadableBatchError, did_you_mean
-from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, end_of, kept
+from logstore.log.isolation import ONLY_MARKERS, Outcomes, committed, end_of, kept
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.segment_reader import READ_BYTES_MIN, Space

@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from logstore.config import Isolation
 from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, PylogError
-from logstore.log.isolation import Isolation, checked
+from logstore.log.isolation import checked
 from logstore.log.log import Log
 from logstore.log.producers.state import Producing
 from logstore.log.recovery import RecoveryReport

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
+from logstore.config import Isolation
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError, UnreadableBatchError
-from logstore.log.isolation import Isolation, Outcomes, end_of
+from logstore.log.isolation import Outcomes, end_of
 from logstore.log.log import Log
 from logstore.records.times import Time
 from logstore.store.log_manager import LogManager

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from logstore.config import Isolation as IsolationName
 from logstore.config import LogConfig
 from logstore.env import SYSTEM
 from logstore.errors import OffsetOutOfRangeError, PylogError
-from logstore.log.isolation import Isolation as IsolationName
 from logstore.log.isolation import end_of
 from logstore.log.log import Log
 from logstore.log.segments.directory import topic_id_of

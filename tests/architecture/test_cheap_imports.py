@@ -39,6 +39,14 @@ def test_an_import_stays_cheap(statement, banned):
     assert not loaded_by(statement) & banned
 
 
+def test_what_looks_up_the_source_loads_neither_its_readers_nor_its_writers():
+    """A process of its own does this at each session's first use of the format."""
+    code = "import sys, pyspark_pylog; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    connector = "datasource.connector"
+    assert not {f"{connector}.reader", f"{connector}.writer", "logstore.store.store"} & set(done.stdout.split())
+
+
 KEPT_OUT = {"numba", "pandas", "pyspark"}
 
 

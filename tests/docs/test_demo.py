@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.spark.test_demo import ALL, check, leave_as_an_earlier_run
@@ -17,6 +19,7 @@ def test_the_demo_does_what_it_says_with_all_flights(tmp_path, variables, jvm_cl
     path = tmp_path / "a store"
     leave_as_an_earlier_run(path)
     classes = tmp_path / jvm_classes.name
+    variables["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # the classes are known by jars that stay
     variables["SPARK_SUBMIT_OPTS"] += f" -XX:ArchiveClassesAtExit={classes} -Xlog:disable"
     done = subprocess.run(
         [sys.executable, "-c", "from datasource.demo import cli; cli.demo()", "--path", str(path), "--output", "json"],

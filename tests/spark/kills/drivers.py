@@ -12,9 +12,12 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import pyspark
+
 from tests import conftest
 
 ROOT = Path(__file__).parents[3]
+SPARK_HOME = str(Path(pyspark.__file__).parent)  # the classes are known by jars that stay
 ENDS_S = 120.0
 
 
@@ -57,7 +60,8 @@ class Drivers:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.kills.query", str(self._root), str(self._count), self._master],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "SPARK_SUBMIT_OPTS": options},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(paths), "SPARK_SUBMIT_OPTS": options, "SPARK_HOME": SPARK_HOME},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

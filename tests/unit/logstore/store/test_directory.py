@@ -289,10 +289,21 @@ def test_a_network_file_system_is_warned_about(tmp_path: Path, caplog: pytest.Lo
     assert "network file system (nfs4)" in caplog.text
 
 
-def test_importing_is_cheap() -> None:
-    code = "import sys, logstore, json; print(json.dumps(sorted(sys.modules)))"
-    modules = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+def test_importing_loads_nothing_but_the_name() -> None:
+    code = """if True:
+        import json, sys
+        import logstore
+        loaded = [name for name in sys.modules if name.startswith("logstore.")]
+        found = [issubclass(logstore.StoreError, logstore.errors.PylogError), callable(logstore.open)]
+        print(json.dumps([loaded, found, sorted(sys.modules)]))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    loaded, found, modules = json.loads(done.stdout)
+    assert loaded == []
+    assert found == [True, True]
     assert not {"numba", "numpy", "pyarrow", "pyspark"} & set(modules)
+    with pytest.raises(AttributeError, match="'logstore' has no attribute 'opn'"):
+        _ = logstore.opn
 
 
 def test_a_store_whose_directory_was_removed_can_be_closed(tmp_path: Path) -> None:
