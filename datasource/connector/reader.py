@@ -141,7 +141,8 @@ class _Tasks:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):  # without a plan Spark starts one task all the same
             return
-        load_kernels()
+        if not self.options.include_tiered:  # a table needs none, and they cost a new worker a third of a second
+            load_kernels()
         target = self._target()
         for r in self._there(target, partition):
             shape = Shape(self._schema)

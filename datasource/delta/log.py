@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from logstore.env import SYSTEM
+from logstore.env import SYSTEM, FileStat
 from logstore.errors import StoreError
 
 LOG = "_delta_log"
@@ -52,7 +52,7 @@ def entry(table: Path, version: int) -> Entry | None:
 
     Raises: StoreError: the entry cannot be read.
     """
-    path = table / LOG / f"{version:020d}.json"
+    path = _path(table, version)
     try:
         actions = [json.loads(line) for line in SYSTEM.files.read_all(path).splitlines() if line.strip()]
         return _entry(actions)
@@ -60,6 +60,15 @@ def entry(table: Path, version: int) -> Entry | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{path} is damaged: {error}; copy the table back from a backup") from error
+
+
+def stat_of(table: Path, version: int) -> FileStat | None:
+    """Return the identity of the entry of this version; None: there is none, or no longer."""
+    return SYSTEM.files.stat(_path(table, version))
+
+
+def _path(table: Path, version: int) -> Path:
+    return table / LOG / f"{version:020d}.json"
 
 
 def _entry(actions: list[dict[str, Any]]) -> Entry:

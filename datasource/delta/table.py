@@ -49,13 +49,10 @@ class RestoredError(StoreError):
     """RESTORE took rows out of the table that its transactions still claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """A data file, and the bounds of its rows by its statistics; None: these do not say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBounds:
+    """The first and the last of the rows of a file, or of a part of it, by statistics; None: these do not say."""
 
-    path: Path
-    size_bytes: int
-    records: int | None
     partitions: tuple[int, int] | None
     offsets: tuple[int, int] | None
 
@@ -64,6 +61,14 @@ class TableFile:
         return (self.partitions is None or self.partitions[0] <= partition <= self.partitions[1]) and (
             self.offsets is None or (self.offsets[0] < end and start <= self.offsets[1])
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    path: Path
+    size_bytes: int
+    records: int | None
+    bounds: RowBounds
 
 
 def app_id(topic_id: str, partition: int | str) -> str:
@@ -79,6 +84,7 @@ class TopicTable:
         self.path = path
         self._owner = owner
         self._table = _load(path)
+        self._entry = log.stat_of(path, self.version)
         self._check()
 
     def boundary(self, partition: int) -> int | None:
@@ -93,6 +99,11 @@ class TopicTable:
     @property
     def version(self) -> int:
         return self._table.version()
+
+    def is_newest(self) -> bool:
+        """Is nothing committed behind this snapshot, and the table still the one that was loaded?"""
+        is_same = self._entry is not None and log.stat_of(self.path, self.version) == self._entry
+        return is_same and log.stat_of(self.path, self.version + 1) is None
 
     def schema(self) -> pa.Schema:
         import pyarrow as pa
@@ -110,8 +121,7 @@ class TopicTable:
                 path=self.path / unquote(row["path"]),
                 size_bytes=row["size_bytes"],
                 records=row.get("num_records"),
-                partitions=_bounds(row, "partition"),
-                offsets=_bounds(row, "offset"),
+                bounds=RowBounds(partitions=_bounds(row, "partition"), offsets=_bounds(row, "offset")),
             )
             for row in rows
         ]

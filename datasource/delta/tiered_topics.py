@@ -13,16 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from datasource.delta.owner import TierConfig, owner_of, read_note
-from datasource.delta.table import RestoredError, TableFile, TopicTable
+from datasource.delta.snapshots import Snapshot, newest
+from datasource.delta.table import TableFile
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
 from datasource.topics.interface import Found, PartitionRange
 from datasource.topics.locations import Location
-from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
-from logstore.store.reading import schema_of
+from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, TopicInfo
+from logstore.config import INT64_MAX
 
 
 class TieredTopics:
@@ -37,7 +37,6 @@ class TieredTopics:
         self._location = location
         self._named = table
         self._fail = fail_on_data_loss
-        self._looked_through: dict[str, int] = {}  # topic: version of its table
 
     @property
     def identity(self) -> str:
@@ -52,45 +51,51 @@ class TieredTopics:
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
         # First: what retention deletes now is in the table that is loaded next.
         log = self._log.offsets(topic)
-        table = self._table(topic)
-        if table is None:
+        found = self._snapshot(topic)
+        if found is None:
             return log
-        files = table.files()
-        return {p: _joined(files, table.boundary(p), p, extent) for p, extent in log.items()}
+        ends = {p: found.boundary(p) or 0 for p in log}
+        if any(end > log[p].end for p, end in ends.items()):  # tiered since the log was looked at, or it was cut
+            log = self._log.offsets(topic)
+            cut = {p: _cut(topic, p, end, log[p].end) for p, end in ends.items() if end > log[p].end}
+            found.tell({f"{topic}-{p}": line for p, line in cut.items()}, fail=self._fail)
+        return {p: _joined(found.boundary(p), found.first(p), extent) for p, extent in log.items()}
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
         return self.offsets(topic)[partition]
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
-        return self._log.epoch_ends(topic, epochs)
+        """Return what the log says; no election cuts what retention has deleted from the log."""
+        ends = self._log.epoch_ends(topic, epochs)
+        if not ends:
+            return ends
+        log = self._log.offsets(topic)
+        return {p: max(end, log[p].start) for p, end in ends.items()}
 
     def settled(self, look: Callable[[], Found]) -> Found:
         return self._log.settled(look)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        table = self._table(topic)
-        boundary = 0 if table is None else table.boundary(partition) or 0
-        if table is not None and boundary:
+        tiered, _, found = self._parts(PartitionRange(topic, partition, 0, INT64_MAX))
+        if tiered.count and found is not None:
             offsets = [
                 pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
-                for batch in rows(table, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"])
+                for batch in found.rows(tiered, ["offset", "timestamp"])
             ]
-            if found := [int(offset) for offset in offsets if offset is not None]:
-                return min(found)
+            if later := [int(offset) for offset in offsets if offset is not None]:
+                return min(later)
         return self._log.offset_for_time(topic, partition, timestamp_ms)
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Where to cut at `offset`: at a batch in the log, anywhere in the table."""
-        table = self._table(r.topic)
-        if table is not None and offset < (table.boundary(r.partition) or 0):
-            return offset
-        return self._log.floor_batch(r, offset)
+        tiered, _, _ = self._parts(replace(r, start=offset, end=offset + 1))
+        return offset if tiered.count else self._log.floor_batch(r, offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        old, new, table = self._parts(r)
+        old, new, found = self._parts(r)
         size = self._log.size_bytes(new) if new.count else 0
-        if table is not None and old.count:
-            size += sum(_share(file, old) for file in table.files() if _may_hold(file, old))
+        if found is not None and old.count:
+            size += sum(_share(file, old) for file in found.held(old))
         return size
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
@@ -106,9 +111,9 @@ class TieredTopics:
         Raises: DataLossError: some are in neither.
         """
         while r.count:
-            old, new, table = self._parts(r)
-            if table is not None and old.count:
-                yield from rows(table, old, columns)
+            old, new, found = self._parts(r)
+            if found is not None and old.count:
+                yield from found.rows(old, columns)
             try:
                 for batch, after in self._log_batches(new, columns):
                     yield batch
@@ -138,81 +143,51 @@ class TieredTopics:
         for batch in self._log.read(r, with_offset):
             yield batch.select(names), batch.column("offset")[-1].as_py() + 1
 
-    def _parts(self, r: PartitionRange) -> tuple[PartitionRange, PartitionRange, TopicTable | None]:
+    def _parts(self, r: PartitionRange) -> tuple[PartitionRange, PartitionRange, Snapshot | None]:
         """Return the range below the boundary of the newest snapshot, the rest, and that snapshot."""
-        table = self._table(r.topic)
-        boundary = 0 if table is None else table.boundary(r.partition) or 0
+        found = self._snapshot(r.topic)
+        boundary = 0 if found is None else found.boundary(r.partition) or 0
         cut = min(max(r.start, boundary), r.end)
-        return replace(r, end=cut), replace(r, start=cut), table
+        return replace(r, end=cut), replace(r, start=cut), found
 
-    def _table(self, topic: str) -> TopicTable | None:
+    def _snapshot(self, topic: str) -> Snapshot | None:
         """Return the newest snapshot of the topic's table; None: it was never tiered, which a directory notes."""
         owner = owner_of(self._location, self._log.topic(topic), table_of(topic, self._named))
         note = read_note(owner)
         if note is None and owner.is_store:
             return None
         note = note or TierConfig(owner.base)
-        table = TopicTable(note.table, owner)
-        try:
-            table.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
-            self._looked_through[topic] = table.version
-        except RestoredError as error:
-            report([str(error)], fail=self._fail)
-        if not is_raw(table.schema()):
+        found = newest(owner, note)
+        found.tell({}, fail=self._fail)
+        if not found.is_raw:
             raise InvalidRequestError(
                 f"topic {topic!r} is tiered with a schema, so {note.table} has no bytes of values: read that table "
                 "itself (format delta), and the log without includeTiered"
             )
-        return table
+        return found
 
 
-def is_raw(schema: pa.Schema) -> bool:
-    """Does the table hold values as bytes?"""
-    return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
-
-
-def rows(table: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the table's records of `r`, with the columns and types of a read of the log.
-
-    Raises: StorageError: VACUUM removed a file of the snapshot; a retry takes a newer one.
-    """
-    files = sorted((f for f in table.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
-    schema = schema_of(columns)
-    # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
-    parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    wanted = (pc.field("partition") == r.partition) & (pc.field("offset") >= r.start) & (pc.field("offset") < r.end)
-    for file in files:
-        try:
-            batches = ds.dataset(str(file.path), format=parquet).to_batches(
-                columns=list(columns), filter=wanted, use_threads=False
-            )
-            for batch in batches:
-                if batch.num_rows:
-                    yield batch.cast(schema)
-        except FileNotFoundError as error:
-            raise StorageError(f"{file.path} was removed while the table was read: read again") from error
-
-
-def _may_hold(file: TableFile, r: PartitionRange) -> bool:
-    return file.may_hold(r.partition, r.start, r.end)
-
-
-def _joined(files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange) -> OffsetRange:
+def _joined(boundary: int | None, first: int | None, log: OffsetRange) -> OffsetRange:
     """Return the offsets of table and log: from the first row in a file that may hold the partition.
 
     A partition that the table does not know begins at 0: a read of what the log deleted says that it is lost.
     """
     if boundary is None:
         return replace(log, start=0)
-    firsts = [file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)]
-    return replace(log, start=min([*firsts, log.start]), end=max(boundary, log.end))
+    start = log.start if first is None else min(first, log.start)
+    return replace(log, start=start, end=max(boundary, log.end))
+
+
+def _cut(topic: str, partition: int, boundary: int, end: int) -> str:
+    why = "restored from an older copy, or cut by an unclean leader election"
+    return f"{topic}-{partition}: the table holds offsets up to {boundary}, and the log ends at {end}: {why}"
 
 
 def _share(file: TableFile, r: PartitionRange) -> int:
     """Return the bytes of a file that belong to the range, as if its offsets were spread evenly."""
-    if file.offsets is None:
+    if file.bounds.offsets is None:
         return file.size_bytes
-    low, high = file.offsets
+    low, high = file.bounds.offsets
     return file.size_bytes * (min(high + 1, r.end) - max(low, r.start)) // (high + 1 - low)
 
 

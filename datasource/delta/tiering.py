@@ -292,7 +292,7 @@ def _make_durable(
     for found, since in ((table, note.version), (task.open_bad_table(), note.bad_version)):
         if found is not None:
             found.check_history(since=since)
-            files = [f for f in found.files() if any(f.may_hold(*offsets) for offsets in new)] if new else []
+            files = [f for f in found.files() if any(f.bounds.may_hold(*offsets) for offsets in new)] if new else []
             if files or found.version > since:
                 found.make_durable(since=since, files=files)
         versions.append(found.version if found else since)

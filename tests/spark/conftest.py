@@ -30,9 +30,8 @@ from tests.integration.cluster.conftest import Tested, running
 from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = {
-    f"tests.spark.test_{name}" for name in ("batch", "count", "stream", "tiering", "exactly_once", "sql", "upserts")
-}
+NAMES = ("batch", "count", "stream", "tiering", "tiered_stream", "exactly_once", "sql", "upserts")
+PRODUCT = {f"tests.spark.test_{name}" for name in NAMES}
 BROKERS = {
     "log.retention.check.interval.ms": 300,
     "log.retention.ms": -1,  # records of tests are of any time

@@ -14,6 +14,10 @@ import pyarrow as pa
 
 import logstore
 from datasource.connector.options import DECISION_TOPIC
+from datasource.delta.tiered_topics import TieredTopics
+from datasource.jobs import retention, tiering
+from datasource.topics.interface import PartitionRange
+from datasource.topics.locations import Location
 from replication.client.fetching import LATEST
 from replication.client.kafka_client import Isolation, KafkaClient
 from replication.model.cluster import TopicPartition
@@ -22,6 +26,13 @@ from tests.support.tried_cluster import TriedCluster
 WRITTEN = ("even", "odd")  # by batch writes
 TOPICS = {"in": 3, "out": 4} | dict.fromkeys(WRITTEN, 2)  # partitions
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+PORTION = 100_000  # records
+TIERED = {
+    "remote.storage.enable": "true",
+    "retention.bytes": "20000",
+    "segment.bytes": "10000",
+    "file.delete.delay.ms": "0",
+}
 QUIET_S = 60.0  # for markers, and for replicas that have to catch up
 BROKER_SETTINGS = {"zookeeper.session.timeout.ms": 3000}
 
@@ -115,6 +126,53 @@ class Directory:
 
     def close(self) -> None:
         pass
+
+
+class TieredDirectory(Directory):
+    """A store whose topic `in` has records of long ago, nearly all of them in its table alone.
+
+    Whatever is appended is tiered, and most of it deleted from the log, while the query reads.
+    """
+
+    kinds = {  # noqa: RUF012
+        "worker": 4,
+        "everything": 4,
+        "driver": 3,
+        "worker at open": 2,
+        "everything at decide": 2,
+        "driver at prepared": 1,
+    }
+
+    def __init__(self, root: Path, *, records: int, per_trigger: int) -> None:
+        super().__init__(root)
+        self._source = {"includeTiered": "true", "maxOffsetsPerTrigger": str(per_trigger)}
+        with logstore.open(self.log) as store:
+            store.alter_topic("in", config=TIERED)
+        for start in range(0, records, PORTION):
+            numbers = range(start, min(start + PORTION, records))
+            keys = [f"old-{i % 20}" for i in numbers]
+            self.append("in", pa.table({"key": keys, "value": [f"old-{i % 20}:{i}" for i in numbers]}))
+
+    def hops(self, sink: dict[str, str]) -> list[Hop]:
+        return [hop(self.options | self._source, "in", self.options | sink)]
+
+    def append(self, topic: str, rows: pa.Table) -> None:
+        super().append(topic, rows)
+        (tiered, *_), _ = tiering.rows(None, path=str(self.log), topics="in"), retention.rows(None, path=str(self.log))
+        assert tiered["status"] in ("tiered", "nothing to do"), tiered
+
+    def first_in_log(self) -> dict[int, int]:
+        with logstore.open(self.log, mode="r") as store:
+            return {p: extent.start for p, extent in store.offsets("in").items()}
+
+    def _records(self, store: logstore.LogStore, topic: str, **how: str) -> Found:
+        if topic != "in":
+            yield from super()._records(store, topic, **how)
+            return
+        together = TieredTopics(Location(str(self.log)), fail_on_data_loss=True)
+        for partition, extent in together.offsets(topic).items():
+            wanted = PartitionRange(topic, partition, extent.start, extent.end)
+            yield from _triples(partition, together.read(wanted, ["key", "value"]))
 
 
 class Cluster:

@@ -1,0 +1,138 @@
+"""The newest snapshot of a topic's table, and the records in its files.
+
+A stream looks many times a second, so a process keeps snapshots as long as nothing is committed behind them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Not `pyarrow.dataset`: it imports pandas, which costs each worker that starts a quarter of a second.
+import pyarrow.parquet as pq
+
+from datasource.delta.owner import Owner, TierConfig
+from datasource.delta.table import RestoredError, RowBounds, TableFile, TopicTable
+from datasource.errors import report
+from datasource.topics.interface import PartitionRange
+from logstore import StorageError
+from logstore.store.reading import schema_of
+
+SNAPSHOTS_MAX = 8
+BATCH_ROWS = 16_384  # the first row does not wait for many others
+
+
+class Snapshot:
+    """The newest snapshot of a topic's table when it was loaded."""
+
+    def __init__(self, table: TopicTable, since: int) -> None:
+        self.table, self._loss = table, ""
+        self._firsts: dict[int, int | None] = {}
+        self._told: set[str] = set()
+        try:
+            table.check_history(since=since)
+        except RestoredError as error:
+            self._loss = str(error)
+
+    @property
+    def is_whole(self) -> bool:
+        """Has RESTORE taken no rows out of the table?"""
+        return not self._loss
+
+    @cached_property
+    def is_raw(self) -> bool:
+        """Does the table hold values as bytes?"""
+        schema = self.table.schema()
+        return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
+
+    @cached_property
+    def files(self) -> Sequence[TableFile]:
+        return self.table.files()
+
+    def boundary(self, partition: int) -> int | None:
+        """Return the offset behind the last tiered record; None: none is."""
+        return self.table.boundary(partition)
+
+    def first(self, partition: int) -> int | None:
+        """Return the first offset in a file that may hold rows of the partition; None: there is no such file."""
+        if partition not in self._firsts:
+            held = self.held(PartitionRange("", partition, 0, self.boundary(partition) or 0))
+            self._firsts[partition] = min((_first(file) for file in held), default=None)
+        return self._firsts[partition]
+
+    def tell(self, losses: Mapping[str, str], *, fail: bool) -> None:
+        """Report what RESTORE took, and these losses, by what is lost. A warning comes once, and not at each look.
+
+        Raises: DataLossError: some records are lost, and `fail`.
+        """
+        found = {"": self._loss, **losses}
+        report([line for lost, line in found.items() if fail or lost not in self._told], fail=fail)
+        self._told.update(found)
+
+    def rows(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of `r`, file by file, with the columns and types of a read of the log.
+
+        Raises: StorageError: VACUUM removed a file; a retry takes a newer snapshot.
+        """
+        schema = schema_of(columns)
+        for file in sorted(self.held(r), key=_first):
+            try:
+                for batch in _rows(file.path, r, columns):
+                    yield batch.cast(schema)
+            except FileNotFoundError as error:
+                raise StorageError(f"{file.path} was removed while the table was read: read again") from error
+
+    def held(self, r: PartitionRange) -> list[TableFile]:
+        """Return the files that may hold records of the range."""
+        return [file for file in self.files if file.bounds.may_hold(r.partition, r.start, r.end)]
+
+
+def _first(file: TableFile) -> int:
+    return file.bounds.offsets[0] if file.bounds.offsets else 0
+
+
+_snapshots: dict[tuple[int, Owner, Path], Snapshot] = {}
+
+
+def newest(owner: Owner, note: TierConfig) -> Snapshot:
+    """Return the newest snapshot of the table. Raises: StoreError: it is none of this topic, or cannot be read."""
+    key = os.getpid(), owner, note.table
+    known = _snapshots.pop(key, None)
+    if known is None or not known.table.is_newest():
+        checked = known.table.version if known and known.is_whole else -1
+        table = TopicTable(note.table, owner)
+        known = Snapshot(table, max(note.version, checked) if checked <= table.version else note.version)
+    _snapshots[key] = known
+    for old in list(_snapshots)[:-SNAPSHOTS_MAX]:
+        _snapshots.pop(old, None)
+    return known
+
+
+def _rows(path: Path, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the range in one file, from the row groups that may hold some."""
+    names = [*columns, *(name for name in ("partition", "offset") if name not in columns)]
+    # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        about = (file.metadata.row_group(i) for i in range(file.num_row_groups))
+        groups = [i for i, group in enumerate(about) if _bounds(group).may_hold(r.partition, r.start, r.end)]
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=False):
+            partition, offset = batch.column("partition"), batch.column("offset")
+            is_in = pc.and_(pc.greater_equal(offset, r.start), pc.less(offset, r.end))
+            found = batch.filter(pc.and_(pc.equal(partition, r.partition), is_in))
+            if found.num_rows:
+                yield found.select(list(columns))
+
+
+def _bounds(group: pq.RowGroupMetaData) -> RowBounds:
+    columns = {(column := group.column(i)).path_in_schema: column for i in range(group.num_columns)}
+
+    def bounds(name: str) -> tuple[int, int] | None:
+        known = columns[name].statistics
+        return (known.min, known.max) if known is not None and known.has_min_max else None
+
+    return RowBounds(partitions=bounds("partition"), offsets=bounds("offset"))
