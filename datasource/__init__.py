@@ -21,17 +21,21 @@ import typing
 
 if typing.TYPE_CHECKING:
     from datasource.connector.counts import count
+    from datasource.connector.lags import lag, lag_of_group
+    from datasource.connector.observing import QueryObserver, observe
     from datasource.connector.source import PylogDataSource
     from datasource.connector.upserts import replace, upsert
-    from datasource.session import lag, lag_of_group, register, spark_session
+    from datasource.session import register, spark_session
     from datasource.stepping import SteppedStream
 
 __all__ = [
     "PylogDataSource",
+    "QueryObserver",
     "SteppedStream",
     "count",
     "lag",
     "lag_of_group",
+    "observe",
     "register",
     "replace",
     "spark_session",
@@ -50,8 +54,12 @@ def __getattr__(name: str) -> typing.Any:
 
 _PLACES = {
     "PylogDataSource": "datasource.connector.source",
+    "QueryObserver": "datasource.connector.observing",
     "SteppedStream": "datasource.stepping",
     "count": "datasource.connector.counts",
+    "lag": "datasource.connector.lags",
+    "lag_of_group": "datasource.connector.lags",
+    "observe": "datasource.connector.observing",
     "replace": "datasource.connector.upserts",
     "upsert": "datasource.connector.upserts",
 }

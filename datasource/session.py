@@ -5,7 +5,6 @@ It prevents three common failures: Spark's workers run another Python, there is 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -23,12 +22,10 @@ from typing import Any
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
-from datasource.connector.offsets import StreamOffset, behind
 from datasource.connector.source import PylogDataSource
 from datasource.connector.views import make_views
 from datasource.connector.workers import compiled_workers
-from logstore import InvalidConfigError, InvalidRequestError, StorageError
-from replication.client.security import security_of
+from logstore import InvalidConfigError, StorageError
 
 JAVA_MIN = 17
 POLL_MS = 200
@@ -202,55 +199,6 @@ def _check_worker_python(context: SparkContext) -> None:
             f"Spark's workers are to run {python}, which {problem}; install pyspark-pylog for it, or set "
             f"PYSPARK_PYTHON={sys.executable} before the session starts, as spark_session() does"
         )
-
-
-def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return how many records a query is behind, from `query.lastProgress` or an event's `progress`.
-
-    `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions, named as the
-    metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. Only pylog's sources count.
-
-    Raises: InvalidRequestError: `progress` is None, as `lastProgress` is until the first batch is over.
-    """
-    if progress is None:
-        raise InvalidRequestError("there is no progress yet: lastProgress is None until a first batch is over")
-    return _summary(
-        count for source in progress["sources"] for parts in _source_lag(source).values() for count in parts.values()
-    )
-
-
-def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | None = None) -> dict[str, float]:
-    """Return how many records a consumer group is behind, as `lag`: a query with this `groupId`, or any other group.
-
-    Only partitions with a committed offset count. Needs no Spark. `security`: as of `KafkaClient`.
-
-    Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; KafkaError: there is no such group; UnreachableError,
-    AuthenticationError.
-    """
-    from datasource.topics.cluster import GroupPositions, client_of
-
-    client = client_of(bootstrap, security=security_of(security or {}))
-    behind_of_topics = GroupPositions(client, group).behind()
-    return _summary(count for parts in behind_of_topics.values() for count in parts.values())
-
-
-def _summary(behind_latest: Iterable[int]) -> dict[str, float]:
-    counts = list(behind_latest)
-    return {
-        "minOffsetsBehindLatest": min(counts, default=0),
-        "maxOffsetsBehindLatest": max(counts, default=0),
-        "avgOffsetsBehindLatest": sum(counts) / max(1, len(counts)),
-        "offsetsBehindLatest": sum(counts),
-    }
-
-
-def _source_lag(source: Any) -> dict[str, dict[int, int]]:
-    """Return the records behind per topic and partition; nothing for a source that is not ours."""
-    found = (source["endOffset"], source["latestOffset"])
-    end, latest = (json.loads(offset) if isinstance(offset, str) else offset for offset in found)
-    if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
-        return {}
-    return behind(StreamOffset.from_json(end).offsets, StreamOffset.from_json(latest).offsets)
 
 
 @contextmanager

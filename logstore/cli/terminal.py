@@ -184,16 +184,20 @@ def show_json(value: object) -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """Print aligned columns under upper-case titles, numbers to the right; nothing when there are no rows."""
+    """Print the lines of a table, the titles bold."""
+    for number, line in enumerate(table_lines(rows, columns)):
+        click.echo(line if number else click.style(line, bold=True))
+
+
+def table_lines(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> list[str]:
+    """Return aligned columns under upper-case titles, numbers to the right; nothing when there are no rows."""
     if not rows:
-        return
+        return []
     cells = [[_cell(row[column]) for column in columns] for row in rows]
     titles = [column.replace("_", " ").upper() for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
-    numeric = [all(isinstance(row[column], int | None) for row in rows) for column in columns]
-    click.echo(click.style(_aligned(titles, widths, numeric), bold=True))
-    for line in cells:
-        click.echo(_aligned(line, widths, numeric))
+    numeric = [all(isinstance(row[column], int | float | None) for row in rows) for column in columns]
+    return [_aligned(line, widths, numeric) for line in (titles, *cells)]
 
 
 def show(rows: Iterable[Mapping[str, object]], columns: Sequence[str], output: str) -> None:

@@ -99,7 +99,7 @@ def _queries(checkpoints: Sequence[Path]) -> tuple[list[Reader], list[str]]:
             if isinstance(told, str):
                 problems.append(f"query {name}: {told}")
             else:
-                found.append(Reader("query", name, "", told.offsets, told.ids))
+                found.append(Reader("query", name, "", told.offsets, told.ids, told.place))
     return found, problems
 
 

@@ -27,13 +27,14 @@ class TopicLook(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A group, or a query of Spark. `ids` are those of its topics, as far as it names them."""
+    """A group, or a query of Spark. `ids` are those of its topics, and `place` is theirs, as far as it names them."""
 
     kind: str
     name: str
     state: str
     offsets: Offsets
     ids: Mapping[str, str] = {}
+    place: str = ""
 
 
 class Look(NamedTuple):
@@ -62,7 +63,10 @@ def view(before: Look, now: Look) -> View:
         for topic, offsets in reader.offsets.items():
             here = now.topics.get(topic)
             if here is None or reader.ids.get(topic, here.topic_id) != here.topic_id:
-                problems.append(f"{reader.kind} {reader.name}: its topic {topic!r} is not here, or was made again")
+                place = f"; it reads {reader.place}" if reader.place else ""
+                problems.append(
+                    f"{reader.kind} {reader.name}: its topic {topic!r} is not here, or was made again{place}"
+                )
                 continue
             known = former.get((reader.kind, reader.name))
             rate = _rate(known.offsets.get(topic, {}), offsets, seconds) if known else None

@@ -29,11 +29,12 @@ def counter(name: str, *samples: tuple[Labels, float]) -> Family:
     return Family(f"{name}_total", "counter", [("", labels, value) for labels, value in samples])
 
 
-def text(families: Iterable[Family]) -> str:
+def text(families: Iterable[Family], helps: Mapping[str, str] = HELP) -> str:
+    """Return the page; `helps` says what each metric is."""
     lines = []
     for family in families:
         if family.samples:
-            lines += [f"# HELP {family.name} {HELP[family.name]}", f"# TYPE {family.name} {family.kind}"]
+            lines += [f"# HELP {family.name} {helps[family.name]}", f"# TYPE {family.name} {family.kind}"]
             lines += [f"{family.name}{end}{_labels(labels)} {value:.15g}" for end, labels, value in family.samples]
     return "\n".join([*lines, ""])
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from datasource.connector.observing import HELP
 from datasource.connector.options import OPTIONS
 from datasource.schema import COLUMNS, HEADERS
 from replication.client.security import SETTINGS
@@ -18,6 +19,10 @@ def test_every_option_is_in_the_table_with_its_place():
     code = {name: {str(use) for use in uses} for name, uses in OPTIONS.items() if name not in elsewhere}
     assert {name: set(text.split(", ")) for name, text in rows.items()} == code
     assert all(f"`{name}`" in PAGE for name in FROM_SPARK)
+
+
+def test_every_metric_of_an_observer_is_in_the_table():
+    assert set(re.findall(r"`(pylog_query_\w+)`", PAGE)) == HELP.keys()
 
 
 def test_every_column_is_named():

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import logstore
-from datasource import lag, lag_of_group
+from datasource import lag, lag_of_group, observe
 from datasource.delta.owner import owner_of, read_note
 from datasource.delta.tiering import ReportRow, goal, plan, prepare
 from datasource.delta.topic_tables import find, table_of
@@ -81,16 +81,20 @@ def test_a_secured_cluster_is_written_and_read_and_nothing_shows_a_password(spar
         assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(f"v{n}" for n in range(200))
         stream = spark.readStream.format("pylog").options(**over, subscribe="t", groupId="g")
         query = stream.option("startingOffsets", "earliest").load().writeStream.format("noop")
-        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-        query.awaitTermination()
+        with observe(spark, port=0) as seen:
+            query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+            query.awaitTermination()
+            progress = str(seen.last_progress(query, timeout_s=60))
+            observed = [str(seen), repr(seen), json.dumps(seen.queries()), seen.metrics()]
+        assert listener.address in observed[0]
         assert lag_of_group(listener.address, "g", security=security)["offsetsBehindLatest"] == 0
-        shown = [found._jdf.queryExecution().toString(), str(query.lastProgress), repr(found)]
+        shown = [found._jdf.queryExecution().toString(), str(query.lastProgress), repr(found), progress, *observed]
         shown += [
             file.read_text()
             for file in (tmp_path / "checkpoint").rglob("*")
             if file.is_file() and file.suffix != ".crc"
         ]
-        assert len(shown) > 4
+        assert len(shown) > 9
         assert not [text for text in shown if "word" in text or PASSWORD in text]
         file = tmp_path / "client.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in security.items()), encoding="utf-8")

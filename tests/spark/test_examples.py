@@ -43,6 +43,9 @@ def check_pages(shown, directory):
     assert re.search(r"\| ?thanks in SQL\| +\d", shown)
     assert re.search(r"^4 orders$", shown, re.MULTILINE)
     assert "4 orders in table and log" in shown
+    assert "0 orders behind" in shown
+    assert re.search(r"^reports +stopped +\d+ +\S+/data +orders +0 +0.0 +0 +0 ", shown, re.MULTILINE)
+    assert re.search(r"^\{'orders': \{.*\}\} by partition, as JSON$", shown, re.MULTILINE)
     assert "100 clicks acknowledged" in shown
     assert "100 clicks read" in shown
     assert "b'Cyd'" in shown

@@ -44,6 +44,7 @@ def test_once_shows_topics_and_the_lag_of_queries_by_their_checkpoints(pylog, fi
     checkpoint(tmp_path / "all" / "torn", {}, {})
     (tmp_path / "all" / "torn" / "offsets" / "1").write_text("v1")
     (tmp_path / "all" / "young" / "offsets").mkdir(parents=True)
+    checkpoint(tmp_path / "all" / "other", {"orders": "another"}, {"orders": {"0": 1}}, place="/elsewhere")
     options = ("--once", "--every", "100ms", "--checkpoint", tmp_path / "all")
     behind = sum(each.end for each in filled.offsets("orders").values()) - 1
     lines = pylog("top", *options, "--output", "json").ok().json_lines
@@ -54,10 +55,11 @@ def test_once_shows_topics_and_the_lag_of_queries_by_their_checkpoints(pylog, fi
     ]  # fmt: skip
     torn = f"query torn: {tmp_path}/all/torn/offsets/1 names no source"
     young = "query young: it has committed no batch yet"
-    assert [line["text"] for line in lines if line["kind"] == "problem"] == [torn, young]
+    other = "query other: its topic 'orders' is not here, or was made again; it reads /elsewhere"
+    assert [line["text"] for line in lines if line["kind"] == "problem"] == [torn, young, other]
     shown = pylog("top", *options).ok()
     assert shown.lines[0].split() == ["TOPIC", "PARTITIONS", "RECORDS", "BYTES", "IN", "PER", "S", "OUT", "PER", "S"]
-    assert shown.err == f"{torn}\n{young}\n"
+    assert shown.err == f"{torn}\n{young}\n{other}\n"
 
 
 def test_times_need_a_unit(pylog, filled):
