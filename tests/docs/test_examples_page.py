@@ -1,0 +1,12 @@
+"""The page of examples; tests/spark/test_example_scripts.py runs the scripts."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_links_to_every_script():
+    page = (ROOT / "docs" / "examples.md").read_text()
+    scripts = [path.name for path in (ROOT / "notebooks" / "examples").glob("*.py")]
+    assert scripts
+    assert [name for name in scripts if f"](../notebooks/examples/{name})" not in page] == []
