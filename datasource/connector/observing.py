@@ -67,7 +67,8 @@ def observe(spark: SparkSession, *, port: int | None = None) -> QueryObserver:
             print(seen)
 
     `port`: serve Prometheus at http://127.0.0.1:PORT/metrics, to this machine only; 0 takes a free port, which
-    `QueryObserver.port` tells. In any session, also over Spark Connect; several observers do not disturb each other.
+    `QueryObserver.port` tells. In any session, also over Spark Connect, where a program does not end before `close`
+    or the stop of its session; several observers do not disturb each other.
 
     Raises: InvalidRequestError: no session, no port, or one that is in use; StorageError: it cannot be opened.
     """
