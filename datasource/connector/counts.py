@@ -6,6 +6,7 @@ data source of their own, with the plan of the read; that works in every kind of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -17,6 +18,7 @@ from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import read_options
 from datasource.connector.reader import BatchReader, LogPartition
+from datasource.connector.server_paths import check_paths
 from datasource.topics.interface import PartitionRange, ReadableTopics
 from logstore.errors import UnreadableBatchError
 
@@ -54,7 +56,9 @@ def count(spark: SparkSession, **options: object) -> int:
 class PylogCounts(DataSource):
     """A row with the number of records for each range of a task."""
 
+    @one_line
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_paths(options, os.environ)
         self.options = options
 
     @classmethod

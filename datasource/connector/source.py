@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from pyspark.sql.types import StructType
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
+from datasource.connector.server_paths import check_paths
 from datasource.schema import check_read_schema, spark_schema
 from logstore import PylogError
 
@@ -37,7 +39,9 @@ class PylogDataSource(DataSource):
     where Spark asks for it.
     """
 
+    @one_line
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_paths(options, os.environ)
         self.options = options
 
     @classmethod

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
 from datasource.connector.checkpoints import QUERY_ID, directory_of, query_id_of
+from datasource.connector.connect import is_connect
 from datasource.connector.options import write_options
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
@@ -165,6 +166,11 @@ def _placed(stream: DataFrame, place: str | os.PathLike[str], given: dict[str, s
         raise InvalidRequestError("this is no stream: begin with spark.readStream, or write it by df.write")
     options = location_at(place).options
     location = write_options(given | options | {"txnId": given.get("txnId", "query"), "txnVersion": "0"}).location
+    if is_connect(stream.sparkSession) and not (directory_of(given["checkpointLocation"]) or "txnId" in given):
+        raise InvalidRequestError(
+            f"checkpoint {given['checkpointLocation']!r} is in no local or mounted directory, and over Spark Connect "
+            "nothing else names the query: set option txnId to a name of your own"
+        )
     topic = given["topic"]
     location.read().topic(topic)
     if not location.write().is_compacted(topic):
@@ -209,7 +215,9 @@ def _checked(rows: DataFrame, number: int) -> int:
 
 def _query_id(frame: DataFrame, checkpoint: str) -> str:
     """Return the id of the query: its checkpoint has it, else this thread of Spark."""
-    found = query_id_of(checkpoint) or frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    found = query_id_of(checkpoint)
+    if not found and not is_connect(frame.sparkSession):
+        found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
     if not found:
         raise InvalidRequestError("Spark does not say which query this is: set option 'txnId'")
     return found

@@ -8,9 +8,10 @@
 
 `run(spark, path=…, topics=…, dry_run=…)` returns a DataFrame with a row per partition: what was done, or would be. A
 partition that fails says so in its row, and the others go on. A job may be killed and run again, and two may run at
-once. From the ground up: `tasks`, what all of them share; `delta_spark`, tiering through Delta's own writer; the jobs,
-`retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs in turn; `options` of the commands; `cli`, with
-Spark; `here`, three of the jobs in this process; `release`, for what Spark's writers left.
+once. From the ground up: `remote_tasks`, those over Spark Connect; `tasks`, what all of them share; `delta_spark`,
+tiering through Delta's own writer; the jobs, `retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs in
+turn; `options` of the commands; `cli`, with Spark; `here`, three of the jobs in this process; `release`, for what
+Spark's writers left.
 
 Only what works with Spark imports it.
 """

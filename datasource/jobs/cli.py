@@ -19,6 +19,7 @@ import click
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from datasource.connector.connect import is_connect
 from datasource.errors import reason
 from datasource.jobs import schedule
 from datasource.jobs.options import (
@@ -215,11 +216,12 @@ def _session() -> Iterator[SparkSession]:
 
 def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
     """Do `work`; Ctrl-C cancels the Spark jobs that it waits for."""
+    stop = spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
 
     def cancel(worker: threading.Thread) -> None:
         _hush()
         for _ in range(int(CANCEL_S / 0.1)):
-            spark.sparkContext.cancelAllJobs()  # again and again: `work` may begin more
+            stop()  # again and again: `work` may begin more
             worker.join(0.1)
             if not worker.is_alive():
                 break

@@ -13,7 +13,9 @@ from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from datasource.connector.connect import is_connect
 from datasource.errors import reason
+from datasource.jobs.remote_tasks import over_connect
 from datasource.topics.locations import Location
 from logstore import TopicInfo
 from logstore.env import SYSTEM
@@ -116,6 +118,8 @@ def run_tasks(
         return []
     if spark is None:
         return list(_in_turn(items, work, progress))
+    if is_connect(spark):
+        return over_connect(spark, items, partial(guarded, work), progress)
     context = spark.sparkContext
     rdd = context.parallelize(items, len(items)).map(partial(guarded, work))
     with _watched(context, len(items), progress):

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from datasource.connector.connect import is_connect
 from datasource.delta import ddl, tiering
 from datasource.delta.owner import owner_of
 from datasource.delta.parquet import OffsetSlice, Written, remove, typed_schema, write_piece
@@ -123,7 +124,7 @@ def tier_to(
 
 
 def _writer(spark: SparkSession | None) -> Callable[..., list[Done[OffsetSlice, Written]]]:
-    if spark is not None:
+    if spark is not None and not is_connect(spark):
         from datasource.jobs import delta_spark
 
         if delta_spark.has_delta(spark):

@@ -27,6 +27,7 @@ from replication.client.kafka_client import Isolation, KafkaClient
 from replication.client.metadata import metadata_of
 from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import Tested, running
+from tests.spark.connect_server import serving
 from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,14 @@ def start() -> SparkSession:
             "spark.sql.streaming.stopTimeout": "30s",
         },
     )
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of a server of Spark Connect, and the directory where it was started."""
+    where = tmp_path_factory.mktemp("connect")
+    with serving(where) as address:
+        yield address, where
 
 
 @pytest.fixture

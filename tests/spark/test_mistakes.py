@@ -22,7 +22,10 @@ HIDE = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
 # One of each way to Spark's user; a mistake costs seconds, because Spark's Python process ends with it.
 FEW = ("`startingoffset`", "no such topic", "stream: no such topic", "a null in the column `topic`")
 # The words of Spark around the text of an error.
-BEFORE = r"(?:\[\w+\] |Query \[[^]]*\] terminated with exception: |[\w ]+: |An exception [\w ]+:\s+)*[\w.]+Error: "
+BEFORE = (
+    r"(?:\s*An exception was thrown from the Python worker\. Please see the stack trace below\.\s+)?"  # over Connect
+    r"(?:\[\w+\] |Query \[[^]]*\] terminated with exception: |[\w ]+: |An exception [\w ]+:\s+)*[\w.]+Error: "
+)
 AFTER = r"\s*(?:SQLSTATE: \w+\s*)*(?:=== Streaming Query ===\n.*)?"
 
 

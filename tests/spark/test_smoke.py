@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyspark
@@ -58,6 +59,19 @@ def activated(monkeypatch):
 def test_a_script(start, activated, tmp_path):
     done = subprocess.run(
         [*start, SCRIPT, tmp_path], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    check(json.loads(done.stdout.splitlines()[-1]))
+
+
+@only_long("a JVM")
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("grpc") is None, reason='pip install -e ".[test]" brings the packages of Spark Connect')
+def test_a_client_of_spark_connect(connect_server, activated, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_REMOTE", connect_server[0])
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    done = subprocess.run(
+        [sys.executable, SCRIPT, tmp_path], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     check(json.loads(done.stdout.splitlines()[-1]))

@@ -1,0 +1,130 @@
+"""A client of Spark Connect: views, jobs, foreachBatch, relative paths, and mistakes.
+
+    python -m tests.spark.over_connect ADDRESS MISTAKE...
+
+tests/spark/test_connect.py runs it as a program, because a process cannot have a classic session and one of these.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+
+import datasource
+import logstore
+from datasource.jobs import schedule
+from logstore.errors import PylogError
+from tests.spark.mistakes import Place, answer
+
+RELATIVE = "log"  # of the place, were a server's task where the client is
+
+
+def answers(place: Place, wanted: list[str]) -> dict[str, Any]:
+    spark = place.spark
+    return {
+        "kind": type(spark).__module__,
+        "mistakes": {mistake: answer(place, mistake) for mistake in wanted},
+        "relative": {name: refusal(use) for name, use in relative(spark, place.directory).items()},
+        "views": views(spark, place),
+        "count": datasource.count(spark, path=place.path, subscribe="orders"),
+        "jobs": jobs(spark, place),
+        "upsert": last_states(place, datasource.upsert),
+        "replace": last_states(place, datasource.replace),
+        "nameless": refusal(lambda: counts(place, datasource.upsert, "s3://bucket/checkpoint")),
+    }
+
+
+def refusal(use: Callable[[], Any]) -> str:
+    try:
+        use()
+    except (PySparkException, PylogError) as error:
+        return str(error)
+    return ""
+
+
+def relative(spark: SparkSession, directory: Path) -> dict[str, Callable[[], Any]]:
+    read = {"path": RELATIVE, "subscribe": "orders"}
+    rows = spark.sql("SELECT 'a' AS value")
+
+    def run(frame: DataFrame, sink: str, **options: str) -> None:
+        writer = frame.writeStream.format(sink).options(**options, checkpointLocation=tempfile.mkdtemp(dir=directory))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    streamed = spark.readStream.format("pylog").options(**read | {"path": str(directory / "log")}).load()
+    stream = spark.readStream.format("pylog").options(**read)
+    return {
+        "read": lambda: spark.read.format("pylog").options(**read).load().collect(),
+        "write": lambda: rows.write.format("pylog").options(path=RELATIVE, topic="orders").mode("append").save(),
+        "stream": lambda: run(stream.load(), "noop"),
+        "stream write": lambda: run(streamed.select("value"), "pylog", path=RELATIVE, topic="payments"),
+        "count": lambda: datasource.count(spark, **read),
+    }
+
+
+def views(spark: SparkSession, place: Place) -> list[Any]:
+    """The names of the views, and how many records one has after each INSERT."""
+    found: list[Any] = [datasource.register(spark, place.path, ["small", "cut"])]
+    for _ in range(2):
+        spark.sql("INSERT INTO small (key, value) SELECT key, value FROM cut WHERE offset < 5").collect()
+        found.append(spark.sql("SELECT count(*) FROM small").collect()[0][0])
+    return found
+
+
+def jobs(spark: SparkSession, place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, job in schedule.JOBS.items():
+        seen: list[tuple[int, int]] = []
+        rows = job(
+            spark, path=place.path, topics=["orders", "counts"], progress=lambda *at, seen=seen: seen.append(at)
+        ).collect()
+        found[name] = {"statuses": sorted({row["status"] for row in rows}), "seen": seen}
+    return found
+
+
+def counts(place: Place, mode: Callable[..., Any], checkpoint: str) -> Any:
+    options = {"path": place.path, "subscribe": "payments", "startingOffsets": "earliest"}
+    rows = place.spark.readStream.format("pylog").options(**options).load()
+    frame = rows.groupBy((functions.col("offset") % 3).alias("rest")).count()
+    return mode(frame, place.path, topic="counts", key="rest", checkpoint=checkpoint)
+
+
+def fresh(store: logstore.LogStore) -> None:
+    """Make the topic `counts`, with a key that no batch has."""
+    store.create_topic("counts", config={"cleanup.policy": "compact"})
+    store.append("counts", [{"key": "gone", "value": "1"}])
+
+
+def last_states(place: Place, mode: Callable[..., Any]) -> dict[str, Any]:
+    """The records that a query writes to `counts`, with a run that repeats its batch, as if the driver had died."""
+    checkpoint = Path(tempfile.mkdtemp(dir=place.directory))
+    for _ in range(2):
+        counts(place, mode, str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+        for commit in ("0", ".0.crc"):
+            (checkpoint / "commits" / commit).unlink()
+    with logstore.open(place.path) as store:
+        rows = store.read("counts", partition=0).read_all().to_pylist()[1:]
+        store.delete_topic("counts")
+        fresh(store)
+    return {"records": len(rows)} | {row["key"].decode(): row["value"] and row["value"].decode() for row in rows}
+
+
+def main(remote: str, *wanted: str) -> None:
+    spark = datasource.spark_session(**{"spark.remote": remote})
+    with tempfile.TemporaryDirectory() as directory:
+        place = Place(spark, Path(directory))
+        with logstore.open(place.path) as store:
+            fresh(store)
+        found = answers(place, list(wanted))
+    print(json.dumps(found | {"path": place.path}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
