@@ -98,10 +98,15 @@ def _repeated(value: str | int, rows: int) -> pa.Array:
 
 @lru_cache(maxsize=16)
 def _long_repeated(value: str | int, rows: int) -> pa.Array:
+    import numpy as np
     import pyarrow as pa
 
-    kind = pa.string() if isinstance(value, str) else pa.int32()
-    return pa.repeat(pa.scalar(value, kind), rows)
+    # Not `pa.repeat`: scalars import pandas, which takes a new worker a quarter of a second.
+    if isinstance(value, int):
+        return pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(np.full(rows, value, np.int32))])
+    text = value.encode()
+    ends = np.arange(rows + 1, dtype=np.int32) * len(text)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text * rows)])
 
 
 _TEXT = (types.StringType, types.VarcharType, types.CharType)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import logstore
+from datasource.jobs import tiering
 from tests.support.commands import loaded_by_command
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,34 @@ def test_light_commands_load_neither_pandas_nor_spark_nor_the_kernels(tmp_path):
         ("", "verify"),
     ]:
         assert not loaded_by_command(text, *command.split(), "--path", str(tmp_path / "data")) & KEPT_OUT, command
+
+
+TASK = """
+import sys
+from datasource.connector.options import read_options
+from datasource.connector.reader import StreamReader
+from datasource.connector.source import PylogDataSource
+
+options = {"path": sys.argv[1], "subscribe": "t", "startingOffsets": "earliest", "includeTiered": "true"}
+reader = StreamReader(read_options(options, streaming=True), PylogDataSource(options).schema())
+reader.prepareForTriggerAvailableNow()
+start = reader.initialOffset()
+(task,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+assert sum(batch.num_rows for batch in reader.read(task)) == 3
+print(*sys.modules)
+"""
+
+
+def test_a_task_that_reads_from_a_table_loads_neither_pandas_nor_the_kernels(tmp_path):
+    """They take a new worker longer than all else up to the first row of a stream."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t", partitions=1)
+        store.append("t", {"value": ["a", "b", "c"]})
+    tiering.rows(None, path=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", TASK, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not {"pandas", "numba"} & set(done.stdout.split())
 
 
 def test_a_broker_does_not_load_hypothesis():

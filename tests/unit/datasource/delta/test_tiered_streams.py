@@ -222,8 +222,8 @@ def test_every_range_of_a_file_of_several_row_groups_is_whole(tmp_path, monkeypa
             assert offsets(reader.read(PartitionRange("t", 0, start, end), ["offset"])) == list(range(start, end))
 
 
-def test_files_that_optimize_has_merged_are_read_by_partition(store):
-    DeltaTable(store.table).optimize.compact()
+def test_files_that_optimize_has_merged_and_mixed_are_read_by_partition(store):
+    DeltaTable(store.table).optimize.z_order(["offset"])
     assert len(DeltaTable(store.table).file_uris()) == 1
     query = Query(store.path, maxOffsetsPerTrigger=150)
     while query.step():
