@@ -10,7 +10,7 @@ from pathlib import Path
 
 from datasource.connector.offsets import StreamOffset
 from logstore.env import SYSTEM
-from logstore.errors import PylogError
+from logstore.errors import InvalidRequestError, PylogError
 
 QUERY_ID = "sql.streaming.queryId"  # the local property of a task, and of the thread, of a query
 
@@ -36,6 +36,25 @@ def query_id_of(checkpoint: str | None) -> str:
         return str(json.loads(_read(checkpoint, "metadata") or b"{}").get("id", ""))
     except ValueError:
         return ""
+
+
+def refuse_reset(checkpoint: str | None) -> None:
+    """Raise InvalidRequestError if a full refresh of a pipeline began this checkpoint, in a local directory.
+
+    Spark forgets the progress of a flow by a directory with the next number (STORAGE/_checkpoints/SINK/FLOW/1), and
+    expects an empty target. A topic still has what the flow wrote, so the flow would write everything once more.
+    """
+    directory = directory_of(checkpoint).rstrip("/")
+    found = re.fullmatch(r"(.*/_checkpoints(?:/[^/]+){2,})/([1-9]\d*)", directory)
+    if found is None:
+        return
+    before = f"{found[1]}/{int(found[2]) - 1}"
+    if _read(before, "metadata"):
+        raise InvalidRequestError(
+            "nothing was written: a full refresh made the pipeline forget what this flow has written, and its topic "
+            f"still has that. To go on from there remove {directory}, and refresh tables only (--full-refresh TABLE); "
+            f"to write everything once more, recreate the topic and remove {before}"
+        )
 
 
 def queries_of(directory: Path) -> Iterator[tuple[str, StreamOffset | str]]:

@@ -93,6 +93,9 @@ class PylogDataSource(DataSource):
 
     @one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from datasource.connector.checkpoints import refuse_reset
         from datasource.connector.writer import StreamWriter
 
-        return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)
+        options = write_options(self.options, streaming=True)
+        refuse_reset(options.checkpoint)
+        return StreamWriter(options, schema, overwrite=overwrite)

@@ -89,6 +89,7 @@ _OWN = {
         "datasource.jobs.here:tier",
         "Copy committed records into Delta tables, each once, without Spark.",
     ),
+    "pipelines": ("datasource.demo.pipelines:pipelines", "Begin a declarative pipeline of Spark on topics."),
     "jobs": ("datasource.jobs.cli:jobs", "Maintain topics in parallel with Spark."),
     "demo": ("datasource.demo.cli:demo", "Send a year of flights through a topic with Spark."),
 }

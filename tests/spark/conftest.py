@@ -7,6 +7,7 @@ but for those that are marked `directory`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import logstore
 from datasource import spark_session
 from datasource.delta.owner import Owner, of_store, owner_of, read_note
 from datasource.delta.topic_tables import table_of
+from datasource.session import java_home
 from datasource.topics.locations import Location
 from logstore.log.tiering import tiered_offset
 from replication.client.cluster import Cluster, metadata_request
@@ -102,6 +104,16 @@ def script(spark: SparkSession, spark_directory: Path, monkeypatch: pytest.Monke
     spark.catalog.clearCache()
     for name, value in before.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture
+def activated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment as `activate` leaves it: the Python of this test is the first on the PATH."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="package")

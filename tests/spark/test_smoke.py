@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,14 +14,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from datasource.session import java_home
 from tests.spark import smoke
 from tests.support.notebooks import execute
 from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 SCRIPT = smoke.__file__
 VALUES = [[key, f"v{n}"] for n, key in enumerate(smoke.KEYS)]
@@ -41,16 +38,6 @@ def check(found):
 @only_long("a stream twice, and jobs")
 def test_spark_session(spark, tmp_path):
     check(smoke.run(spark, tmp_path))
-
-
-@pytest.fixture
-def activated(monkeypatch):
-    """An environment as `activate` leaves it: the Python of this test is the first on the PATH."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    monkeypatch.setenv("JAVA_HOME", str(java_home()))
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @only_long("JVMs")

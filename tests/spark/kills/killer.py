@@ -39,14 +39,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from logstore.errors import PylogError
-from tests.spark.kills.drivers import Drivers, descendants, kill, kill_driver, wait_for, workers
+from tests.spark.kills.drivers import SLOW, Drivers, descendants, kill, kill_driver, wait_for, workers
 from tests.spark.kills.drivers import end as end_process
 from tests.spark.kills.places import WRITTEN, Chain, Cluster, Directory
 
 KEYS, WRITE_ROWS = 20, 1000
 WAIT_S = 300.0  # for a batch, while a query starts, on a machine that does other work, too
 NUDGE_S = 15.0  # after so long without one there may be nothing to do
-SLOW = "Python worker failed to connect back"
 
 
 class FaultError(Exception):

@@ -5,7 +5,8 @@
 It makes a session of this master, and waits for the file `go-NUMBER`, which names its job. `copy`: queries that copy a
 topic to another, one after the other or only one, until the file `stop` appears; exit status 0: everything that was
 there then is copied. `write`: a batch write, under a name, of rows in two topics; exit status 0: it has succeeded.
-Anything else is a failure.
+`upsert`: counts of the values of `in`, in `out`, in update or complete mode, which kill their process at a point of a
+batch; exit status 0: all that was there is counted. Anything else is a failure.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tests.spark.kills import points
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 # Spark and its workers are started again and again: plans that are not compiled.
@@ -45,17 +49,23 @@ VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00005
 def main(directory: str, number: str, master: str) -> None:
     from datasource import spark_session
 
-    root, killer = Path(directory), os.getppid()
+    root = Path(directory)
     spark = spark_session(master=master, app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
-    go = root / f"go-{number}"
-    while not go.exists():
+    job, options = asked(root / f"go-{number}")
+    {"copy": copy, "write": write, "upsert": upsert}[job](spark, root, **options)
+    spark.stop()
+
+
+def asked(note: Path) -> tuple[str, dict[str, Any]]:
+    """Wait for the note of `Drivers.take`; return the job and its options."""
+    killer = os.getppid()
+    while not note.exists():
         time.sleep(0.02)
         if os.getppid() != killer:
             raise SystemExit("nobody asks for it any more")
-    asked = json.loads(go.read_text())
-    {"copy": copy, "write": write}[asked["job"]](spark, root, **asked["options"])
-    spark.stop()
+    found = json.loads(note.read_text())
+    return found["job"], found["options"]
 
 
 def copy(spark: SparkSession, root: Path, hops: list[dict[str, dict[str, str]]]) -> None:
@@ -83,6 +93,56 @@ def write(spark: SparkSession, root: Path, *, number: int, rows: int, topics: li
     frame = spark.range(0, rows, 1, 2).selectExpr(*values)
     name = {} if "exactlyOnce" in sink else {"txnId": "kills", "txnVersion": number}
     frame.write.format("pylog").options(**sink, **name).mode("append").save()
+
+
+def upsert(spark: SparkSession, root: Path, *, way: str, size: int, point: str, batch: int) -> None:
+    """Count values in batches of `size` records, by `datasource.upsert` or `replace`; a fifth count deletes its key."""
+    import datasource
+
+    log = str(root / "log")
+    options = {"subscribe": "in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(size)}
+    stream = spark.readStream.format("pylog").options(path=log, **options).load()
+    counts = stream.selectExpr("string(value) AS user").groupBy("user").count()
+    if way == "upsert":
+        rows = counts.selectExpr("user", "if(count % 5 = 0, null, string(count)) AS value")
+    else:
+        rows = counts.where("count % 5 > 0").selectExpr("user", "string(count) AS value")
+    points.disarm(root)
+    die_in_batch(root, point, batch)
+    writer = getattr(datasource, way)(rows, log, topic="out", key="user", value="value", checkpoint=root / "checkpoint")
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
+
+
+def die_in_batch(root: Path, point: str, batch: int) -> None:
+    """Let this process die at a point of the so-and-so-many-th call of foreachBatch, from 0: one of its own, or one of
+    the journal.
+    """
+    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    begun, foreach, save = [-1], DataStreamWriter.foreachBatch, DataFrameWriter.save
+
+    def at(name: str) -> None:
+        if name == point and begun[0] == batch:
+            points.die()
+
+    def watched(writer: DataStreamWriter, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        def work(frame: DataFrame, number: int) -> None:
+            begun[0] += 1
+            if point in points.JOURNAL and begun[0] == batch:
+                points.arm(root, point)
+            at("begin")
+            function(frame, number)
+            at("end")
+
+        return foreach(writer, work)
+
+    def saved(writer: DataFrameWriter, *given: Any, **options: Any) -> None:
+        at("before the write")
+        save(writer, *given, **options)
+        at("after the write")
+
+    DataStreamWriter.foreachBatch, DataFrameWriter.save = watched, saved
 
 
 if __name__ == "__main__":

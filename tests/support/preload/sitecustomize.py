@@ -8,6 +8,7 @@ zip file that Spark names first. kio loads Hypothesis where that is installed: h
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 if os.environ.get("PYLOG_TESTS_PLAIN_UNIX"):
     import_module("plain_unix").begin()
@@ -23,3 +24,5 @@ if "pyspark.daemon" in sys.orig_argv:
     if kind == "pyspark.worker":  # the others need no kernels
         import_module("logstore.records.encoding")
         import_module("pandas")  # PySpark's own Arrow code does
+if root := os.environ.get("PYLOG_KILLS"):
+    import_module("tests.spark.kills.points").watch(Path(root))
