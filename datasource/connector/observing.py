@@ -26,6 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from datasource.connector import looks as fold
+from datasource.connector.connect import is_connect
 from datasource.connector.looks import COLUMNS, RUNNING, Looks, QueryLook, as_json, rows
 from logstore.cli.terminal import table_lines
 from logstore.errors import InvalidRequestError, StorageError, did_you_mean
@@ -94,6 +95,10 @@ class QueryObserver:
         self._listener = _Listener(self)
         self._server = None if port is None else _serve(self, port)
         try:
+            if is_connect(spark):
+                # What Python workers counted until now goes out with the next operation. If that were the listener's,
+                # Spark's client would take it for an unknown response, and drop all listeners.
+                spark.sql("SELECT 1").collect()
             spark.streams.addListener(self._listener)
             for query in spark.streams.active:
                 if (progress := query.lastProgress) is not None:
