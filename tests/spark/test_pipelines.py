@@ -18,7 +18,7 @@ from tests.spark.kills.drivers import run_until
 from tests.spark.kills.pipelining import prove, read
 from tests.support.repeats import only_long, soaked
 
-KILLS = soaked(2, 20)
+KILLS = soaked(1, 20)
 MISSING = [package for module, package in NEEDS.items() if find_spec(module) is None]
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.spark.kills.upserting import WAYS, prove
 from tests.support.repeats import only_long, soaked
 
-KILLS = soaked(2, 20)
+KILLS = soaked(1, 20)
 
 pytestmark = [
     pytest.mark.spark,
