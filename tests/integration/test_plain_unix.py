@@ -183,12 +183,13 @@ def test_a_process_is_known_again_by_ps_where_there_is_no_proc():
         assert machine.process(NoProc(), child.pid) is None, "a zombie"
 
 
-def test_a_boot_is_known_by_sysctl_where_there_is_no_proc(monkeypatch, tmp_path):
+def test_a_boot_is_known_by_sysctl_where_there_is_no_proc(plain, monkeypatch, tmp_path):
     tool = tmp_path / "sysctl"
     tool.write_text('#!/bin/sh\n[ "$*" = "-n kern.bootsessionuuid" ] && echo 1F-2A\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert machine.boot_id(NoProc()) == "1F-2A"
+    code = "from logstore.env import SYSTEM, machine; print(machine.boot_id(SYSTEM.files))"
+    assert run(code) == "1F-2A\n"
     assert (machine.process_space(NoProc()), machine.mounts(NoProc())) == ("", "")
 
 
