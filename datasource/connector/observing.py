@@ -96,8 +96,8 @@ class QueryObserver:
         self._server = None if port is None else _serve(self, port)
         try:
             if is_connect(spark):
-                # What Python workers counted until now goes out with the next operation. If that were the listener's,
-                # Spark's client would take it for an unknown response, and drop all listeners.
+                # Counts of Python workers so far go out with the next operation. If that were the listener's, Spark's
+                # client would take them for an unknown response, and drop all listeners.
                 spark.sql("SELECT 1").collect()
             spark.streams.addListener(self._listener)
             for query in spark.streams.active:

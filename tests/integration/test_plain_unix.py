@@ -1,4 +1,4 @@
-"""The library, brokers and Spark where a Unix has no more than macOS (tests/support/preload/plain_unix.py)."""
+"""The library, brokers and Spark where a Unix has no more than macOS (tests/support/plain_unix)."""
 
 import errno
 import fcntl
@@ -30,9 +30,9 @@ PYLOG = "from logstore.cli import main; main()"
 @pytest.fixture
 def plain(monkeypatch):
     """The children's system; this process keeps its own."""
-    monkeypatch.setenv("PYLOG_TESTS_PLAIN_UNIX", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "preload"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support" / "plain_unix"), prepend=os.pathsep)
+    run("import os; assert not hasattr(os, 'preadv')")
 
 
 def run(code, *arguments):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from replication.client.kafka_client import Isolation, KafkaClient
+from tests.conformance.clients.members import until
 from tests.support.kafka4 import java_program
 from tests.support.repeats import only_long, soaked
 
@@ -51,9 +52,13 @@ def test_no_transaction_that_begins_at_once_after_a_commit_fails(cluster, tmp_pa
         assert (ran.returncode, failed) == (0, []), ran.stderr
         _, committed, records = last.split()
         assert int(committed) > PRODUCERS
-        found = 0
-        for partition in range(PARTITIONS):
-            end = client.extents(topic, isolation=Isolation.READ_COMMITTED)[partition].end
-            rows = client.read(topic, partition, 0, end, isolation=Isolation.READ_COMMITTED)
-            found += sum(batch.num_rows for batch in rows)
-        assert found == int(records)
+
+        def found():
+            ends = client.extents(topic, isolation=Isolation.READ_COMMITTED)
+            parts = (
+                client.read(topic, p, 0, ends[p].end, isolation=Isolation.READ_COMMITTED) for p in range(PARTITIONS)
+            )
+            return sum(batch.num_rows for part in parts for batch in part)
+
+        # A commit is answered before its last marker is written, as by Kafka.
+        until(lambda: found() == int(records), lambda: (found(), records), within_s=60)

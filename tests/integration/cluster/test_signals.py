@@ -131,7 +131,7 @@ def test_who_waits_for_a_reassignment_ends_and_it_goes_on(cluster, number):
     assert cluster.produce(topic, ["v" * 100_000] * 10) == []
     plan = json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [2]}]})
     where = ("reassign-partitions", "--reassignment-json-file", "-", "--bootstrap-server", cluster.running.bootstrap)
-    run_pylog(*where, "--execute", "--throttle", 200_000, input=plan).ok()
+    run_pylog(*where, "--execute", "--throttle", 60_000, input=plan).ok()
     with started(*where, "--verify", "--wait", given=plan) as process:
         remains(lambda: process.poll() is None, 1)
         code, _, err = ended(process, number)

@@ -10,9 +10,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-if os.environ.get("PYLOG_TESTS_PLAIN_UNIX"):
-    import_module("plain_unix").begin()
-
 if any(argument.startswith("from logstore.cli import") for argument in sys.orig_argv):
     sys.modules["hypothesis"] = None  # as where it is not installed
 if any(argument.startswith("pyspark.") for argument in sys.orig_argv):

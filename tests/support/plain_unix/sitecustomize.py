@@ -1,4 +1,7 @@
-"""This Python as on a Unix that has no more than macOS: no /proc, fewer calls, and an fsync that is not enough."""
+"""This Python as on a Unix that has no more than macOS: no /proc, fewer calls, and an fsync that is not enough.
+
+First on the PYTHONPATH, it runs instead of that of tests/support/preload, and runs that afterwards.
+"""
 
 import builtins
 import errno
@@ -7,6 +10,8 @@ import functools
 import io
 import mmap
 import os
+import runpy
+from pathlib import Path
 
 FULL_SYNC = 51  # macOS' number
 _fcntl, _fsync = fcntl.fcntl, os.fsync
@@ -45,3 +50,7 @@ def _full_sync(fd, command, *args):
 
 def _not_enough(fd):
     raise OSError(errno.EIO, "this fsync does not reach the disk")
+
+
+begin()
+runpy.run_path(str(Path(__file__).parents[1] / "preload" / "sitecustomize.py"))
