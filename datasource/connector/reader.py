@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from datasource.connector.garbage import exempt_loaded
+from datasource.connector.idle import Idle
 from datasource.connector.offsets import (
     Extents,
     PartitionOffsets,
@@ -60,8 +62,6 @@ if TYPE_CHECKING:
 
     from datasource.topics.cluster import GroupPositions
 
-# Spark asks an idle source a hundred times a second. This wait delays records by a twentieth of a second at most.
-IDLE_WAIT_MS = 50
 COMMIT_PAUSE_MS = 10_000  # after a commit to the query's group that failed
 
 logger = logging.getLogger(__name__)
@@ -247,6 +247,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: dict[str, Any] | None = None  # to the group
         self._commit_after_ms = -(10**12)
         self._since: tuple[Any, PartitionOffsets] | None = None
+        self._idle = Idle()
         self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for minOffsetsPerTrigger
 
     @one_line
@@ -285,12 +286,13 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_line
     @_retrying
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends; `start` if there is nothing to read."""
+        """Return where the next batch ends; `start` if there is nothing to read, now and for a while (`idle`)."""
         # Spark asks when the batch before is done, and for the last batch calls no `commit`.
         self.commit(start)
-        end = self._next(start, limit)
-        if end == start and self._goal is None and not isinstance(limit, ReadAllAvailable):
-            SYSTEM.clock.sleep_ms(IDLE_WAIT_MS)
+        if self._goal is None:
+            look, has_grown = partial(self._next, start, limit), partial(self._has_grown, start)
+            end = self._idle.wait(look, has_grown, nothing=start, clock=SYSTEM.clock)
+        else:
             end = self._next(start, limit)
         if end != start:
             self._last_batch_ms = SYSTEM.clock.monotonic_ms()
@@ -349,6 +351,15 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == self._first:
             return self._placed(replace(end, init=position.offsets))
         return start if (end.offsets, end.ids) == (position.offsets, position.ids) else self._placed(end)
+
+    def _has_grown(self, start: dict[str, Any]) -> bool:
+        """Whether a known partition holds more now, or cannot be asked: `_next` says what that is, and what else is."""
+        target, known = self._target(), StreamOffset.from_json(start).offsets
+        try:
+            now = {topic: target.next_offsets(topic, parts) for topic, parts in known.items()}
+            return any(end > known[topic][p] for topic, parts in now.items() for p, end in parts.items())
+        except PylogError:
+            return True
 
     def _agreed(self, position: StreamOffset, now: Extents) -> PartitionOffsets:
         """Call `agreed`, once as long as the leader epochs stay the same."""

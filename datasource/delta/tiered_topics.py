@@ -7,7 +7,7 @@ are in the table by now, and the reader takes a new snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,9 @@ class TieredTopics:
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
         return self.offsets(topic)[partition]
+
+    def next_offsets(self, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
+        return self._log.next_offsets(topic, partitions)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         """Return what the log says; no election cuts what retention has deleted from the log."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,6 +69,10 @@ class ClusterTopics:
 
     def offsets(self, topic: str) -> dict[int, LedRange]:
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}
+
+    def next_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        asked = {TopicPartition(topic, p): LATEST for p in partitions}
+        return {tp.partition: found.offset for tp, found in self._client.offsets(asked, isolation=self._level).items()}
 
     def extent(self, topic: str, partition: int) -> LedRange:
         return LedRange(*self._client.extents(topic, isolation=self._level, partitions=[partition])[partition])

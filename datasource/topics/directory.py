@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -71,6 +71,10 @@ class DirectoryTopics:
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
         return self._store.offsets(topic, isolation=self._isolation)
+
+    def next_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        found = self._store.offsets(topic, isolation=self._isolation)
+        return {p: found[p].end for p in partitions if p in found}
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
         outcomes = self._store.transactions.outcomes()

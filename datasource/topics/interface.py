@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -68,6 +68,9 @@ class ReadableTopics(Protocol):
 
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
         """First and next offset of every partition; a `LedRange` where the leader's epoch is known."""
+
+    def next_offsets(self, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
+        """The next offset of these partitions, for less than `offsets`."""
 
     def extent(self, topic: str, partition: int) -> OffsetRange:
         """The extent of one partition, whatever is wrong with the others."""

@@ -63,6 +63,10 @@ class MemoryTarget:
     def offsets(self, topic):
         return dict(enumerate(self.content[topic].extents))
 
+    def next_offsets(self, topic, partitions):
+        self.topic(topic)
+        return {p: self.content[topic].extents[p].end for p in partitions}
+
     def elect(self, name, epoch, *agreed_ends):
         """Another leader for every partition: this much of what others wrote it has; nothing was written since."""
         topic = self.content[name]

@@ -59,6 +59,7 @@ def test_few_stores_stay_open(tmp_path):
 
 def test_a_directory_that_was_replaced_is_opened_anew(path):
     assert topics.DirectoryTopics(path).offsets("t")[0].end == 1
+    assert topics.DirectoryTopics(path).next_offsets("t", [0]) == {0: 1}
     shutil.rmtree(path)
     with logstore.open(path) as store:
         store.create_topic("other")
