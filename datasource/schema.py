@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from datasource import kinds
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore import InvalidRecordError, InvalidRequestError
 from logstore.errors import did_you_mean
@@ -63,10 +63,10 @@ class Shape:
     `clamped` counts the times that Spark cannot hold: one instance makes the batches of one range.
     """
 
-    def __init__(self, schema: types.StructType) -> None:
+    def __init__(self, schema: types.StructType | pa.Schema) -> None:
         ours = {name.lower(): name for name in TYPES}
-        self._names = [ours[field.name.lower()] for field in schema.fields]
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = kinds.arrow(schema)
+        self._names = [ours[name.lower()] for name in self._schema.names]
         # Without a stored column nothing says how many rows there are.
         self.stored = [name for name in self._names if name not in _CONSTANT] or ["offset"]
         if "timestamp" in self.stored and "offset" not in self.stored:
@@ -79,13 +79,13 @@ class Shape:
 
         rows = records.num_rows
         columns = []
-        for name in self._names:
+        for name, kind in zip(self._names, self._schema.types, strict=True):
             if name == "topic":
                 columns.append(_repeated(topic, rows))
             elif name == "partition":
                 columns.append(_repeated(partition, rows))
             elif name == "timestamp":
-                columns.append(microseconds(records, self.clamped))
+                columns.append(microseconds(records, self.clamped).cast(kind))
             else:
                 columns.append(records.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from datasource import kinds
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
@@ -18,6 +19,8 @@ from datasource.schema import check_read_schema, spark_schema
 from logstore import PylogError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from datasource.connector.reader import BatchReader
     from datasource.connector.writer import BatchWriter, StreamWriter
 
@@ -57,14 +60,14 @@ class PylogDataSource(DataSource):
         """
         check_read(self.options)
         exempt_loaded("schema")
-        return spark_schema(selected_columns(self.options))
+        return kinds.shown(spark_schema(selected_columns(self.options)))
 
     @one_line
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType | pa.Schema) -> BatchReader:
         """Return the reader of a batch, for any of our columns."""
         from datasource.connector.reader import BatchReader, PushingBatchReader
 
-        check_read_schema(schema)
+        check_read_schema(kinds.struct(schema))
         options = read_options(self.options, streaming=False)
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
@@ -83,11 +86,11 @@ class PylogDataSource(DataSource):
             return RefusedStreamReader(error)
 
     @one_line
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch, after checking columns and options."""
         from datasource.connector.writer import BatchWriter
 
-        writer = BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        writer = BatchWriter(write_options(self.options), kinds.struct(schema), overwrite=overwrite)
         exempt_loaded("writer")
         return writer
 

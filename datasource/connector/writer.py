@@ -116,7 +116,8 @@ class _Appender:
         if not self._options.exactly_once:
             return nullcontext()
         task = TaskContext.get()
-        number = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
+        # Sail does not number its tasks.
+        number = (SYSTEM.random.getrandbits(31), 0) if task is None else (task.partitionId(), task.attemptNumber())
         return self._transactions(target).begun(self._batch(), number)
 
     def _transactions(self, target: WritableTopics) -> BatchTransactions:
