@@ -44,7 +44,7 @@ def count(spark: SparkSession, **options: object) -> int:
 
     Raises: InvalidConfigError: an option, here; what a batch read raises, from Spark.
     """
-    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    given = {name: str(value) for name, value in options.items()}
     read_options(given, streaming=False)
     if spark not in _registered:
         spark.dataSource.register(PylogCounts)

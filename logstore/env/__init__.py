@@ -27,12 +27,12 @@ from logstore.env.files import (
     FileStat,
     Listing,
     OsFiles,
-    boot_id,
     locked,
     network_file_system,
     wait_lock,
 )
 from logstore.env.locks import Lock, reset_after_fork
+from logstore.env.machine import boot_id
 from logstore.worker import Worker
 
 __all__ = [

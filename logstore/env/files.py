@@ -80,12 +80,10 @@ class OsFiles:
 
     def read_cached(self, path: StrPath, position: int, size: int) -> bytearray | None:
         """The same, if the system has all of it in memory; None: it has not, or does not tell."""
-        data = bytearray(size)
         try:
-            count = machine.read_cached(self.descriptors.at(str(path)).fd, data, position)
+            return machine.read_cached(self.descriptors.at(str(path)).fd, position, size)
         except OSError:  # `read` says what there is to say
             return None
-        return data if count == size else None
 
     def read_all(self, path: StrPath) -> bytes:
         """Return what is at `path` now (the file is opened anew: for small files that others replace)."""
@@ -260,11 +258,6 @@ def locked(files: OsFiles, path: StrPath) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def boot_id(files: OsFiles) -> str:
-    """The id of this boot of the machine; "" where the system does not say."""
-    return machine.boot_id(files)
 
 
 def network_file_system(files: OsFiles, path: StrPath) -> str | None:

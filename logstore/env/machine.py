@@ -13,10 +13,10 @@ import functools
 import mmap
 import os
 import resource
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from logstore.env.failures import StrPath
-from logstore.errors import StorageError
 
 BOOT_ID, MOUNTS = "/proc/sys/kernel/random/boot_id", "/proc/self/mounts"
 SCHEDSTAT = "/proc/thread-self/schedstat"  # of the thread that opens it: ns on a CPU, ns ready to run, slices of time
@@ -33,12 +33,19 @@ class Identified(Protocol):
     def inode(self) -> int: ...
 
 
+class Named(Protocol):
+    @property
+    def names(self) -> Sequence[str]: ...
+
+
 class Files(Protocol):
     """OsFiles, as far as it is needed here."""
 
     def read_all(self, path: StrPath) -> bytes: ...
 
     def stat(self, path: StrPath) -> Identified | None: ...
+
+    def list(self, path: StrPath) -> Named: ...
 
 
 class Process(NamedTuple):
@@ -58,12 +65,15 @@ def read_into(fd: int, space: memoryview, position: int) -> int:
     return len(data)
 
 
-def read_cached(fd: int, data: bytearray, position: int) -> int:
-    """The same, of what the system has in memory; 0 where it does not tell.
+def read_cached(fd: int, position: int, size: int) -> bytearray | None:
+    """Return these bytes, if the system has all of them in memory; None: it has not, or does not tell.
 
-    Raises: OSError: it has nothing of it.
+    Raises: OSError: it has none of them.
     """
-    return 0 if RWF_NOWAIT is None else os.preadv(fd, [data], position, RWF_NOWAIT)
+    if RWF_NOWAIT is None:
+        return None
+    data = bytearray(size)
+    return data if os.preadv(fd, [data], position, RWF_NOWAIT) == size else None
 
 
 def allocate(fd: int, size: int) -> None:
@@ -127,6 +137,14 @@ def resident_bytes(files: Files) -> int | None:
     return int(words[1]) * resource.getpagesize() if words else None
 
 
+def open_descriptors(files: Files) -> int | None:
+    """How many files and sockets this process has open; None where the system does not say."""
+    try:
+        return len(files.list("/dev/fd").names)
+    except OSError:
+        return None
+
+
 def process_space(files: Files) -> str | None:
     """The container that process ids belong to; "" without containers, None where the system does not say."""
     if (space := files.stat("/proc/self/ns/pid")) is not None:
@@ -136,8 +154,8 @@ def process_space(files: Files) -> str | None:
 
 def process(files: Files, pid: int) -> Process | None:
     """The process; None if it is gone or a zombie."""
-    if _has_proc(files):
-        return _of_stat(_text(files, f"/proc/{pid}/stat"))
+    if (text := _text(files, f"/proc/{pid}/stat")) or _has_proc(files):
+        return _of_stat(text)
     return _of_ps(_said("ps", "-o", "stat=,ppid=,lstart=,comm=", "-p", str(pid)))
 
 
@@ -190,7 +208,7 @@ def _text(files: Files, path: str) -> str:
     """Return what the system says there; "" where it does not."""
     try:
         return files.read_all(path).decode("utf-8", "replace")
-    except (OSError, StorageError):
+    except OSError:
         return ""
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 PARENT_LOOK_S = 0.5
 NOT_FOR_OTHERS = 0o027  # a umask: other users of the machine must not read what clients wrote
-# Parameters of glibc's malloc (malloc.h), and their values.
+# See `machine.keep_memory`.
 KEPT_BYTES, MAPPED_BYTES_MIN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 

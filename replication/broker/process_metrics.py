@@ -15,7 +15,8 @@ def process() -> Iterable[Family]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process_cpu_seconds", ({}, used.ru_utime + used.ru_stime))
     yield gauge("process_max_fds", ({}, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
-    yield gauge("process_open_fds", ({}, len(SYSTEM.files.list("/dev/fd").names)))
+    if (descriptors := machine.open_descriptors(SYSTEM.files)) is not None:
+        yield gauge("process_open_fds", ({}, descriptors))
     if (resident := machine.resident_bytes(SYSTEM.files)) is not None:
         yield gauge("process_resident_memory_bytes", ({}, resident))
 

@@ -31,6 +31,7 @@ SOCKET = "supervisor.sock"
 LOOK_S = 0.2  # how often the brokers of a cluster, and its end, are looked at
 ASKING_TIMEOUT_S = 5  # for a line of a few bytes
 LINE_BYTES_MAX = 16_384
+ADDRESS_BYTES_MAX = 103  # of macOS; Linux has four more
 IN_SYNC_TIMEOUT_S = 30
 _NOBODY = (errno.ENOENT, errno.ECONNREFUSED)
 
@@ -70,6 +71,10 @@ def _line(connection: socket.socket) -> str:
 @contextmanager
 def address_of(directory: Path) -> Iterator[str]:
     """The address of the socket: of few bytes, as the system wants it, however long the directory's name is."""
+    address = str(directory.absolute() / SOCKET)
+    if len(os.fsencode(address)) <= ADDRESS_BYTES_MAX:
+        yield address
+        return
     with tempfile.TemporaryDirectory(prefix="pylog-") as link:
         Path(link, "d").symlink_to(directory.absolute())
         yield f"{link}/d/{SOCKET}"

@@ -122,5 +122,5 @@ def is_alive(env: Env, driver: str) -> bool | None:
 def _read(env: Env, path: str) -> str:
     try:
         return env.files.read_all(path).decode("utf-8", "replace")
-    except (FileNotFoundError, StorageError, ProcessLookupError):
+    except (FileNotFoundError, StorageError):
         return ""

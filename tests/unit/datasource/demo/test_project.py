@@ -4,7 +4,7 @@ import pytest
 
 import logstore
 from datasource.demo.project import ORDERS, SPECIAL, write_project
-from logstore.errors import InvalidRequestError
+from logstore.errors import InvalidRequestError, StorageError
 from tests.support.commands import run_pylog
 
 
@@ -26,6 +26,16 @@ def test_a_directory_that_is_there_stays_as_it_is(tmp_path):
     (tmp_path / "shop").mkdir()
     assert "exists; choose another name" in run_pylog("pipelines", "init", tmp_path / "shop").failed()
     assert list((tmp_path / "shop").iterdir()) == []
+
+
+def test_a_project_that_could_not_be_finished_is_not_there(tmp_path, monkeypatch):
+    def refused(self, *args, **kwargs):
+        raise StorageError("no room")
+
+    monkeypatch.setattr(logstore.LogStore, "append", refused)
+    with pytest.raises(StorageError, match="no room"):
+        write_project(tmp_path / "shop")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_path_that_spark_would_take_for_something_else_is_refused(tmp_path):
