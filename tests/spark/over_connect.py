@@ -1,6 +1,6 @@
 """A client of Spark Connect: views, jobs, foreachBatch, relative paths, and mistakes.
 
-    python -m tests.spark.over_connect ADDRESS MISTAKE...
+    python -m tests.spark.over_connect ADDRESS
 
 tests/spark/test_connect.py runs it as a program, because a process cannot have a classic session and one of these.
 """
@@ -21,16 +21,16 @@ import datasource
 import logstore
 from datasource.jobs import schedule
 from logstore.errors import PylogError
-from tests.spark.mistakes import Place, answer
+from tests.spark.mistakes import MISTAKES, Place, answer
 
 RELATIVE = "log"  # of the place, were a server's task where the client is
 
 
-def answers(place: Place, wanted: list[str]) -> dict[str, Any]:
+def answers(place: Place) -> dict[str, Any]:
     spark = place.spark
     return {
         "kind": type(spark).__module__,
-        "mistakes": {mistake: answer(place, mistake) for mistake in wanted},
+        "mistakes": {mistake: answer(place, mistake) for mistake in MISTAKES},
         "relative": {name: refusal(use) for name, use in relative(spark, place.directory).items()},
         "views": views(spark, place),
         "count": datasource.count(spark, path=place.path, subscribe="orders"),
@@ -115,16 +115,16 @@ def last_states(place: Place, mode: Callable[..., Any]) -> dict[str, Any]:
     return {"records": len(rows)} | {row["key"].decode(): row["value"] and row["value"].decode() for row in rows}
 
 
-def main(remote: str, *wanted: str) -> None:
+def main(remote: str) -> None:
     spark = datasource.spark_session(**{"spark.remote": remote})
     with tempfile.TemporaryDirectory() as directory:
         place = Place(spark, Path(directory))
         with logstore.open(place.path) as store:
             fresh(store)
-        found = answers(place, list(wanted))
+        found = answers(place)
     print(json.dumps(found | {"path": place.path}))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark import over_connect
-from tests.spark.test_mistakes import FEW, LINES, is_answered
+from tests.spark.test_mistakes import check
 from tests.support.repeats import only_long
 
 pytestmark = [
@@ -32,7 +32,7 @@ def found(connect_server, tmp_path_factory):
     address, where = connect_server
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-m", over_connect.__name__, address, *FEW],
+        [sys.executable, "-m", over_connect.__name__, address],
         cwd=tmp_path_factory.mktemp("client"),
         env=os.environ | {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere"},
         capture_output=True,
@@ -41,13 +41,12 @@ def found(connect_server, tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1]) | {"server": str(where)}
+    return json.loads(done.stdout.splitlines()[-1]) | {"server": str(where), "stderr": done.stderr}
 
 
-def test_a_mistake_is_answered_by_one_line(found):
+def test_each_mistake_is_answered_by_one_line(found):
     assert found["kind"].startswith("pyspark.sql.connect.")
-    wrong = {m: text for m, text in found["mistakes"].items() if not is_answered(text, LINES[m], found["path"])}
-    assert (len(found["mistakes"]), wrong) == (len(FEW), {})
+    check(found["path"], found["mistakes"], found["stderr"])
 
 
 def test_relative_paths_are_refused_with_the_absolute_one(found):

@@ -1,23 +1,28 @@
 """A mistake is answered by one line of pylog, in any session: the lines of docs/spark.md."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+from textwrap import dedent
 
+import pyspark
 import pytest
 
+from tests.spark import mistakes
 from tests.spark.mistakes import MISTAKES, Place, answer
-from tests.support.repeats import only_long, times
+from tests.support.notebooks import outputs
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 PAGE = (ROOT / "docs" / "spark.md").read_text()
 SECTION = re.search(r"^## Mistakes, and their lines\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)[1]
 LINES = dict(re.findall(r"^\| (.+?) \| `(.+)` \|$", SECTION, re.MULTILINE))
+# Spark's own log, without Java's stack below an error of pylog.
+QUIET = ["--driver-java-options", f"-Dlog4j2.configurationFile=file:{ROOT}/conf/log4j2.properties"]
 HIDE = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
 # One of each way to Spark's user; a mistake costs seconds, because Spark's Python process ends with it.
 FEW = ("`startingoffset`", "no such topic", "stream: no such topic", "a null in the column `topic`")
@@ -26,6 +31,9 @@ BEFORE = (
     r"(?:\s*An exception was thrown from the Python worker\. Please see the stack trace below\.\s+)?"  # over Connect
     r"(?:\[\w+\] |Query \[[^]]*\] terminated with exception: |[\w ]+: |An exception [\w ]+:\s+)*[\w.]+Error: "
 )
+FRAME = re.compile(
+    rf"{re.escape(str(ROOT))}/(?:datasource|logstore|replication)/\S+\.py|/pyspark/(?:sql/)?worker\S*\.py"
+)
 AFTER = r"\s*(?:SQLSTATE: \w+\s*)*(?:=== Streaming Query ===\n.*)?"
 
 
@@ -33,6 +41,14 @@ def is_answered(text: str, line: str, path: str) -> bool:
     """Whether the error is what Spark writes, and between that only this line of ours."""
     ours = ".+".join(re.escape(part.replace("PATH", path)) for part in line.split("…"))
     return re.fullmatch(rf"{BEFORE}(?-s:{ours}){AFTER}", text, re.DOTALL) is not None
+
+
+def check(path: str, answers: dict[str, str], around: str) -> None:
+    """Raise AssertionError unless each mistake got its line, and nothing around the errors is of our code."""
+    wrong = {mistake: text for mistake, text in answers.items() if not is_answered(text, LINES[mistake], path)}
+    assert wrong == {}
+    assert list(answers) == list(LINES)
+    assert FRAME.findall(around) == []
 
 
 def test_every_mistake_is_on_the_page():
@@ -48,26 +64,44 @@ def place(spark, tmp_path_factory):
     spark.conf.set(HIDE, "true")
 
 
-@pytest.mark.parametrize("mistake", [m for m in MISTAKES if m in FEW or times(0, 1)])
+@pytest.mark.parametrize("mistake", FEW)
 def test_the_answer_is_one_line(place, mistake):
     text = answer(place, mistake)
     assert is_answered(text, LINES[mistake], place.path), text
 
 
-@only_long("a JVM of its own")
-@pytest.mark.timeout(300)
-def test_spark_submit_says_the_same(tmp_path):
-    script = tmp_path / "job.py"
-    script.write_text("from tests.spark.mistakes import main\nmain()\n")
-    variables = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    done = subprocess.run(
-        [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]", script, *FEW],
-        capture_output=True,
-        text=True,
-        env=os.environ | variables,
-        cwd=tmp_path,
-        check=True,
-    )
+@only_long("a JVM for all mistakes")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "start", [["python"], [SUBMIT, "--master", "local[2]", *QUIET]], ids=["python", "spark-submit"]
+)
+def test_a_script_sees_one_line_for_each(start, activated, tmp_path):
+    done = subprocess.run([*start, mistakes.__file__], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    wrong = {m: text for m, text in found["answers"].items() if not is_answered(text, LINES[m], found["path"])}
-    assert (len(found["answers"]), wrong) == (len(FEW), {})
+    check(found["path"], found["answers"], done.stderr)
+    assert ("\tat org.apache.spark." in done.stderr) == ("python" in start)
+
+
+@only_long("a kernel and a JVM for all mistakes")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
+def test_a_notebook_shows_one_line_for_each(activated, tmp_path):
+    (tmp_path / "place").mkdir()
+    first = f"""
+        from pathlib import Path
+        from pyspark.sql import SparkSession
+        from tests.spark.mistakes import MISTAKES, Place
+        place = Place(SparkSession.builder.getOrCreate(), Path({str(tmp_path / "place")!r}))
+    """
+    _, *cells = outputs([dedent(first), *(f"MISTAKES[{m!r}](place)" for m in MISTAKES)], tmp_path, allow_errors=True)
+    answers, around = {}, []
+    for mistake, shown in zip(MISTAKES, cells, strict=True):
+        *logged, error = shown
+        answers[mistake] = error.get("evalue", "")
+        assert re.sub(r"\x1b\[[\d;]*m", "", error["traceback"][-1]).endswith(
+            answers[mistake]
+        )  # below the cell's own code
+        around += [each.get("text") or "\n".join(each["traceback"]) for each in shown]
+        assert not [each for each in logged if each["output_type"] == "error"]
+    check(str(tmp_path / "place" / "log"), answers, "\n".join(around))
