@@ -63,10 +63,10 @@ class Shape:
     `clamped` counts the times that Spark cannot hold: one instance makes the batches of one range.
     """
 
-    def __init__(self, schema: types.StructType) -> None:
+    def __init__(self, schema: types.StructType | pa.Schema) -> None:
         ours = {name.lower(): name for name in TYPES}
-        self._names = [ours[field.name.lower()] for field in schema.fields]
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = to_arrow_schema(schema, timezone="UTC") if isinstance(schema, types.StructType) else schema
+        self._names = [ours[name.lower()] for name in self._schema.names]
         # Without a stored column nothing says how many rows there are.
         self.stored = [name for name in self._names if name not in _CONSTANT] or ["offset"]
         if "timestamp" in self.stored and "offset" not in self.stored:
@@ -88,7 +88,7 @@ class Shape:
                 columns.append(microseconds(records, self.clamped))
             else:
                 columns.append(records.column(name))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)  # the zone of times may be another in Sail
 
 
 def _repeated(value: str | int, rows: int) -> pa.Array:

@@ -34,15 +34,23 @@ def remote_of(master: str | None, conf: Mapping[str, object]) -> str:
 
 
 def remote_session(remote: str, app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session of this server. Raises: StorageError: a package is missing."""
+    """Return a session of this server. Raises: StorageError: a package is missing, or is too new for Sail."""
     if missing := [name for name in ("grpc", "grpc_status", "google.rpc") if not _is_there(name)]:
         raise StorageError(f"Spark Connect needs packages ({', '.join(missing)}): pip install 'pyspark[connect]'")
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+
+    from datasource.connector import sail
 
     builder = SparkSession.builder.remote(remote).appName(app_name)
     for name, value in conf.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        if hint := sail.version_hint(str(error)):
+            raise StorageError(hint) from error
+        raise
 
 
 def _is_there(name: str) -> bool:
@@ -59,8 +67,12 @@ def prepare(spark: SparkSession) -> None:
     """
     from pyspark.errors import PySparkException
 
-    from datasource.connector.source import PylogDataSource
+    from datasource.connector import sail
+    from datasource.connector.source import PylogDataSource, SailDataSource
 
+    if sail.attach(spark):
+        spark.dataSource.register(SailDataSource)
+        return
     if STACKTRACE not in spark.conf.getAll:
         spark.conf.set(STACKTRACE, "false")
     spark.dataSource.register(PylogDataSource)

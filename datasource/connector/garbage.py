@@ -9,11 +9,15 @@ from __future__ import annotations
 import functools
 import gc
 
+from datasource.connector.sail import in_sail
+
 
 @functools.cache
 def exempt_loaded(by: str) -> None:
     """Exempt all objects that there are from garbage collection, once in a process for each `by`.
 
-    Call it when a kind of work has loaded what it needs. Garbage of that moment stays, too: therefore only once.
+    Call it when a kind of work has loaded what it needs. Garbage of that moment stays, too: therefore only once, and
+    not in Sail, which collects nothing by itself, and may work in a program of the user's.
     """
-    gc.freeze()
+    if not in_sail():
+        gc.freeze()

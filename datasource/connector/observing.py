@@ -26,6 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from datasource.connector import looks as fold
+from datasource.connector import sail
 from datasource.connector.connect import is_connect
 from datasource.connector.looks import COLUMNS, RUNNING, Looks, QueryLook, as_json, rows
 from logstore.cli.terminal import table_lines
@@ -75,6 +76,8 @@ def observe(spark: SparkSession, *, port: int | None = None) -> QueryObserver:
     """
     if not hasattr(spark, "streams"):
         raise InvalidRequestError(f"observe() takes a SparkSession, not {type(spark).__name__}")
+    if sail.client_of(spark) is not None:
+        raise InvalidRequestError(sail.NO_EVENTS)
     if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= PORT_MAX):
         raise InvalidRequestError(f"port={port!r}: a whole number up to {PORT_MAX}; 0: any that is free; None: no page")
     return QueryObserver(spark, port)

@@ -13,9 +13,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import ParamSpec, TypeVar, cast
 
+from datasource.connector.sail import in_sail
 from logstore import PylogError
 
 HIDE = "SPARK_HIDE_TRACEBACK"  # what pyspark.util looks at when it sends an exception
@@ -32,29 +32,33 @@ def one_line(method: Callable[P, R]) -> Callable[P, R]:
 
         @functools.wraps(method)
         def generate(*args: P.args, **kwargs: P.kwargs) -> Iterator[object]:
-            with _shown():
+            try:
                 yield from method(*args, **kwargs)
+            except PylogError as error:
+                raise _shown(error)  # noqa: B904 - it is the same error
 
         return cast("Callable[P, R]", generate)
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _shown():
+        try:
             return method(*args, **kwargs)
+        except PylogError as error:
+            raise _shown(error)  # noqa: B904 - it is the same error
 
     return call
 
 
-@contextmanager
-def _shown() -> Iterator[None]:
-    try:
-        yield
-    except PylogError as error:
-        if _is_process_of_spark():
-            os.environ[HIDE] = "1"
-            if logger.hasHandlers():  # Python's last resort is the terminal, where the one line is to be found
-                logger.warning("%s: %s", type(error).__name__, error, exc_info=error)
-        raise
+def _shown(error: PylogError) -> PylogError:
+    """Return the error as it is to reach the user."""
+    if _is_process_of_spark():
+        os.environ[HIDE] = "1"
+    elif not in_sail():
+        return error
+    if logger.hasHandlers():  # Python's last resort is the terminal, where the one line is to be found
+        logger.warning("%s: %s", type(error).__name__, error, exc_info=error)
+    # Sail appends the traceback whatever it is told: that of two lines which begins here.
+    return error.with_traceback(None) if in_sail() else error
 
 
 def _is_process_of_spark() -> bool:

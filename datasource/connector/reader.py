@@ -104,7 +104,7 @@ def load_kernels() -> None:
 class _Tasks:
     """Shared by batch and stream: ranges to Spark tasks, and a task to Arrow batches."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType | pa.Schema) -> None:
         self.options = options
         self._schema = schema
 

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from datasource.connector import sail
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.server_paths import check_paths
 from datasource.schema import check_read_schema, spark_schema
-from logstore import PylogError
+from logstore import InvalidRequestError, PylogError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from datasource.connector.reader import BatchReader
     from datasource.connector.writer import BatchWriter, StreamWriter
 
@@ -39,8 +42,12 @@ class PylogDataSource(DataSource):
     where Spark asks for it.
     """
 
+    _of_sail = False
+
     @one_line
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        if sail.in_sail() and not self._of_sail:
+            raise InvalidRequestError(sail.UNKNOWN)
         check_paths(options, os.environ)
         self.options = options
 
@@ -49,7 +56,7 @@ class PylogDataSource(DataSource):
         return "pylog"
 
     @one_line
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | pa.Schema:
         """The columns of a read, without looking at any file: `columns` and `includeHeaders` decide.
 
         Spark asks at `load()`, for a batch and a stream alike, so this refuses wrong options. If the user gives a
@@ -57,14 +64,15 @@ class PylogDataSource(DataSource):
         """
         check_read(self.options)
         exempt_loaded("schema")
-        return spark_schema(selected_columns(self.options))
+        columns = spark_schema(selected_columns(self.options))
+        return sail.to_arrow(columns) if self._of_sail else columns
 
     @one_line
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType | pa.Schema) -> BatchReader:
         """Return the reader of a batch, for any of our columns."""
         from datasource.connector.reader import BatchReader, PushingBatchReader
 
-        check_read_schema(schema)
+        check_read_schema(sail.to_spark(schema))
         options = read_options(self.options, streaming=False)
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
@@ -83,11 +91,11 @@ class PylogDataSource(DataSource):
             return RefusedStreamReader(error)
 
     @one_line
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType | pa.Schema, overwrite: bool) -> BatchWriter:
         """Return the writer of a batch, after checking columns and options."""
         from datasource.connector.writer import BatchWriter
 
-        writer = BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        writer = BatchWriter(write_options(self.options), sail.to_spark(schema), overwrite=overwrite)
         exempt_loaded("writer")
         return writer
 
@@ -99,3 +107,9 @@ class PylogDataSource(DataSource):
         options = write_options(self.options, streaming=True)
         refuse_reset(options.checkpoint)
         return StreamWriter(options, schema, overwrite=overwrite)
+
+
+class SailDataSource(PylogDataSource):
+    """The same as `register` makes it known in Sail: for batches, since `sail.SailClient` refuses streams."""
+
+    _of_sail = True

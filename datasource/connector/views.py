@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from pyspark.sql import SparkSession
 
+from datasource.connector import sail
 from datasource.connector.options import read_options, selected_columns, write_options
 from datasource.schema import HEADERS
 from datasource.topics.interface import ReadableTopics
@@ -32,6 +33,11 @@ def make_views(
     views = {name: given | {"subscribe": name, "topic": name} for name in names}
     for view in views.values():
         read_options(view, streaming=False)
+    if client := sail.client_of(spark):
+        for name, view in views.items():
+            spark.read.format("pylog").options(**view).load().createOrReplaceTempView(name)
+            client.views.add(name.lower())
+        return names
     if views:
         table = _table(spark, with_headers=selected_columns(given)[-1] == HEADERS)
     for name, view in views.items():
@@ -43,7 +49,7 @@ def _table(spark: SparkSession, *, with_headers: bool) -> str:
     """Return the name of a table without options, made if it is missing.
 
     Spark 4.2 plans a view over `format("pylog")` once, and would not show later records. A view over a table of the
-    catalog is planned at each use, with the options that the view was made with.
+    catalog is planned at each use, with the options that the view was made with. (Sail plans both at each use.)
     """
     name = f"spark_catalog.default.{'pylog_with_headers' if with_headers else 'pylog'}"
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING pylog OPTIONS (includeHeaders '{str(with_headers).lower()}')")

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from datasource.connector import sail
 from datasource.connector.checkpoints import QUERY_ID, origin_of, query_id_of
 from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
@@ -38,9 +39,7 @@ from datasource.topics.interface import (
     quietly,
 )
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
-from logstore.env import SYSTEM
 from logstore.records import compiled_code
-from logstore.store.transactions.processes import driver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +76,7 @@ class _Appender:
             )
         check_write_schema(schema, has_topic=options.topic is not None)
         self._options = options
-        self._driver = driver(SYSTEM)
+        self._driver = sail.driver()
         if _COMMITTING in sys.modules:
             return
         target = options.location.read()
@@ -115,9 +114,8 @@ class _Appender:
         """The transaction of this task, which an error aborts; None: none is asked for."""
         if not self._options.exactly_once:
             return nullcontext()
-        task = TaskContext.get()
-        number = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
-        return self._transactions(target).begun(self._batch(), number)
+        batch = self._batch()
+        return self._transactions(target).begun(batch, sail.task_number(batch.run, self._driver))
 
     def _transactions(self, target: WritableTopics) -> BatchTransactions:
         options = self._options

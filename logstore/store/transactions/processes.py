@@ -96,6 +96,12 @@ def host(env: Env) -> str:
     return "" if not boot or space is None else f"{boot}/{space}"
 
 
+def this(env: Env) -> str:
+    """The identity of this process, as `is_alive` takes it; "unknown" where the system does not tell."""
+    found = machine.process(env.files, os.getpid())
+    return "unknown" if found is None else f"{host(env)} {os.getpid()} {found.started}"
+
+
 def driver(env: Env) -> str:
     """The identity of the JVM above this process; "unknown" if there is none."""
     pid = os.getpid()
