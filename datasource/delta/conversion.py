@@ -1,4 +1,4 @@
-"""Parse JSON values into typed columns; a row with a field that does not fit its declared type is bad, with a reason.
+"""JSON documents to values of their declared types, one after the other: the rule of `documents`, with the reasons.
 
 Parsing is strict: a number is no string and 1.5 no integer. A missing field is null, an undeclared one is dropped.
 Dates (2024-01-31), times (ISO 8601; without a zone: UTC), decimals and binary (base64) are written as text. A record
@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 Convert = Callable[[Any, pa.DataType, str], Any]
@@ -23,11 +24,11 @@ class Parsed(NamedTuple):
     """The columns of the good rows, the numbers of these rows, and the reasons of the bad ones by row."""
 
     columns: list[pa.Array]
-    good: list[int]
+    good: np.ndarray
     reasons: dict[int, str]
 
 
-def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
+def parse_each(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     """Return the values (binary, JSON objects) as columns of these fields."""
     decode = _decoder(fields)
     documents: list[dict[str, Any]] = []
@@ -43,7 +44,7 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
         bad: dict[int, str] = {}
         columns = [_column([d.get(f.name) for d in documents], f, bad) for f in fields]
         if not bad:
-            return Parsed(columns, good, reasons)
+            return Parsed(columns, np.array(good, np.int64), reasons)
         reasons |= {good[i]: reason for i, reason in bad.items()}
         documents = [d for i, d in enumerate(documents) if i not in bad]
         good = [row for i, row in enumerate(good) if i not in bad]

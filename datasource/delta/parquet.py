@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.delta.conversion import is_supported, parse
+from datasource.delta.conversion import is_supported
+from datasource.delta.documents import parse
 from datasource.delta.table import DATE, OUR_SUFFIX
 from datasource.topics.interface import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
@@ -185,7 +186,7 @@ def split(
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Return the rows (of RAW) that could be parsed, with typed columns, and the others from `bad_start` on, as BAD."""
     parsed = parse(rows.column("value"), fields)
-    good = rows.take(pa.array(parsed.good, pa.int64())) if parsed.reasons else rows
+    good = rows.take(pa.array(parsed.good)) if parsed.reasons else rows
     before = [good.column(f.name) for f in (*PLACE, KEY, HEADERS)]
     typed = pa.RecordBatch.from_arrays([*before, *parsed.columns, good.column(DATE)], schema=typed_schema(fields))
     lost = sorted(parsed.reasons)

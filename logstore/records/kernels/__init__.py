@@ -6,7 +6,8 @@ be anything: every length is checked against the end of its section before it is
 
 From the ground up: `native` (how they are compiled, loads and stores), `varints`, `crc`, `hashing`,
 `headers`, `decoding`, `checking` (records against their header), `encoding`, `contents` (a sum over rows in any order),
-`offset_map` (keys to their last offset), `stored` (batches and records where they lie), `compacting`.
+`documents` (JSON objects by their brackets), `offset_map` (keys to their last offset), `stored` (batches and records
+where they lie), `compacting`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """
@@ -25,6 +26,7 @@ from logstore.records.kernels.checking import (
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
+from logstore.records.kernels.documents import plain_objects
 from logstore.records.kernels.encoding import encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
@@ -51,6 +53,7 @@ __all__ = [
     "good_batches",
     "max_timestamp",
     "partitions_of",
+    "plain_objects",
     "scan",
     "walk",
 ]

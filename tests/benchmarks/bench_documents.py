@@ -1,0 +1,94 @@
+"""JSON documents to typed columns, on one core: what typed Delta tables are filled with.
+
+    python tests/benchmarks/bench_documents.py
+
+The limit is Arrow's JSON parser over the same documents in one buffer, a line each: it gives up all of them for one bad
+one. The floor is `json.loads` of every value, without a check or a column. In the other shapes one row in a thousand is
+bad: it ends too early, or has text for a number. Everything is CPU time.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.json as pj
+from harness import AGAIN, interleave, ratio, show
+
+from datasource.delta.documents import parse
+
+ROWS = 200_000
+BAD_EVERY = 1000
+ROUNDS = 9
+FIELDS = [
+    pa.field("user", pa.string()),
+    pa.field("amount", pa.float64()),
+    pa.field("number", pa.int64()),
+    pa.field("at", pa.timestamp("us", tz="UTC")),
+    pa.field("is_new", pa.bool_()),
+]
+SHAPES = {
+    "no bad rows": None,
+    "1 in 1,000 cut off": b'{"user": "u1", "amo',
+    "1 in 1,000 misfits": b'{"number": "none"}',
+}
+
+
+def documents() -> list[bytes]:
+    """About 100 bytes each."""
+    return [
+        json.dumps(
+            {
+                "user": f"u{i % 977}",
+                "amount": i % 9973 / 100,
+                "number": i,
+                "at": f"2024-01-31T10:{i // 60 % 60:02d}:{i % 60:02d}Z",
+                "is_new": i % 3 == 0,
+            }
+        ).encode()
+        for i in range(ROWS)
+    ]
+
+
+def bench() -> Iterator[list[object]]:
+    good = documents()
+    lines = pa.py_buffer(b"\n".join(good))
+    options = pj.ParseOptions(explicit_schema=pa.schema(FIELDS), unexpected_field_behavior="ignore")
+    blocks = pj.ReadOptions(use_threads=False, block_size=1 << 20)
+
+    def limit() -> object:
+        return pj.read_json(pa.BufferReader(lines), read_options=blocks, parse_options=options)
+
+    for shape, bad in SHAPES.items():
+        values = list(good)
+        if bad is not None:
+            values[BAD_EVERY // 2 :: BAD_EVERY] = [bad] * len(values[BAD_EVERY // 2 :: BAD_EVERY])
+        array = pa.array(values, pa.binary())
+        seconds = interleave(
+            {
+                "ours": lambda array=array: parse(array, FIELDS),
+                "limit": limit,
+                AGAIN: limit,
+                "floor": lambda: [json.loads(value) for value in good],
+            },
+            rounds=ROUNDS,
+            cpu=True,
+        )
+        yield [
+            shape,
+            f"{ROWS / statistics.median(seconds['ours']) / 1e6:.2f}",
+            ratio(seconds["ours"], seconds["limit"]),
+            ratio(seconds[AGAIN], seconds["limit"]),
+            ratio(seconds["ours"], seconds["floor"]),
+        ]
+
+
+def main() -> None:
+    columns = ["documents of 100 B", "M records/s", "of Arrow's parser", "noise", "of json.loads"]
+    show("JSON to columns, CPU time", columns, bench())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Many JSON documents at once are read as one after the other, to the row, the value and the reason."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasource.delta import conversion, documents
+
+FIELDS = [
+    pa.field("n", pa.int64()),
+    pa.field("small", pa.int8()),
+    pa.field("f", pa.float64()),
+    pa.field("half", pa.float32()),
+    pa.field("s", pa.string()),
+    pa.field("b", pa.bool_()),
+    pa.field("day", pa.date32()),
+    pa.field("at", pa.timestamp("us", tz="UTC")),
+    pa.field("local", pa.timestamp("us")),
+    pa.field("d", pa.decimal128(10, 2)),
+    pa.field("list", pa.list_(pa.field("element", pa.date32()))),
+    pa.field("in", pa.struct([("x", pa.int32()), ("at", pa.timestamp("us"))])),
+]
+NAMES = [f.name for f in FIELDS]
+
+digits = st.sampled_from(["0", "5", "9999", "9007199254740993", "9223372036854775808", "1" + "0" * 400, "1" * 4400])
+numbers = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", "", "-", "+", "0"]),
+        digits,
+        st.sampled_from(["", "", ".", ".0", ".25", ".250", ".12345678901234567890"]),
+        st.sampled_from(["", "", "e2", "E-2", "e+400", "e-400", "e"]),
+    ),
+)
+days = st.sampled_from(
+    ["2024-02-29", "2023-02-29", "0000-01-01", "0001-01-01", "9999-12-31", "10000-01-01", "20240229"]
+)
+clocks = st.sampled_from(
+    ["", "T00:00", " 23:59:59", "T10", "T24:00:00", "T10:00:60", "T10:00:00.5", "T10:00:00.1234567"]
+)
+zones = st.sampled_from(["", "Z", "+02:00", "-0230", "+02", "+24:00", "z", " ", "+00:00:30"])
+moments = st.builds("{}{}{}".format, days, clocks, zones)
+texts = st.one_of(
+    st.text(max_size=4).map(json.dumps),
+    st.builds('"{}"'.format, st.one_of(moments, numbers)),
+    st.sampled_from(
+        ['"\\ud800"', '"\\udc00x"', '"\\ud83d\\ude00"', '"\\x"', '"\t"', '"\n"', '"\\u0000"', '" 1.5"', '"1_0"']
+    ),
+)
+scalars = st.one_of(
+    numbers,
+    texts,
+    st.sampled_from(["null", "true", "false", "NaN", "Infinity", "-Infinity", "nul", "'x'", "//", "{}", "[]"]),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]"),
+        st.lists(st.tuples(st.sampled_from([*NAMES, "x"]), inner), max_size=3).map(
+            lambda pairs: "{" + ", ".join(f'"{key}": {value}' for key, value in pairs) + "}"
+        ),
+    ),
+    max_leaves=4,
+)
+FITTING = {
+    "n": st.integers(-(2**63), 2**63 - 1).map(str),
+    "f": st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    "half": st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
+    "s": st.text(max_size=5).map(json.dumps),
+    "day": st.one_of(st.dates(), days).map(lambda day: f'"{day}"'),
+    "at": st.one_of(st.datetimes(), days).map(lambda at: f'"{at}Z"'),
+    "local": st.one_of(st.datetimes(), days).map(lambda at: f'"{at}"'),
+    "d": st.decimals(-(10**7), 10**7, places=2).map(str),
+    "list": st.lists(st.dates().map(lambda day: f'"{day}"'), max_size=3).map(lambda found: f"[{','.join(found)}]"),
+    "in": st.builds('{{"x": {}, "at": "{}"}}'.format, st.integers(-(2**31), 2**31 - 1), st.datetimes()),
+    "b": st.sampled_from(["true", "false"]),
+    "small": st.integers(-128, 127).map(str),
+}
+members = st.one_of(
+    st.sampled_from(NAMES).flatmap(lambda name: FITTING[name].map(lambda text: (name, text))),
+    st.tuples(st.sampled_from([*NAMES, "more", "\\u006e"]), values),
+)
+objects = st.lists(members, max_size=4).map(
+    lambda pairs: "{" + ",".join(f'"{name}":{text}' for name, text in pairs) + "}"
+)
+odd = st.sampled_from(
+    ["", " ", "{", "}", "{}{}", "{} {}", "[]", "7", "\ufeff{}", "{}\n", "\n{}", "{,}", '{"n":1,}', "{}x"]
+)
+rows = st.one_of(
+    objects.map(str.encode),
+    st.builds(
+        lambda text, at, byte: text[:at] + bytes([byte]) + text[at + 1 :],
+        objects.map(str.encode),
+        st.integers(0, 30),
+        st.integers(0, 255),
+    ),
+    st.builds(lambda text, at: text[:at], objects.map(str.encode), st.integers(0, 30)),
+    odd.map(str.encode),
+    st.none(),
+)
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(documents, "FEW", 1)
+    monkeypatch.setattr(documents, "BLOCK_ROWS", 5)
+
+
+def same(found, expected):
+    assert found.good.tolist() == expected.good.tolist()
+    assert found.reasons == expected.reasons
+    for field, ours, theirs in zip(FIELDS, found.columns, expected.columns, strict=True):
+        assert ours.type == theirs.type == field.type
+        assert ours.equals(theirs), field
+        ours.validate(full=True)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@given(st.lists(rows, min_size=1, max_size=20))
+def test_every_row_is_read_as_if_it_were_alone(found):
+    array = pa.array(found, pa.binary())
+    same(documents.parse(array, FIELDS), conversion.parse_each(array, FIELDS))
+
+
+GOOD = b'{"n": 1, "f": 0.5, "s": "a"}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"f": NaN}',
+        b'{"x": [-Infinity]}',
+        b'{"f": 1%s}' % (b"0" * 400),
+        b'{"half": 1e300}',
+        b'{"x": %s}' % (b"1" * 4400),
+        b'{"x": %s%s}' % (b"[" * 5000, b"]" * 5000),
+        b'{"x": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        b'{"n": 2}{"n": 3}',
+        b"",
+        b'{"n": 2}\n{"n": 3}',
+        b'{"n": 2',
+        b'"n": 2}',
+        b'{"day": 5}',
+        b'{"day": "0000-01-01"}',
+        b'{"at": "0000-12-31T23:00:00Z"}',
+        b'{"list": ["0000-01-01"]}',
+        b'{"local": "2024-01-01T00:00:00Z"}',
+        b'{"in": {"x": 1, "at": "0000-01-01"}}',
+        b'{"n": 2, "n": 3}',
+        b'{"s": "{\\"}"}',
+        b'{"s": "\\\\"}',
+    ],
+    ids=lambda value: value[:24].decode(errors="replace"),
+)
+def test_a_value_that_arrow_reads_otherwise_is_read_alone_and_leaves_its_neighbours_alone(value):
+    array = pa.array([GOOD] * 70 + [value] + [GOOD] * 70, pa.binary())
+    same(documents.parse(array, FIELDS), conversion.parse_each(array, FIELDS))
+
+
+def test_two_documents_in_one_value_do_not_make_up_for_an_empty_one():
+    array = pa.array([b"{}{}", b""] + [b'{"n": 2}'] * 100, pa.binary())
+    same(documents.parse(array, FIELDS), conversion.parse_each(array, FIELDS))
+
+
+def test_documents_that_parse_take_no_python_each(monkeypatch):
+    alone = []
+
+    def counted(values, fields):
+        alone.append(len(values))
+        return conversion.parse_each(values, fields)
+
+    monkeypatch.setattr(documents, "parse_each", counted)
+    texts = [GOOD] * 10_000
+    texts[::1000] = [b'{"n": 1'] * 10
+    texts[500::1000] = [None] * 10
+    texts[7::5000] = [b'{"n": "misfit"}'] * 2
+    parsed = documents.parse(pa.array(texts, pa.binary()), FIELDS)
+    assert (len(parsed.good), len(parsed.reasons)) == (9_988, 12)
+    assert sum(alone) <= 22 + documents.FEW
+    assert np.all(np.diff(parsed.good) > 0)
+
+
+def test_types_that_arrow_cannot_parse_are_read_all_the_same():
+    kinds = [pa.map_(pa.string(), pa.int64()), pa.binary(), pa.struct([pa.field("x", pa.int64(), nullable=False)])]
+    fields = [pa.field(name, kind) for name, kind in zip(["m", "raw", "in"], kinds, strict=True)]
+    array = pa.array([b'{"m": {"a": 1}, "raw": "AAE="}', b"{"] * 50, pa.binary())
+    parsed = documents.parse(array, fields)
+    assert parsed.columns[0].to_pylist() == [[("a", 1)]] * 50
+    assert parsed.columns[1].to_pylist() == [b"\x00\x01"] * 50
+    assert parsed.columns[2].to_pylist() == [None] * 50
+    assert parsed.good.tolist() == list(range(0, 100, 2))
+
+
+def test_slices_and_no_rows_at_all():
+    array = pa.array([b"{"] * 3 + [GOOD] * 200 + [b"{"] * 3, pa.binary()).slice(3, 200)
+    assert documents.parse(array, FIELDS).columns[0].to_pylist() == [1] * 200
+    assert [len(column) for column in documents.parse(array.slice(0, 0), FIELDS).columns] == [0] * len(FIELDS)
