@@ -14,7 +14,19 @@ from enum import StrEnum
 from typing import cast, get_args
 
 from datasource.connector import option_parsing as parse
-from datasource.connector.places import GROUP, OffsetSpec, OfGroup, Topics, ending, starting, topics_of
+from datasource.connector.places import (
+    GROUP,
+    STORAGE,
+    OffsetSpec,
+    OfGroup,
+    Tables,
+    Topics,
+    ending,
+    starting,
+    tables_of,
+    topics_of,
+)
+from datasource.delta.storage_options import NAMES as STORAGE_OPTIONS
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
 from datasource.topics.transactions.state import LEASED
@@ -52,6 +64,7 @@ OPTIONS: dict[str, Uses] = {
     "includeHeaders": _READ | _WRITE,
     "includeTiered": _READ,
     "tieredTable": _READ,
+    **{f"{STORAGE}{name.lower()}": _READ for name in STORAGE_OPTIONS},
     "startingOffsets": _READ,
     "startingTimestamp": _READ,
     "startingOffsetsByTimestamp": _READ,
@@ -152,7 +165,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     isolation: Isolation
     include_tiered: bool
-    tiered_table: str  # over a cluster: the directory of the topics' tables
+    tables: Tables
     short_circuit: bool
     pushdown: bool
     trigger: TriggerLimits
@@ -216,7 +229,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     if include_tiered and isolation != "read_committed":
         raise _refused(given, "isolation", "includeTiered reads committed records: leave one away")
     location = _location(given)
-    _check_table(given, location, include_tiered=include_tiered)
+    tables = tables_of(given, include_tiered=include_tiered, is_directory=bool(location.path))
     short_circuit = parse.flag(given, "shortCircuit", default=False)
     if short_circuit and not location.bootstrap:
         raise _refused(given, "shortCircuit", _NO_CLUSTER)
@@ -231,7 +244,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
         isolation=isolation,
         include_tiered=include_tiered,
-        tiered_table=given.get("tieredtable", "").strip(),
+        tables=tables,
         short_circuit=short_circuit,
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
@@ -378,6 +391,7 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
         return f"unknown option {name!r}; did you mean {', '.join(repr(names[lower]) for lower in near)}?"
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.8):
         return f"unknown option {name!r}; {_of_others(near[0], uses, names)}"
+    here = [lower for lower in here if not lower.startswith(STORAGE)]
     return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
 
 
@@ -397,17 +411,6 @@ def _location(given: Mapping[str, str]) -> Location:
         )
     addresses_of(bootstrap, "kafka.bootstrap.servers")
     return Location(bootstrap=bootstrap, rack=rack, security=security_of(secured, "kafka."))
-
-
-def _check_table(given: Mapping[str, str], location: Location, *, include_tiered: bool) -> None:
-    """Raise InvalidConfigError unless a read of tables over a cluster names them, and no other read does."""
-    table = given.get("tieredtable", "").strip()
-    if table and not (include_tiered and location.bootstrap):
-        remedy = "a directory knows its tables: remove it" if location.path else "needs includeTiered=true"
-        raise _refused(given, "tieredTable", remedy)
-    if include_tiered and location.bootstrap and not table:
-        remedy = "option 'tieredTable' names the directory of the Delta table, {topic} for the topic's name"
-        raise _refused(given, "includeTiered", f"over a cluster {remedy}")
 
 
 def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from datasource.connector import option_parsing as parse
+from datasource.delta.storage_options import StorageOptions, scheme_of, storage_options
 from logstore.errors import InvalidConfigError
 from logstore.records import times
 
 EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
 GROUP = "group"  # a value of startingOffsets
+STORAGE = "storage."  # before the names of storage options
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,39 @@ class OfGroup:
     """The committed offsets of the read's group; `otherwise` (EARLIEST or LATEST) in partitions without a commit."""
 
     otherwise: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The topics' tables in a read: over a cluster their place, in which {topic} is the topic's name; else ""."""
+
+    place: str
+    storage: StorageOptions
+
+
+def tables_of(given: Mapping[str, str], *, include_tiered: bool, is_directory: bool) -> Tables:
+    """Return where tables are, and how an object store is reached.
+
+    Raises: InvalidConfigError: a read of tables over a cluster does not name them, or another read does; storage
+    options are none of the table's.
+    """
+    place = given.get("tieredtable", "").strip()
+    if place and (is_directory or not include_tiered):
+        remedy = "a directory knows its tables: remove it" if is_directory else "needs includeTiered=true"
+        raise parse.bad("tieredTable", place, remedy)
+    if include_tiered and not is_directory and not place:
+        remedy = "option 'tieredTable' names the directory or the URL of the Delta table, {topic} for the topic's name"
+        raise parse.bad("includeTiered", given["includetiered"].strip(), f"over a cluster {remedy}")
+    named = {name.removeprefix(STORAGE): text for name, text in given.items() if name.startswith(STORAGE)}
+    storage = storage_options(named, STORAGE)
+    if named and not include_tiered:
+        raise InvalidConfigError(
+            f"option '{STORAGE}{next(iter(named))}' is for tables in an object store: it needs includeTiered=true",
+            option=STORAGE,
+        )
+    if place:
+        storage.check_scheme(scheme_of(place))
+    return Tables(place, storage)
 
 
 def topics_of(given: Mapping[str, str]) -> Topics:

@@ -113,7 +113,12 @@ class _Tasks:
         if options.include_tiered:
             from datasource.delta.tiered_topics import TieredTopics
 
-            return TieredTopics(options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss)
+            return TieredTopics(
+                options.location,
+                options.tables.place,
+                options.tables.storage,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
         return options.location.read(options.isolation, short_circuit=options.short_circuit)
 
     def _group(self) -> GroupPositions | None:

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from logstore.env import SYSTEM, FileStat
+from datasource.delta.storage import TableStorage
 from logstore.errors import StoreError
 
 LOG = "_delta_log"
@@ -47,28 +45,33 @@ class Entry:
 Look = Callable[[int], Entry | None]
 
 
-def entry(table: Path, version: int) -> Entry | None:
+def entry(table: TableStorage, version: int) -> Entry | None:
     """Return what the commit of this version did; None: Delta removed its entry, as it does with old ones.
 
     Raises: StoreError: the entry cannot be read.
     """
-    path = _path(table, version)
+    name = _name(version)
     try:
-        actions = [json.loads(line) for line in SYSTEM.files.read_all(path).splitlines() if line.strip()]
+        actions = [json.loads(line) for line in table.read(name).splitlines() if line.strip()]
         return _entry(actions)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path} is damaged: {error}; copy the table back from a backup") from error
+        raise StoreError(f"{table / name} is damaged: {error}; copy the table back from a backup") from error
 
 
-def stat_of(table: Path, version: int) -> FileStat | None:
+def identity_of(table: TableStorage, version: int) -> Hashable | None:
     """Return the identity of the entry of this version; None: there is none, or no longer."""
-    return SYSTEM.files.stat(_path(table, version))
+    return table.identity(_name(version))
 
 
-def _path(table: Path, version: int) -> Path:
-    return table / LOG / f"{version:020d}.json"
+def exists(table: TableStorage) -> bool:
+    """Is there a log?"""
+    return any(_VERSIONED.fullmatch(name) for name in table.names(LOG))
+
+
+def _name(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
 
 
 def _entry(actions: list[dict[str, Any]]) -> Entry:
@@ -135,27 +138,15 @@ def _whole(look: Look, head: int, prefix: str) -> int | None:
     return None
 
 
-def make_durable(table: Path, *, since: int) -> None:
-    """Fsync the entries and checkpoints above version `since`: neither deltalake nor Delta's own writer does."""
-    log = table / LOG
-    versions = ((name, _VERSIONED.fullmatch(name)) for name in SYSTEM.files.list(log).names)
+def make_durable(table: TableStorage, *, since: int) -> None:
+    """Make the entries and checkpoints above version `since` durable: neither deltalake nor Delta's own writer does."""
+    table.make_durable(_above(table, since), [LOG], missing_ok=True)  # a newer entry contains one that was removed
+
+
+def _above(table: TableStorage, since: int) -> Iterator[str]:
+    versions = ((name, _VERSIONED.fullmatch(name)) for name in table.names(LOG))
     names = [name for name, found in versions if found and int(found[1]) > since]
-    sidecars = log / _SIDECARS
+    yield from (f"{LOG}/{name}" for name in names)
     if any(".checkpoint." in name for name in names):
-        names.append(_LAST_CHECKPOINT)
-        if SYSTEM.files.stat(sidecars):
-            for name in SYSTEM.files.list(sidecars).names:
-                fsync_file(sidecars / name)
-            SYSTEM.files.fsync(sidecars)
-    for name in names:
-        with suppress(FileNotFoundError):  # somebody removed an old one: a newer one contains it
-            fsync_file(log / name)
-    SYSTEM.files.fsync(log)
-
-
-def fsync_file(path: Path) -> None:
-    """Make a file durable, and keep no descriptor of it: it is Delta's, which may remove it."""
-    try:
-        SYSTEM.files.fsync(path)
-    finally:
-        SYSTEM.files.forget(path)
+        yield f"{LOG}/{_LAST_CHECKPOINT}"
+        yield from (f"{LOG}/{_SIDECARS}/{name}" for name in table.names(f"{LOG}/{_SIDECARS}"))

@@ -1,7 +1,7 @@
-"""Write records of a topic as Parquet files into the directory of a Delta table: what the tasks of tiering do.
+"""Write records of a topic as Parquet files into the place of a Delta table: what the tasks of tiering do.
 
-A task fsyncs its files before it describes them to the driver, which commits them. A task that dies leaves files that
-no version of the table names; another attempt writes new ones.
+A task makes its files durable before it describes them to the driver, which commits them. A task that dies leaves files
+that no version of the table names; another attempt writes new ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,12 +19,13 @@ import pyarrow.compute as pc
 
 from datasource.delta.conversion import is_supported
 from datasource.delta.documents import parse
+from datasource.delta.storage import TableStorage
 from datasource.delta.table import DATE, OUR_SUFFIX
 from datasource.topics.interface import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRequestError, UnreadableBatchError
+from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
 from logstore.store.reading import read_round
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class OffsetSlice:
     partition: int
     start: int
     end: int
-    table: str
+    table: TableStorage
     leader_epoch: int = NO_EPOCH
     fields: tuple[pa.Field, ...] = ()
-    bad_table: str = ""
+    bad_table: TableStorage | None = None
     bad_start: int = 0  # bad rows below this offset are in their table already
 
 
@@ -139,8 +139,8 @@ class Written:
 def write_piece(piece: OffsetSlice) -> Written:
     """Write the records of the piece, and those that cannot be parsed to the bad table; on return both are durable."""
     schema = typed_schema(piece.fields) if piece.fields else RAW
-    good = TableWriter(Path(piece.table), schema)
-    bad = TableWriter(Path(piece.bad_table), BAD) if piece.fields else None
+    good = TableWriter(piece.table, schema)
+    bad = TableWriter(piece.bad_table, BAD) if piece.fields and piece.bad_table else None
     done = Written()
     try:
         for rows, refused in converted(piece, done.clamped):
@@ -218,7 +218,7 @@ def days(timestamps: pa.Array) -> pa.Array:
 class TableWriter:
     """Writes rows into files of a table, one per day. `finish` makes them durable; `discard` removes them."""
 
-    def __init__(self, table: Path, schema: pa.Schema) -> None:
+    def __init__(self, table: TableStorage, schema: pa.Schema) -> None:
         self._table = table
         self._schema = schema
         self._stored = pa.schema([f for f in schema if f.name != DATE])
@@ -239,17 +239,15 @@ class TableWriter:
         self._spill()
         for day in list(self._open):
             self._close(day)
-        for directory in {(self._table / f.name).parent for f in self._done}:
-            SYSTEM.files.fsync(directory)
         if self._done:
-            SYSTEM.files.fsync(self._table)
+            self._table.make_durable((), {f.name.rpartition("/")[0] for f in self._done})
         return self._done
 
     def discard(self) -> None:
         """Remove what was written; a file that cannot be removed becomes an orphan."""
         names = [f.name for f in self._done]
         for file in self._open.values():
-            with suppress(OSError):
+            with suppress(OSError, PylogError):
                 file.close()
             names.append(file.name)
         remove(self._table, names)
@@ -277,16 +275,11 @@ class TableWriter:
     def _close(self, day: date) -> None:
         file = self._open.pop(day)
         file.close()
-        path = self._table / file.name
-        SYSTEM.files.fsync(path)
-        found = SYSTEM.files.stat(path)
-        SYSTEM.files.forget(path)
-        assert found is not None, path
-        self._done.append(file.described(found.size))
+        self._done.append(file.described(self._table.finished(file.name)))
 
 
 class _File:
-    def __init__(self, table: Path, day: date, rows: pa.Table, schema: pa.Schema) -> None:
+    def __init__(self, table: TableStorage, day: date, rows: pa.Table, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
         self.day = day
@@ -297,10 +290,9 @@ class _File:
         self.memory_bytes = 0
         self._rows = 0
         self._bounds: dict[str, tuple[Any, Any]] = {}
-        path = table / self.name
-        SYSTEM.files.mkdir(path.parent)
+        self._sink = table.create(self.name)
         self._writer: pq.ParquetWriter = pq.ParquetWriter(
-            path,
+            self._sink,
             schema,
             compression="snappy",
             use_dictionary=["topic", "partition", "timestampType"],
@@ -318,7 +310,10 @@ class _File:
             self._bounds[name] = min(low, old[0]), max(high, old[1])
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            self._sink.close()
 
     def described(self, size_bytes: int) -> DataFile:
         return DataFile(
@@ -332,11 +327,11 @@ class _File:
         )
 
 
-def remove(table: Path, names: Sequence[str]) -> None:
+def remove(table: TableStorage, names: Sequence[str]) -> None:
     """Remove files that nobody committed; one that cannot be removed becomes an orphan."""
     for name in names:
-        with suppress(OSError):
-            SYSTEM.files.unlink(table / name)
+        with suppress(OSError, PylogError):
+            table.remove(name)
 
 
 def _iso(timestamp_us: int) -> str | None:

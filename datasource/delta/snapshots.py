@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +15,13 @@ import pyarrow as pa
 # Not `pyarrow.dataset`, nor pyarrow's scalars: they import pandas, which takes a new worker a quarter of a second.
 import pyarrow.parquet as pq
 
-from datasource.delta.owner import Owner, TierConfig
+from datasource.delta.owner import Owner, TierConfig, read_note
+from datasource.delta.storage import TableStorage
 from datasource.delta.table import RestoredError, RowBounds, TableFile, TopicTable
 from datasource.errors import report
 from datasource.topics.interface import PartitionRange
 from logstore import StorageError
+from logstore.env import SYSTEM
 from logstore.store.reading import schema_of
 
 SNAPSHOTS_MAX = 8
@@ -32,6 +33,7 @@ class Snapshot:
 
     def __init__(self, table: TopicTable, since: int) -> None:
         self.table, self._loss = table, ""
+        self.looked_ms = SYSTEM.clock.monotonic_ms()
         self._firsts: dict[int, int | None] = {}
         self._told: set[str] = set()
         try:
@@ -82,10 +84,12 @@ class Snapshot:
         schema = schema_of(columns)
         for file in sorted(self.held(r), key=_first):
             try:
-                for batch in _rows(file.path, r, columns):
+                for batch in _rows(self.table.place, file.name, r, columns):
                     yield batch.cast(schema)
             except FileNotFoundError as error:
-                raise StorageError(f"{file.path} was removed while the table was read: read again") from error
+                raise StorageError(
+                    f"{self.table.place / file.name} was removed while the table was read: read again"
+                ) from error
 
     def held(self, r: PartitionRange) -> list[TableFile]:
         """Return the files that may hold records of the range."""
@@ -96,15 +100,23 @@ def _first(file: TableFile) -> int:
     return file.bounds.offsets[0] if file.bounds.offsets else 0
 
 
-_snapshots: dict[tuple[int, Owner, Path], Snapshot] = {}
+_snapshots: dict[tuple[int, Owner, TableStorage], Snapshot] = {}
 
 
-def newest(owner: Owner, note: TierConfig) -> Snapshot:
-    """Return the newest snapshot of the table. Raises: StoreError: it is none of this topic, or cannot be read."""
+def newest(owner: Owner, note: TierConfig, *, may_rest: bool = False) -> Snapshot:
+    """Return the newest snapshot of the table that the note names; if it `may_rest`, that of the last look will do.
+
+    Raises: StoreError: it is none of this topic, or cannot be read; ObjectStoreError.
+    """
     key = os.getpid(), owner, note.table
-    known = _snapshots.pop(key, None)
-    if known is None or not known.table.is_newest():
+    known, now_ms = _snapshots.pop(key, None), SYSTEM.clock.monotonic_ms()
+    if known is not None and may_rest and known.is_whole and now_ms - known.looked_ms < note.table.rest_ms:
+        pass
+    elif known is not None and known.table.is_newest():
+        known.looked_ms = now_ms
+    else:
         checked = known.table.version if known and known.is_whole else -1
+        note = read_note(owner) or note
         table = TopicTable(note.table, owner)
         known = Snapshot(table, max(note.version, checked) if checked <= table.version else note.version)
     _snapshots[key] = known
@@ -113,11 +125,14 @@ def newest(owner: Owner, note: TierConfig) -> Snapshot:
     return known
 
 
-def _rows(path: Path, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _rows(place: TableStorage, name: str, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the range in one file, from the row groups that may hold some."""
     names = [*columns, *(name for name in ("partition", "offset") if name not in columns)]
     # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
-    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+    with (
+        place.open_input(name) as source,
+        pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=place.reads_ahead) as file,
+    ):
         about = (file.metadata.row_group(i) for i in range(file.num_row_groups))
         groups = [i for i, group in enumerate(about) if _bounds(group).may_hold(r.partition, r.start, r.end)]
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=False):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from datasource.delta.owner import TierConfig, owner_of, read_note
 from datasource.delta.snapshots import Snapshot, newest
+from datasource.delta.storage_options import NONE, StorageOptions, scheme_of
 from datasource.delta.table import TableFile
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
@@ -32,10 +33,13 @@ class TieredTopics:
     DataLossError, or logs a warning.
     """
 
-    def __init__(self, location: Location, table: str = "", *, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self, location: Location, table: str = "", storage: StorageOptions = NONE, *, fail_on_data_loss: bool
+    ) -> None:
         self._log = location.read()
         self._location = location
         self._named = table
+        self._storage = storage
         self._fail = fail_on_data_loss
 
     @property
@@ -51,7 +55,8 @@ class TieredTopics:
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
         # First: what retention deletes now is in the table that is loaded next.
         log = self._log.offsets(topic)
-        found = self._snapshot(topic)
+        # Records that are tiered and deleted since the last look are found by the read.
+        found = self._snapshot(topic, may_rest=True)
         if found is None:
             return log
         ends = {p: found.boundary(p) or 0 for p in log}
@@ -150,14 +155,15 @@ class TieredTopics:
         cut = min(max(r.start, boundary), r.end)
         return replace(r, end=cut), replace(r, start=cut), found
 
-    def _snapshot(self, topic: str) -> Snapshot | None:
+    def _snapshot(self, topic: str, *, may_rest: bool = False) -> Snapshot | None:
         """Return the newest snapshot of the topic's table; None: it was never tiered, which a directory notes."""
-        owner = owner_of(self._location, self._log.topic(topic), table_of(topic, self._named))
-        note = read_note(owner)
-        if note is None and owner.is_store:
+        table = table_of(topic, self._named, self._storage) if self._named else None
+        owner = owner_of(self._location, self._log.topic(topic), table, self._storage)
+        note = TierConfig(table) if table else read_note(owner)
+        if note is None:
             return None
-        note = note or TierConfig(owner.base)
-        found = newest(owner, note)
+        self._storage.check_scheme(scheme_of(str(note.table)))
+        found = newest(owner, note, may_rest=may_rest)
         found.tell({}, fail=self._fail)
         if not found.is_raw:
             raise InvalidRequestError(

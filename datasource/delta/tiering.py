@@ -12,15 +12,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import logstore
+from datasource.delta import log as delta_log
 from datasource.delta import table as delta_table
 from datasource.delta.owner import Owner, TierConfig, write_note
 from datasource.delta.parquet import DataFile, OffsetSlice, remove
-from datasource.delta.table import RestoredError, TopicTable
-from datasource.delta.topic_tables import TieringTask
+from datasource.delta.table import RestoredError, TopicTable, UnknownCommitError
+from datasource.delta.topic_tables import TieringTask, check
 from datasource.errors import reason
 from datasource.topics.interface import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
 from datasource.topics.locations import Location
@@ -56,10 +56,12 @@ class ReportRow:
     bytes: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    leader_epoch: int = NO_EPOCH  # of the leader whose log was looked at
+    leader_epoch: int = NO_EPOCH  # of the leader whose log was looked at, up to `led_end`
+    led_end: int = 0
 
     def values(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in self.__slots__ if name not in ("notes", "leader_epoch")}
+        hidden = ("notes", "leader_epoch", "led_end")
+        named = {name: getattr(self, name) for name in self.__slots__ if name not in hidden}
         return named | {"seconds": round(self.seconds, 3), "note": "; ".join(self.notes) or None}
 
     def note(self, text: str) -> None:
@@ -93,21 +95,16 @@ def alone(location: Location, owner: Owner, report: Report) -> Iterator[bool]:
 
     If the block finds that the table lost rows, the log's tiered offsets are withdrawn before others may go on.
     """
-    SYSTEM.files.mkdir(owner.lock.parent)
-    lock = SYSTEM.files.lock(owner.lock, wait=False)
-    if lock is None:
-        for row in report.values():
-            row.status = SKIPPED
-            row.note("another tiering job is at work on this topic")
-        yield False
-        return
-    try:
-        yield True
-    except RestoredError:
-        distrust(location, owner.topic)
-        raise
-    finally:
-        lock.release()
+    with owner.base.alone(owner.note) as is_alone:
+        if not is_alone:
+            for row in report.values():
+                row.status = SKIPPED
+                row.note("another tiering job is at work on this topic")
+        try:
+            yield is_alone
+        except RestoredError:
+            distrust(location, owner.topic)
+            raise
 
 
 def goal(task: TieringTask, report: Report) -> dict[int, int]:
@@ -122,7 +119,7 @@ def goal(task: TieringTask, report: Report) -> dict[int, int]:
 def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[OffsetSlice]:
     """Return what the tables lack up to `goal`, at most one piece per partition."""
     main, bad = (
-        TopicTable(path, task.owner) if delta_table.exists(path) else None for path in (task.table, task.bad_table)
+        TopicTable(place, task.owner) if delta_log.exists(place) else None for place in (task.table, task.bad_table)
     )
     target = task.location.read()
 
@@ -133,7 +130,7 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
             check_not_cut(target, task, partition, extent)
         start = _start(extent, boundary, report[partition])
         if report[partition].leader_epoch == NO_EPOCH:  # no record below the goal has a later one
-            report[partition].leader_epoch = epoch_of(extent)
+            report[partition].leader_epoch, report[partition].led_end = epoch_of(extent), extent.end
         if start >= goal[partition]:
             return None
         wanted = PartitionRange(task.topic, partition, start, goal[partition])
@@ -145,9 +142,9 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
             start=start,
             end=wanted.end if is_small else min(wanted.end, target.offset_after_bytes(wanted, PIECE_BYTES)),
             leader_epoch=report[partition].leader_epoch,
-            table=str(task.table),
+            table=task.table,
             fields=task.fields,
-            bad_table=str(task.bad_table),
+            bad_table=task.bad_table,
             bad_start=(bad.boundary(partition) or 0) if bad else 0,
         )
 
@@ -195,15 +192,14 @@ def _start(extent: OffsetRange, boundary: int | None, row: ReportRow) -> int:
 def prepare(task: TieringTask) -> TieringTask:
     """Create the tables if they are missing, and note them in the store; return the task with the note."""
     if task.note is None:
-        for path, schema in task.tables:
-            delta_table.create(path, task.owner, schema)
+        for place, schema in task.tables:
+            delta_table.create(place, task.owner, schema)
+        check(task)  # another job may have been a moment faster, with other columns
     elif task.fields:
-        for path, _ in task.tables:
-            delta_table.name_features(path)  # tables of earlier versions may lack them
+        for place, _ in task.tables:
+            delta_table.name_features(place)  # tables of earlier versions may lack them
     note = replace(task.note or TierConfig(task.table), schema=task.ddl)
-    if task.note != note:
-        write_note(task.owner, note)
-    return replace(task, note=note)
+    return replace(task, note=note if task.note == note else write_note(task.owner, note))
 
 
 def flushed(task: TieringTask, goal: Mapping[int, int], report: Report) -> dict[int, int]:
@@ -220,22 +216,27 @@ def flushed(task: TieringTask, goal: Mapping[int, int], report: Report) -> dict[
 
 
 def commit(table: TopicTable, files: Sequence[DataFile], ends: Mapping[int, int]) -> None:
-    """Add the files and move the boundaries in one commit. Raises: as `TopicTable.commit`; the files are gone then."""
+    """Add the files and move the boundaries in one commit.
+
+    Raises: as `TopicTable.commit`. If it is certain that nothing was committed, the files are gone then.
+    """
     try:
         table.commit([file.action() for file in files], ends)
+    except UnknownCommitError:
+        raise
     except PylogError:
-        remove(table.path, [file.name for file in files])
+        remove(table.place, [file.name for file in files])
         raise
 
 
-def clean(task: TieringTask) -> list[Path]:
+def clean(task: TieringTask) -> list[str]:
     """Remove, and return, the files that killed runs left in the tables: old ones that are in no version."""
     removed = []
-    for path, _ in task.tables:
-        for file in TopicTable(path, task.owner).orphans(age_hours=ORPHAN_AGE_HOURS):
-            SYSTEM.files.unlink(file)
-            logger.warning("path=%s removed: a tiering job that was killed left it", file)
-            removed.append(file)
+    for place, _ in task.tables:
+        for name in TopicTable(place, task.owner).orphans(age_hours=ORPHAN_AGE_HOURS):
+            place.remove(name)
+            removed.append(str(place / name))
+            logger.warning("path=%s removed: a tiering job that was killed left it", removed[-1])
     return removed
 
 
@@ -256,10 +257,8 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
     new = [(p, start, end) for p, start in tiered.items() if (end := table.boundary(p) or 0) > start]
     note = _make_durable(task, task.note, table, new)
     if not task.owner.is_store:
-        note = replace(note, tiered={**note.tiered, **{p: (end, report[p].leader_epoch) for p, _, end in new}})
-    if note != task.note:
-        write_note(task.owner, note)
-    task = replace(task, note=note)
+        note = replace(note, tiered={**note.tiered, **{p: (end, _epoch(report[p], end)) for p, _, end in new}})
+    task = replace(task, note=note if note == task.note else write_note(task.owner, note))
     if new and task.owner.is_store:
         with logstore.open(task.location.path, create=False) as store:
 
@@ -270,6 +269,11 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
 
             each(report, [p for p, _, _ in new], tell)
     return task
+
+
+def _epoch(row: ReportRow, end: int) -> int:
+    """Return the epoch of the leader that named the offset `end`; another job may have tiered further than this one."""
+    return row.leader_epoch if end <= row.led_end else NO_EPOCH
 
 
 def _trusted(log: Log, boundary: int) -> int:

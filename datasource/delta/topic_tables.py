@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from datasource.delta import ddl as delta_ddl
-from datasource.delta import table as delta_table
+from datasource.delta import log
 from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, read_note
 from datasource.delta.parquet import BAD, RAW, typed_schema
+from datasource.delta.storage import TableStorage, storage_of
+from datasource.delta.storage_options import NONE, StorageOptions
 from datasource.delta.table import TopicTable
 from datasource.topics.locations import Location
 from logstore.errors import InvalidRequestError, StoreError
@@ -22,7 +23,7 @@ class TieringTask:
 
     location: Location
     owner: Owner
-    table: Path
+    table: TableStorage
     note: TierConfig | None = None
     ddl: str = ""
     fields: tuple[pa.Field, ...] = ()
@@ -32,11 +33,11 @@ class TieringTask:
         return self.owner.topic
 
     @property
-    def bad_table(self) -> Path:
+    def bad_table(self) -> TableStorage:
         return bad_table(self.table)
 
     @property
-    def tables(self) -> list[tuple[Path, pa.Schema]]:
+    def tables(self) -> list[tuple[TableStorage, pa.Schema]]:
         if not self.fields:
             return [(self.table, RAW)]
         return [(self.table, typed_schema(self.fields)), (self.bad_table, BAD)]
@@ -50,18 +51,18 @@ class TieringTask:
         return TopicTable(self.bad_table, self.owner) if self.fields else None
 
 
-def table_of(topic: str, table: str) -> Path:
-    """Return the directory that option and argument name, `{topic}` being the topic's name."""
-    return Path(table.replace("{topic}", topic)).absolute()
+def table_of(topic: str, table: str, storage: StorageOptions = NONE) -> TableStorage:
+    """Return the place that option and argument name, `{topic}` being the topic's name. Raises: as `storage_of`."""
+    return storage_of(table.replace("{topic}", topic), storage)
 
 
-def find(location: Location, owner: Owner, asked: Path | None, schema: str | None) -> TieringTask:
+def find(location: Location, owner: Owner, asked: TableStorage | None, schema: str | None) -> TieringTask:
     """Return the topic with its table: the one in the note, else the one asked for, else the default (of a store).
 
     Raises: as `check`; InvalidRequestError: the note has another one.
     """
     note = read_note(owner)
-    if note and asked and note.table.resolve() != asked.resolve():
+    if note and asked and asked.relative_to(note.table) != ".":
         raise InvalidRequestError(
             f"topic {owner.topic!r} is tiered to {note.table} already: leave the table away, or name this one"
         )
@@ -69,7 +70,7 @@ def find(location: Location, owner: Owner, asked: Path | None, schema: str | Non
     task = TieringTask(
         location=location,
         owner=owner,
-        table=note.table if note else asked or owner.base / TABLES / owner.topic,
+        table=note.table if note else asked or owner.table_named(f"{TABLES}/{owner.topic}"),
         note=note,
         ddl=ddl,
         fields=delta_ddl.parse(ddl) if ddl else (),
@@ -84,14 +85,14 @@ def check(task: TieringTask) -> None:
     Raises: RestoredError: a table lost rows by RESTORE.
     """
     check_histories(task.owner)
-    for path, schema in task.tables:
-        if task.note or delta_table.exists(path):
-            there = TopicTable(path, task.owner).schema()
+    for place, schema in task.tables:
+        if task.note or log.exists(place):
+            there = TopicTable(place, task.owner).schema()
             if not there.equals(schema):
                 wrong = [f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type]
                 wrong += [name for name in there.names if name not in schema.names]
                 raise StoreError(
-                    f"{path} has other columns than declared ({', '.join(wrong) or 'in another order'}): give its "
+                    f"{place} has other columns than declared ({', '.join(wrong) or 'in another order'}): give its "
                     "original schema, or change the table first"
                 )
 
@@ -99,5 +100,5 @@ def check(task: TieringTask) -> None:
 def check_histories(owner: Owner) -> None:
     """Raise RestoredError if a table of the topic lost rows by RESTORE, StoreError if it cannot be read."""
     note = read_note(owner)
-    for path, version in note.tables if note else ():
-        TopicTable(path, owner).check_history(since=version)
+    for place, version in note.tables if note else ():
+        TopicTable(place, owner).check_history(since=version)

@@ -33,6 +33,7 @@ from datasource.jobs.options import (
     table_option,
     topics_option,
     with_job_options,
+    with_storage,
 )
 from datasource.session import spark_session, stderr_to
 from logstore.cli import cli
@@ -58,6 +59,7 @@ def jobs() -> None:
 
 
 @jobs.command("retention")
+@with_storage
 @with_job_options
 def retention(**options: Any) -> None:
     """Delete old segments, as retention.ms and retention.bytes say.
@@ -87,6 +89,7 @@ def compaction(**options: Any) -> None:
 
 @jobs.command("tiering")
 @table_option
+@with_storage
 @schema_option
 @with_job_options
 def tiering(**options: Any) -> None:
@@ -96,7 +99,7 @@ def tiering(**options: Any) -> None:
     $ pylog jobs tiering --path data
 
     \b
-    pylog jobs tiering --bootstrap-server localhost:9092 --table /lake/{topic}
+    pylog jobs tiering --bootstrap-server localhost:9092 --table s3://lake/{topic}
 
     With remote.storage.enable=true on a topic of a directory, retention waits for this job; the brokers of
     a cluster do not. Spark reads table and log as one with the option includeTiered.
@@ -128,6 +131,7 @@ def verify(**options: Any) -> None:
     help="A job; may be repeated. Jobs run in this order. [default: the first three; over a cluster: tiering]",
 )
 @table_option
+@with_storage
 @topics_option
 @dry_run_option
 @placed
@@ -144,7 +148,7 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
     --output json prints a line per job and turn. With --every the command reports a turn that fails, and continues.
     """
     names = names or (("tiering",) if place["bootstrap"] else ("tiering", "retention", "compaction"))
-    check(names, place, options["table"])
+    check(names, place, options["table"], options["storage_options"])
     options["topics"] = options["topics"] or None
     with _session() as spark, progress_bar("jobs") as progress:
 
@@ -170,7 +174,7 @@ def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str,
 
 
 def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, **more: Any) -> None:
-    check([name], place, more.get("table"))
+    check([name], place, more.get("table"), more.get("storage_options"))
     with _session() as spark, progress_bar(name) as progress:
 
         def work() -> list[dict[str, Any]]:

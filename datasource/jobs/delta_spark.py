@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from datasource.delta.owner import Owner
 from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, OffsetSlice, Written, split, typed_schema
+from datasource.delta.storage import TableStorage
 from datasource.delta.table import DATE, TableConflictError, TopicTable, app_id
 from datasource.jobs.tasks import Done, guarded
 from datasource.session import DELTA_EXTENSION, delta_settings
@@ -46,11 +46,11 @@ def _write(spark: SparkSession, owner: Owner, piece: OffsetSlice) -> Written:
     with settings(spark, delta_settings(str(spark.sparkContext.master))):
         rows, done = _records(spark, piece), Written()
         if piece.fields:
-            if piece.bad_start < piece.end:
+            if piece.bad_table and piece.bad_start < piece.end:
                 bad = rows.mapInArrow(partial(_bad, piece.fields, piece.bad_start), from_arrow_schema(BAD))
-                done.bad_rows = _append(bad, Path(piece.bad_table), piece, piece.bad_start, owner, done)
+                done.bad_rows = _append(bad, piece.bad_table, piece, piece.bad_start, owner, done)
             rows = rows.mapInArrow(partial(_typed, piece.fields), from_arrow_schema(typed_schema(piece.fields)))
-        done.rows = _append(rows, Path(piece.table), piece, piece.start, owner, done)
+        done.rows = _append(rows, piece.table, piece, piece.start, owner, done)
         return done
 
 
@@ -70,7 +70,7 @@ def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
     return frame.selectExpr(*(day if name == DATE else name for name in RAW.names))
 
 
-def _append(rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, owner: Owner, done: Written) -> int:
+def _append(rows: DataFrame, table: TableStorage, piece: OffsetSlice, begin: int, owner: Owner, done: Written) -> int:
     """Append in one durable commit that moves the boundary from `begin`; return the number of rows."""
     before = TopicTable(table, owner)
     before.check_boundary(piece.partition, begin)
@@ -88,8 +88,8 @@ def _append(rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, owner:
     commit = after.committed(before.version, piece.partition, piece.end)
     if commit is None or after.boundary(piece.partition) != piece.end:
         raise StorageError(f"{table}: the Delta table's log does not have offset {piece.end} of the commit")
-    known = {file.path for file in before.files()}
-    after.make_durable(since=before.version, files=[f for f in after.files() if f.path not in known])
+    known = {file.name for file in before.files()}
+    after.make_durable(since=before.version, files=[f for f in after.files() if f.name not in known])
     done.file_count += commit.files
     done.size_bytes += commit.size_bytes
     return commit.records
@@ -116,7 +116,7 @@ _DELTA_S = ("io.delta.", "org.apache.spark.sql.delta.")
 _CAUSES_MAX = 20
 
 
-def failure(table: Path, error: PySparkException | Py4JJavaError) -> PylogError:
+def failure(table: TableStorage, error: PySparkException | Py4JJavaError) -> PylogError:
     """Return Delta's own message as an error: a TableConflictError if another commit came first."""
     causes = list(_causes(error))
     by_delta = [cause for cause in causes if cause.getClass().getName().startswith(_DELTA_S)]

@@ -8,12 +8,22 @@ from typing import Any
 
 import click
 
-from datasource.jobs.options import check, end, print_notes, schema_option, show_report, table_option, with_job_options
+from datasource.jobs.options import (
+    check,
+    end,
+    print_notes,
+    schema_option,
+    show_report,
+    table_option,
+    with_job_options,
+    with_storage,
+)
 from datasource.jobs.tasks import names_in
 from logstore.cli.terminal import progress_bar
 
 
 @click.command("retention")
+@with_storage
 @with_job_options
 def retention(**options: Any) -> None:
     """Delete old segments, as retention.ms and retention.bytes say, without Spark.
@@ -44,6 +54,7 @@ def compact(**options: Any) -> None:
 
 @click.command("tier")
 @table_option
+@with_storage
 @schema_option
 @with_job_options
 def tier(**options: Any) -> None:
@@ -53,7 +64,7 @@ def tier(**options: Any) -> None:
     $ pylog tier --path data
 
     \b
-    pylog tier --bootstrap-server localhost:9092 --table /lake/{topic}
+    pylog tier --bootstrap-server localhost:9092 --table s3://lake/{topic}
 
     Needs the package deltalake: pip install "pyspark-pylog[delta]". This process goes over the partitions one by
     one; `pylog jobs tiering` does the same on the hosts of Spark, and the two may take turns.
@@ -62,7 +73,7 @@ def tier(**options: Any) -> None:
 
 
 def _run(name: str, *, place: dict[str, Any], topics: Sequence[str], output: str, **more: Any) -> None:
-    check([name], place, more.get("table"))
+    check([name], place, more.get("table"), more.get("storage_options"))
     job = import_module(f"datasource.jobs.{name}")  # retention and compaction need nothing of Delta
     with progress_bar(name) as progress:
         found = job.rows(None, topics=topics or None, progress=progress, **place, **more)

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from datasource.jobs.tasks import located
 from logstore.cli.terminal import FILE, Failure, counted, output_option, show, store_option, talk, usage_errors
+from logstore.errors import InvalidConfigError, InvalidRequestError
 
 # Columns that a table leaves out of a report: they are printed below, or only of use to programs. JSON has all.
 _NOT_IN_TABLES = frozenset({"note", "damage", "rounds"})
@@ -24,19 +25,66 @@ topics_option = click.option(
     metavar="TOPIC",
     help="Only this topic; may be repeated. [default: all]",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, and report what the job would do.")
 table_option = click.option(
     "--table",
-    metavar="DIR",
-    help="Directory of the Delta table; {topic} stands for the topic's name. The first run decides; "
-    "over a cluster every run needs it. [default: tiered/{topic} in the store]",
+    metavar="DIR|URL",
+    help="Directory of the Delta table, or its URL in an object store (s3://, gs://, az://); {topic} stands for the "
+    "topic's name. The first run decides; over a cluster every run needs it. [default: tiered/{topic} in the store]",
 )
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, and report what the job would do.")
 schema_option = click.option(
     "--schema",
     metavar="DDL",
     help="Fields of JSON values, as 'id bigint, at timestamp': they become columns. Rows that do not fit go to the "
     "table <table>__dlq. Later runs take the last schema that was given.",
 )
+
+
+def with_storage(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how an object store is reached; the command gets them as `storage_options`."""
+
+    @click.option(
+        "--storage-option",
+        "pairs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="How the object store is reached, as AWS_REGION=eu-west-1; may be repeated. Others see a command's "
+        "arguments: give secrets by environment variables of these names or by --storage-config.",
+    )
+    @click.option(
+        "--storage-config",
+        "storage_file",
+        type=FILE,
+        metavar="FILE",
+        help="Storage options, a line each.",
+    )
+    @wraps(function)
+    def call(pairs: tuple[str, ...], storage_file: Path | None, **more: object) -> object:
+        with usage_errors():
+            given = _storage_options(storage_file) if storage_file else {}
+            for pair in pairs:
+                name, mark, value = pair.partition("=")
+                if not mark or name in given:
+                    fault = "is given twice" if mark else "has no value: write NAME=VALUE"
+                    raise InvalidRequestError(f"--storage-option {name} {fault}")
+                given[name] = value
+        return function(storage_options=given, **more)
+
+    return call
+
+
+def _storage_options(file: Path) -> dict[str, str]:
+    try:
+        return _properties(file)
+    except InvalidConfigError as error:
+        # Nothing of the line itself: it may be a secret.
+        raise InvalidConfigError(f"{str(error).rpartition(': ')[0]}: write NAME=VALUE, each name once") from None
+
+
+def _properties(file: Path) -> dict[str, str]:
+    from replication.config.broker import properties_of
+
+    return properties_of(file.read_text(encoding="utf-8"), str(file))
 
 
 def placed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,10 +111,8 @@ def placed(function: Callable[..., Any]) -> Callable[..., Any]:
             path = None
         place: dict[str, Any] = {"path": path and str(path), "bootstrap": bootstrap}
         if file is not None:
-            from replication.config.broker import properties_of
-
             with usage_errors():
-                place["security"] = properties_of(file.read_text(encoding="utf-8"), str(file))
+                place["security"] = _properties(file)
         return function(place=place, **more)
 
     return call  # type: ignore[no-any-return]  # click's decorators
@@ -79,11 +125,13 @@ def with_job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def check(names: Sequence[str], place: Mapping[str, Any], table: str | None) -> None:
+def check(
+    names: Sequence[str], place: Mapping[str, Any], table: str | None, storage_options: Mapping[str, str] | None
+) -> None:
     """Refuse jobs that do not work there before Spark is started."""
     with usage_errors():
         for name in names:
-            located(name, **place, table=table)
+            located(name, **place, table=table, storage_options=storage_options)
 
 
 def show_report(rows: Sequence[dict[str, Any]], output: str) -> None:

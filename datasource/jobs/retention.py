@@ -6,12 +6,14 @@ what is tiered goes, and nothing while the table cannot be read or has lost rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
+from datasource.delta.storage_options import StorageOptions
+from datasource.delta.storage_options import storage_options as checked
 from datasource.errors import reason
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, Done, PartitionPlace, Row
@@ -38,24 +40,26 @@ class Outcome(NamedTuple):
     bytes_after: int
 
 
-def rows(
+def rows(  # noqa: PLR0913  each of them is one choice of the caller
     spark: SparkSession | None,
     *,
     path: str | None = None,
     bootstrap: str | None = None,
     topics: str | Sequence[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> list[Row]:
     """Return a row per partition: how many segments and bytes went, or (`dry_run`) would go, and why.
 
-    The files go `file.delete.delay.ms` later, with the next run.
+    The files go `file.delete.delay.ms` later, with the next run. `storage_options`: of tables in an object store, as
+    those of tiering.
 
     Raises: UnknownTopicError, NotAStoreError; InvalidRequestError: a cluster (`bootstrap`) deletes by itself.
     """
-    location = tasks.located("retention", path, bootstrap)
+    location = tasks.located("retention", path, bootstrap, storage_options=storage_options)
     infos = tasks.chosen(location, topics)
-    refused = _refused(location, infos, dry_run=dry_run)
+    refused = _refused(location, infos, checked(storage_options or {}), dry_run=dry_run)
     everywhere = tasks.places(location, infos)
     # First ask what would go: the first process that opens the store for writing deletes it, in all partitions.
     would = tasks.run_tasks(spark, [place for place in everywhere if place.topic not in refused], _would)
@@ -72,7 +76,9 @@ def rows(
 run = tasks.framed(rows, SCHEMA)
 
 
-def _refused(location: Location, infos: Iterable[logstore.TopicInfo], *, dry_run: bool) -> dict[str, str]:
+def _refused(
+    location: Location, infos: Iterable[logstore.TopicInfo], storage: StorageOptions, *, dry_run: bool
+) -> dict[str, str]:
     """Return the topics whose table may lack what their logs count as tiered, and why."""
     tiered = [info for info in infos if info.damage is None and info.config.remote_storage_enable]
     if not tiered:
@@ -85,7 +91,7 @@ def _refused(location: Location, infos: Iterable[logstore.TopicInfo], *, dry_run
     found = {}
     for info in tiered:
         try:
-            check_histories(of_store(location.path, info.name, info.topic_id))
+            check_histories(of_store(location.path, info.name, info.topic_id, storage))
         except PylogError as error:
             found[info.name] = reason(error)
             if isinstance(error, RestoredError) and not dry_run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,12 +23,22 @@ JOBS: dict[str, Job] = {
 
 
 def turn(
-    spark: SparkSession, jobs: Sequence[str], *, table: str | None = None, **options: Any
+    spark: SparkSession,
+    jobs: Sequence[str],
+    *,
+    table: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Run each of `jobs` once, with options that all have, and `table` for tiering; yield its name and its rows."""
+    """Run each of `jobs` once, with options that all have, and those of tables where they count.
+
+    Yields its name and its rows.
+    """
+    of_tables = {"tiering": {"table": table, "storage_options": storage_options}}
+    of_tables["retention"] = {"storage_options": storage_options}
     for name, job in JOBS.items():
         if name in jobs:
-            more = {"table": table} if name == "tiering" else {}
+            more = of_tables.get(name, {})
             frame = job(spark, **options, **more)
             yield name, [row.asDict(recursive=True) for row in frame.collect()]
 

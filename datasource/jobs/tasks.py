@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from datasource.connector.connect import is_connect
+from datasource.delta.storage import storage_of
+from datasource.delta.storage_options import storage_options as checked
 from datasource.errors import reason
 from datasource.jobs.remote_tasks import over_connect
 from datasource.topics.locations import Location
@@ -63,11 +65,16 @@ def located(
     bootstrap: str | None,
     table: str | None = None,
     security: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Location:
     """Return where the job finds its topics. `security`: of a cluster, as of `KafkaClient`.
 
-    Raises: InvalidRequestError: neither is given, or both, or the job does not work there; InvalidConfigError.
+    Raises: InvalidRequestError: neither is given, or both, or the job does not work there; InvalidConfigError: so are
+    the table and its storage options.
     """
+    storage = checked(storage_options or {})
+    if table:
+        storage_of(table, storage)
     if bool(path) == bool(bootstrap):
         raise InvalidRequestError(
             "give a directory (path=, --path) or the brokers of a cluster (bootstrap=, --bootstrap-server)"
@@ -84,7 +91,7 @@ def located(
         )
     if job == "tiering" and not table:
         raise InvalidRequestError(
-            "over a cluster --table (table=) names the directory of the Delta table, {topic} for the topic's name"
+            "over a cluster --table (table=) names the Delta table's directory or URL, {topic} for the topic's name"
         )
     return Location(bootstrap=bootstrap, security=security_of(security or {}))
 

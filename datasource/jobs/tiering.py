@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasource.connector.connect import is_connect
 from datasource.delta import ddl, tiering
 from datasource.delta.owner import owner_of
 from datasource.delta.parquet import OffsetSlice, Written, remove, typed_schema, write_piece
+from datasource.delta.storage_options import storage_options as checked
 from datasource.delta.table import TableConflictError
 from datasource.delta.tiering import Report, ReportRow
 from datasource.delta.topic_tables import TieringTask, find, table_of
@@ -47,20 +47,24 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
     topics: str | Sequence[str] | None = None,
     table: str | None = None,
     schema: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> list[Row]:
     """Tier what was committed when the job began; return a row per partition.
 
-    `table` is the directory of the table, with `{topic}` for several topics; it is chosen once, at the first run
-    (default: `tiered/<topic>` in the store). Over a cluster (`bootstrap`) every run is given it. `schema` (DDL, as
+    `table` is the directory of the table, or its URL (`s3://`, `gs://`, `az://`), with `{topic}` for several topics; it
+    is chosen once, at the first run (default: `tiered/<topic>` in the store). Over a cluster (`bootstrap`) every run is
+    given it. `storage_options`, as deltalake names them, say how an object store is reached; without them environment
+    variables of these names do. `schema` (DDL, as
     "id bigint, at timestamp") declares the fields of JSON values; later runs take the last one that was declared.
     `security`: of the cluster, as of `KafkaClient`.
 
     Raises: InvalidRequestError, UnknownTopicError, NotAStoreError, UnreachableError. A topic that fails says so in its
     rows.
     """
-    location = located("tiering", path, bootstrap, table, security)
+    location = located("tiering", path, bootstrap, table, security, storage_options)
+    storage = checked(storage_options or {})
     infos = chosen(location, topics)
     if table and "{topic}" not in table and len(infos) > 1:
         raise InvalidRequestError(
@@ -74,8 +78,8 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
         try:
             if info.damage:
                 raise info.damage
-            asked = table_of(info.name, table) if table else None
-            owner = owner_of(location, info, asked or Path())
+            asked = table_of(info.name, table, storage) if table else None
+            owner = owner_of(location, info, asked, storage)
             if dry_run:
                 tiering.preview(find(location, owner, asked, schema), report)
             else:
@@ -104,7 +108,7 @@ def tier_to(
     spark: SparkSession | None, task: TieringTask, goal: dict[int, int], report: Report, progress: Progress
 ) -> bool:
     """Write and commit piece after piece, until the tables hold everything up to the goal; was anything committed?"""
-    write = partial(_writer(spark), task=task, progress=progress)
+    write = partial(_writer(spark, task), task=task, progress=progress)
     conflicts, committed = 0, False
     while pieces := tiering.plan(task, goal, report):
         try:
@@ -123,8 +127,8 @@ def tier_to(
     return committed
 
 
-def _writer(spark: SparkSession | None) -> Callable[..., list[Done[OffsetSlice, Written]]]:
-    if spark is not None and not is_connect(spark):
+def _writer(spark: SparkSession | None, task: TieringTask) -> Callable[..., list[Done[OffsetSlice, Written]]]:
+    if spark is not None and not is_connect(spark) and task.table.directory:  # Java has other settings for a URL
         from datasource.jobs import delta_spark
 
         if delta_spark.has_delta(spark):
@@ -146,11 +150,11 @@ def through_package(
         if bad and ends:
             moved = {p: max(end, bad.boundary(p) or 0) for p, end in ends.items()}
             tiering.commit(bad, [f for _, written in good.values() for f in written.bad_files], moved)
-        if ends:
-            tiering.commit(main, [f for _, written in good.values() for f in written.files], ends)
     except PylogError:
-        remove(main.path, [f.name for _, written in good.values() for f in written.files])
+        remove(main.place, [f.name for _, written in good.values() for f in written.files])
         raise
+    if ends:
+        tiering.commit(main, [f for _, written in good.values() for f in written.files], ends)
     return done
 
 

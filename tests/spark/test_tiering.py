@@ -21,6 +21,7 @@ import logstore
 from datasource.delta import ddl
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import OffsetSlice, write_piece
+from datasource.delta.storage import TableDirectory
 from datasource.delta.table import TableConflictError, TopicTable
 from datasource.delta.tiered_topics import TieredTopics
 from datasource.delta.tiering import ORPHAN_AGE_HOURS, ReportRow, clean, commit, goal, plan
@@ -75,7 +76,9 @@ def logged(topics, topic: str = "t") -> list[tuple[int, int]]:
 
 
 def task_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> TieringTask:
-    return TieringTask(location=topics.location, owner=topics.owner(topic), table=table(topics, topic), fields=fields)
+    return TieringTask(
+        location=topics.location, owner=topics.owner(topic), table=TableDirectory(table(topics, topic)), fields=fields
+    )
 
 
 def planned(task: TieringTask) -> tuple[dict[int, int], dict[int, ReportRow]]:
@@ -220,7 +223,7 @@ def test_files_of_a_run_that_died_before_its_commit_are_in_no_version_and_go_whe
         os.utime(file, (old, old))
     (lost[0].parent / "somebody-elses.parquet").write_bytes(b"")
     os.utime(lost[0].parent / "somebody-elses.parquet", (old, old))
-    assert clean(task) == lost
+    assert clean(task) == [str(file) for file in lost]
     assert places(table(topics)) == logged(topics)
     assert (lost[0].parent / "somebody-elses.parquet").exists()
 

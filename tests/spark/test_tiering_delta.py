@@ -17,7 +17,7 @@ from pyspark.sql.functions import expr
 
 import logstore
 from datasource.delta import table as delta_table
-from datasource.delta.table import TableConflictError, TopicTable
+from datasource.delta.table import TableConflictError
 from datasource.delta.tiering import clean
 from datasource.jobs import delta_spark, tiering
 from datasource.jobs.tasks import no_progress
@@ -269,7 +269,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     assert "checkpointProtection" in refused(tier()[0])
     assert len(tries) == 1
     assert sorted(table(topics).rglob("*.pylog.parquet")) == sorted(
-        f.path for f in TopicTable(table(topics), task_of(topics).owner).files()
+        table(topics) / f.name for f in task_of(topics).open_table().files()
     )
 
 

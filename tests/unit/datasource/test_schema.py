@@ -8,6 +8,7 @@ import logstore
 from datasource.connector.options import read_options
 from datasource.connector.reader import BatchReader
 from datasource.delta.parquet import OffsetSlice, write_piece
+from datasource.delta.storage import TableDirectory
 from datasource.schema import COLUMNS, HEADERS, Clamped, Shape, check_write_schema, rows_to_append, spark_schema
 from datasource.topics.locations import Location
 from logstore import InvalidRecordError
@@ -71,7 +72,7 @@ def test_times_that_a_table_cannot_hold_are_counted_with_what_is_written(tmp_pat
         store.create_topic("t")
         store.append("t", pa.table({"value": ["x"] * 3, "timestamp": pa.array([0, 0, 2**62], pa.int64())}))
     location = Location(str(tmp_path / "log"))
-    piece = OffsetSlice(location=location, topic="t", partition=0, start=0, end=3, table=str(tmp_path / "t"))
+    piece = OffsetSlice(location=location, topic="t", partition=0, start=0, end=3, table=TableDirectory(tmp_path / "t"))
     assert write_piece(piece).clamped == Clamped(1, 2)
 
 

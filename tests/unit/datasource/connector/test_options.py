@@ -29,6 +29,7 @@ from datasource.connector.places import (
 from datasource.schema import COLUMNS
 from logstore import InvalidConfigError
 from replication.client.security import security_of
+from tests.support.object_store import storage_value
 
 READ = {"path": "/log", "subscribe": "orders"}
 WRITE = {"path": "/log", "topic": "orders"}
@@ -453,6 +454,8 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
             if name == "tieredTable":
                 base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "includeTiered": "true"}
+            if name.startswith("storage."):  # by its name, in tests/unit/datasource/delta/test_storage_options.py
+                base, texts[name] = {**READ, "includeTiered": "true"}, storage_value(name.removeprefix("storage."))
             if name == "decisionTopic":
                 base = {"kafka.bootstrap.servers": "one:9092"}
             if name == "groupId":

@@ -1,6 +1,7 @@
 """A batch of a right CRC that cannot be decoded fails a query by name, or is left out and counted as lost."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import logstore
 from datasource.connector.source import PylogDataSource
 from datasource.delta.parquet import OffsetSlice, converted
+from datasource.delta.storage import TableDirectory
 from datasource.errors import DataLossError
 from datasource.schema import Clamped
 from datasource.topics.locations import Location
@@ -57,7 +59,9 @@ def test_a_query_fails_with_the_offsets_or_goes_on_behind_them(path, is_stream, 
 
 
 def test_tiering_leaves_it_out_and_names_it(path, caplog):
-    piece = OffsetSlice(location=Location(path=path), topic="t", partition=0, start=0, end=8, table="")
+    piece = OffsetSlice(
+        location=Location(path=path), topic="t", partition=0, start=0, end=8, table=TableDirectory(Path(path))
+    )
     found = [row["value"] for rows, _ in converted(piece, Clamped()) for row in rows.to_pylist()]
     assert found == [b"a", b"b", b"c"]
     assert len([line for line in caplog.messages if "not in the table" in line and "offsets 2 to 6" in line]) == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from datasource.delta import log as delta_log
 from datasource.delta.log import Entry, Undone, undone
+from datasource.delta.storage import TableDirectory
 from logstore import StoreError
 
 OURS = "pylog:id:"
@@ -107,12 +108,12 @@ def test_the_entries_of_deltalake_are_understood(tmp_path):
         properties = CommitProperties(app_transactions=[Transaction(app, 5)])
         write_deltalake(path, pa.table({"a": [1, 2, 3]}), mode="append", commit_properties=properties)
     DeltaTable(path).restore(0)
-    added = delta_log.entry(path, 1)
+    added = delta_log.entry(TableDirectory(path), 1)
     assert (added.restored, added.transactions, added.files, added.records) == (None, {f"{OURS}1": 5}, 1, 3)
     assert added.size_bytes == sum(f.stat().st_size for f in path.glob("*.parquet")) / 2
-    assert delta_log.entry(path, 2).restored == 0
-    assert delta_log.entry(path, 3) is None
-    found = undone(lambda v: delta_log.entry(path, v), since=0, head=2, prefix=OURS)
+    assert delta_log.entry(TableDirectory(path), 2).restored == 0
+    assert delta_log.entry(TableDirectory(path), 3) is None
+    found = undone(lambda v: delta_log.entry(TableDirectory(path), v), since=0, head=2, prefix=OURS)
     assert found == Undone(version=2, restored=0, whole=1)
 
 
@@ -125,8 +126,8 @@ def test_the_entries_of_delta_s_spark_are_understood(tmp_path):
     for number, parameters in enumerate((to_version, to_time)):
         text = f'{{"commitInfo":{{"operation":"RESTORE","operationParameters":{parameters}}}}}\n'
         (log / f"{number:020d}.json").write_text(text)
-    assert delta_log.entry(tmp_path, 0).restored == 1
-    assert delta_log.entry(tmp_path, 1).restored == delta_log.UNKNOWN
+    assert delta_log.entry(TableDirectory(tmp_path), 0).restored == 1
+    assert delta_log.entry(TableDirectory(tmp_path), 1).restored == delta_log.UNKNOWN
     (log / f"{2:020d}.json").write_text("{")
     with pytest.raises(StoreError, match=r"2\.json is damaged: .*; copy the table back from a backup"):
-        delta_log.entry(tmp_path, 2)
+        delta_log.entry(TableDirectory(tmp_path), 2)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from datasource.delta.owner import Owner, TierConfig, owner_of, read_note, write_note
+from datasource.delta.storage import TableDirectory
 from datasource.delta.tiering import check_not_cut
 from datasource.delta.topic_tables import TieringTask
 from datasource.topics.cluster import ClusterTopics
@@ -128,11 +129,11 @@ class Leader:
     ],
 )
 def test_a_log_that_lost_what_the_table_holds_is_told_by_its_leader_epochs(tmp_path, noted_epoch, epoch, kept, is_cut):
-    owner = Owner("kafka:c", "t", "id", tmp_path, "_pylog")
-    note = TierConfig(tmp_path, tiered={0: (100, noted_epoch)})
+    owner = Owner("kafka:c", "t", "id", place := TableDirectory(tmp_path), "_pylog")
+    note = TierConfig(place, tiered={0: (100, noted_epoch)})
     write_note(owner, note)
     assert read_note(owner) == note
-    task = TieringTask(location=Location(bootstrap="a:1"), owner=owner, table=tmp_path, note=note)
+    task = TieringTask(location=Location(bootstrap="a:1"), owner=owner, table=place, note=note)
     if is_cut:
         with pytest.raises(StoreError, match=f"cut the log at offset {max(0, kept)}.* holds records up to 100"):
             check_not_cut(Leader({3: kept}), task, 0, LedRange(0, 200, epoch))
@@ -146,6 +147,6 @@ def test_a_topic_of_a_kafka_without_topic_ids_is_named_by_its_cluster(monkeypatc
 
     monkeypatch.setattr(Location, "read", lambda self: Named)
     for topic_id, wanted in (("uuid", "uuid"), ("", "abc.t")):
-        found = owner_of(Location(bootstrap="a:1"), TopicInfo.of("t", topic_id, 1, {}), tmp_path / "t")
+        found = owner_of(Location(bootstrap="a:1"), TopicInfo.of("t", topic_id, 1, {}), TableDirectory(tmp_path / "t"))
         assert (found.name, found.topic_id) == ("kafka:abc", wanted)
-        assert found.note == tmp_path / "t" / "_pylog" / f"{wanted}.json"
+        assert found.shown_note == str(tmp_path / "t" / "_pylog" / f"{wanted}.json")
