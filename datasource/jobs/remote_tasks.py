@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from logstore.progress import Progress, no_progress
@@ -18,25 +18,30 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+GROUP = 200  # items: each task of a group gets the work of all of it
+
 
 def over_connect(
     spark: SparkSession, items: Sequence[Item], work: Callable[[Item], Result], progress: Progress
 ) -> list[Result]:
     """Return the result of `work` for every item, in their order: see `run_tasks`."""
-    pickled = [_pickled(partial(work, item)) for item in items]
-    numbers = spark.range(0, len(items), 1, len(items))
+    frames = []
+    for first in range(0, len(items), GROUP):
+        pickled = [_pickled(partial(work, item)) for item in items[first : first + GROUP]]
+        numbers = spark.range(first, first + len(pickled), 1, len(pickled))
+        frames.append(numbers.mapInArrow(partial(_work, first, pickled), "number bigint, result binary"))
     with _watched(spark, len(items), progress):
-        rows = numbers.mapInArrow(partial(_work, pickled), "number bigint, result binary").collect()
+        rows = reduce(type(frames[0]).union, frames).collect()
     found = {row["number"]: pickle.loads(row["result"]) for row in rows}
     return [found[number] for number in range(len(items))]
 
 
-def _work(pickled: Sequence[bytes], numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _work(first: int, pickled: Sequence[bytes], numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            result = _pickled(pickle.loads(pickled[number])())
+            result = _pickled(pickle.loads(pickled[number - first])())
             yield pa.record_batch(
                 [pa.array([number], pa.int64()), pa.array([result], pa.binary())], ["number", "result"]
             )

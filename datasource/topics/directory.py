@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 import logstore
 from datasource.topics.interface import (
@@ -56,7 +57,7 @@ class DirectoryTopics:
 
     def __init__(self, path: str, isolation: Isolation = "read_committed") -> None:
         """Raises: NotAStoreError: there is no store, or it cannot be seen from this machine."""
-        self._store = _open(path, "r")
+        self._store = _open(path, "r", self)
         self._isolation: Isolation = isolation
 
     @property
@@ -120,7 +121,7 @@ class DirectoryTopics:
         try:
             transactions = self._store.transactions
             if transactions.dead(transactions.state()) and SYSTEM.files.is_writable(path):
-                _open(path, "auto").transactions.complete_or_abort()
+                _open(path, "auto", self).transactions.complete_or_abort()
         except PylogError as error:
             logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
 
@@ -128,20 +129,20 @@ class DirectoryTopics:
 class WritableDirectory:
     def __init__(self, path: str) -> None:
         """Raises: NotAStoreError, StoreLockedError: a broker has it."""
-        self._store = store = _open(path, "auto")
+        self._store = store = _open(path, "auto", self)
         self.append = store.append
         self.flush = store.flush
 
     def transactions(self, settings: TransactionSettings) -> BatchTransactions:
-        return _Transactions(self._store.transactions, settings)
+        return _Transactions(self, self._store.transactions, settings)
 
     def is_compacted(self, name: str) -> bool:
         return self._store.topic(name).config.is_compacted
 
 
 class _Transactions:
-    def __init__(self, transactions: Transactions, settings: TransactionSettings) -> None:
-        self._transactions, self._settings = transactions, settings
+    def __init__(self, user: object, transactions: Transactions, settings: TransactionSettings) -> None:
+        self._user, self._transactions, self._settings = user, transactions, settings
 
     def claim(self, name: str | None, run: str) -> str:
         return name or f"write {run}"
@@ -174,10 +175,12 @@ class _Transactions:
 
 
 _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
+_users: WeakKeyDictionary[LogStore, WeakSet[object]] = WeakKeyDictionary()
 _mutex = threading.Lock()
 
 
-def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:
+def _open(path: str, mode: Literal["auto", "r"], user: object) -> LogStore:
+    """Return the store, which stays open as long as there is this `user`: other threads may want others."""
     key = os.path.abspath(path), mode  # noqa: PTH100 - links stay: the path is shown as it was given
     identity = _identity(Path(key[0]))
     with _mutex:
@@ -188,8 +191,10 @@ def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:
         if known is None:
             known = identity, logstore.open(key[0], mode=mode, create=False)
         _stores[key] = known
-        if len(_stores) > OPEN_STORES_MAX:
-            _close(_stores.pop(next(iter(_stores)))[1])
+        _users.setdefault(known[1], WeakSet()).add(user)
+        idle = (key for key, (_, store) in _stores.items() if not _users.get(store))
+        if len(_stores) > OPEN_STORES_MAX and (first := next(idle, None)):
+            _close(_stores.pop(first)[1])
         return known[1]
 
 

@@ -22,7 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 import datasource
 from datasource.connector.writer import BatchWriter
 from datasource.jobs import verify
+from datasource.jobs.remote_tasks import GROUP, over_connect
 from logstore.errors import PylogError
+from logstore.progress import no_progress
 
 ZONE = "America/New_York"
 COLUMNS = (
@@ -84,6 +86,7 @@ def facts(place: Place) -> dict[str, Any]:
     place.save(place.load("orders", includeHeaders="true").repartition(3), topic="copy")
     place.save(place.load("orders").where("offset = 0").drop("partition"), topic="once", txnId="job", txnVersion="1")
     place.save(place.load("orders").where("offset = 0").drop("partition"), topic="once", txnId="job", txnVersion="1")
+    found["tasks"] = over_connect(spark, range(-GROUP, 2), abs, no_progress)
     found["frozen"] = gc.get_freeze_count()  # of this program, which is not ours to freeze
     found["jobs"] = sorted({row["status"] for row in verify.run(spark, **job_place(place.options)).collect()})
     return found

@@ -14,6 +14,7 @@ import pyspark
 import pytest
 
 from datasource.connector import sail
+from datasource.jobs.remote_tasks import GROUP
 from datasource.topics.interface import PartitionRange
 from tests.spark import over_sail
 from tests.support.repeats import only_long
@@ -101,6 +102,7 @@ def test_batches_without_java(topics, found):
     assert stored(topics, "copy") == stored(topics, "orders")
     assert stored(topics, "once").total() == 3  # the second write of this number is none
     assert found["jobs"] == ["sound"]
+    assert found["tasks"] == [abs(number) for number in range(-GROUP, 2)]
     assert found["others"] == 7
     assert found["frozen"] == 0
 

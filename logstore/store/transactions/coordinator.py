@@ -146,11 +146,8 @@ class Transactions:
     @contextmanager
     def at_work(self, transaction: Transaction) -> Iterator[None]:
         """While one task of a batch runs in this process: the whole batch is alive, even without rows yet."""
-        self._holders.announce(task_of(transaction.name, transaction.batch_id, transaction.run))
-        try:
+        with self._holders.announced_as(task_of(transaction.name, transaction.batch_id, transaction.run)):
             yield
-        finally:
-            self._holders.announce("")
 
     def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt:
         """Register durably that this attempt will write to these partitions; return it with its producer id.

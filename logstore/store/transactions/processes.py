@@ -6,8 +6,12 @@ Locks tell on one host only, ids inside of one container only: where `host()` is
 from __future__ import annotations
 
 import os
+import threading
 import uuid
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from logstore.env import Env, Lock, boot_id, machine, reset_after_fork
@@ -25,36 +29,49 @@ class Holders:
     def __init__(self, directory: Path, env: Env) -> None:
         self._directory = directory
         self._env = env
-        self._lock: Lock | None = None
-        self._name = ""
+        self.after_fork()
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock, self._name = None, ""
+        self._lock: Lock | None = None
+        self._name = ""
+        self._work, self._mutex = Counter[str](), threading.RLock()
 
     def name(self) -> str:
         """The name of this process's lock, held from now on."""
-        while self._lock is None:
-            name = f"{HOLDER_PREFIX}{uuid.uuid4().hex}"
-            self._env.files.mkdir(self._directory)
-            lock = self._env.files.lock(self._directory / name, wait=False)
-            if lock is None:
-                continue
-            if self._env.files.stat(self._directory / name) is None:
-                lock.release()  # somebody took it for that of a dead process, between creating and locking
-                continue
-            self._lock, self._name = lock, name
-        return self._name
+        with self._mutex:
+            while self._lock is None:
+                name = f"{HOLDER_PREFIX}{uuid.uuid4().hex}"
+                self._env.files.mkdir(self._directory)
+                lock = self._env.files.lock(self._directory / name, wait=False)
+                if lock is None:
+                    continue
+                if self._env.files.stat(self._directory / name) is None:
+                    lock.release()  # somebody took it for that of a dead process, between creating and locking
+                    continue
+                self._lock, self._name = lock, name
+            return self._name
 
-    def announce(self, what: str) -> None:
-        """Write into the lock file what this process is doing, in one line."""
-        with suppress(StorageError):  # a full disk, which the work itself will meet
-            self._env.files.write(self._directory / self.name(), 0, f"{what}\n".encode())
+    @contextmanager
+    def announced_as(self, what: str) -> Iterator[None]:
+        """While the block runs this process says in its lock file that it does this, in one line."""
+        self._announce(Counter([what]))
+        try:
+            yield
+        finally:
+            self._announce(Counter({what: -1}))
+
+    def _announce(self, change: Counter[str]) -> None:
+        with self._mutex, suppress(StorageError):  # a full disk, which the work itself will meet
+            self._work += change
+            lines = [*self._work, "", ""]  # an empty one ends them: a longer text may have been there
+            self._env.files.write(self._directory / self.name(), 0, "\n".join(lines).encode())
 
     def announced(self) -> set[str]:
         """The announcements of the processes that are alive."""
         names = [name for name in self._env.files.list(self._directory).names if self.is_held(name)]
-        return {_read(self._env, str(self._directory / name)).partition("\n")[0] for name in names}
+        texts = [_read(self._env, str(self._directory / name)) for name in names]
+        return {line for text in texts for line in takewhile(bool, text.split("\n"))}
 
     def is_held(self, name: str) -> bool:
         """True if the process of this name is alive; else its lock file is removed."""

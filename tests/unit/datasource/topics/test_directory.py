@@ -11,10 +11,12 @@ from datasource.connector.reader import StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.connector.writer import merged
 from datasource.topics import directory as topics
-from datasource.topics.interface import PartitionRange
+from datasource.topics.interface import Batch, PartitionRange, TransactionSettings
 from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
 from tests.support.ddl import schema
 from tests.support.inside import close_stores, open_stores
+
+ROWS = pa.table({"value": ["c"]})
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +51,29 @@ def test_a_store_is_opened_once(path):
     assert len(open_stores()) == 2
 
 
-def test_few_stores_stay_open(tmp_path):
+def open_many(directory):
     for i in range(topics.OPEN_STORES_MAX + 2):
-        with logstore.open(tmp_path / str(i)) as store:
+        with logstore.open(directory / str(i)) as store:
             store.create_topic("t")
-        topics.DirectoryTopics(str(tmp_path / str(i)))
+        topics.DirectoryTopics(str(directory / str(i)))
+
+
+def test_few_stores_stay_open(tmp_path):
+    open_many(tmp_path)
+    assert len(open_stores()) == topics.OPEN_STORES_MAX
+
+
+def test_a_store_in_use_stays_open(path, tmp_path):
+    """By another thread, perhaps: Sail runs many tasks in one process."""
+    reader = topics.DirectoryTopics(path)
+    settings = TransactionSettings(driver="unknown", timeout_ms=1000, decision_topic="")
+    writer = topics.WritableDirectory(path).transactions(settings)
+    open_many(tmp_path)
+    assert [info.name for info in reader.topics()] == ["t"]
+    with writer.begun(Batch(name="job", batch_id=1, run="run"), (0, 0)) as part:
+        topics.WritableDirectory(path).append("t", ROWS, partitioner="murmur3", compression=None, transaction=part)
+        prepared = part.prepare()
+    writer.commit([prepared], origin="")
     assert len(open_stores()) == topics.OPEN_STORES_MAX
 
 

@@ -137,6 +137,22 @@ def test_a_task_without_rows_yet_keeps_its_batch_alive(path):
         assert values(store) == ["x", "y"]
 
 
+def test_a_process_may_be_at_work_on_several_batches(path):
+    """Sail runs many tasks in one process."""
+    clock = StillClock(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store, logstore.open(path, env=Env(clock)) as worker:
+        for name in ("long", "short", "over"):
+            part(store, ["x"], name=name, driver=alive()).prepare()
+        at_work = worker.transactions.at_work
+        with at_work(part(worker, [], name="long", driver=alive(), task="1")):
+            with at_work(part(worker, [], name="short", driver=alive(), task="1")):
+                with at_work(part(worker, [], name="short", driver=alive(), task="2")):
+                    clock.time_ms += 61_000
+                assert store.transactions.complete_or_abort() == 1  # "over"
+            assert store.transactions.complete_or_abort() == 1  # "short"
+        assert store.transactions.complete_or_abort() == 1
+
+
 def test_a_task_that_is_over_keeps_nobody_waiting(path):
     clock = StillClock(SYSTEM.clock.now_ms())
     with logstore.open(path, env=Env(clock)) as store, logstore.open(path, env=Env(clock)) as worker:
