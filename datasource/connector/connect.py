@@ -72,10 +72,10 @@ def prepare(spark: SparkSession) -> None:
 
     if sail.attach(spark):
         spark.dataSource.register(SailDataSource)
-        return
-    if STACKTRACE not in spark.conf.getAll:
-        spark.conf.set(STACKTRACE, "false")
-    spark.dataSource.register(PylogDataSource)
+    else:
+        if STACKTRACE not in spark.conf.getAll:
+            spark.conf.set(STACKTRACE, "false")
+        spark.dataSource.register(PylogDataSource)
     try:
         _ = spark.read.format("pylog").options(path="/", subscribe="t", columns="offset").load().schema
     except PySparkException as error:

@@ -12,12 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from datasource.connector.options import selected_columns
+from datasource.connector.server_paths import refuse_relative
 from datasource.schema import spark_schema
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-FORMAT = "pylog"
+FORMAT, COUNTS = "pylog", "pylog_counts"
 CATALOG = "sail"  # every session of Sail has it
 _SHORT = "run the query on Spark, or read and write batches here: spark.read, df.write.mode('append')"
 STREAM = f"Sail runs no streams of pylog: it would read once, as a batch, and forget where it stopped; {_SHORT}"
@@ -112,7 +114,19 @@ class SailClient:
             if why := refusal(part, self.views):
                 raise InvalidRequestError(why)
             amend(part)
+            if not in_sail():  # else the server is in this process, perhaps, or was started here
+                refuse_relative(_options(part), str(Path.cwd()), "you are")
         return request
+
+
+def _options(part: Any) -> dict[str, str]:
+    """The options of a read or a write of pylog, with its path."""
+    match part.DESCRIPTOR.name:
+        case "Read" if part.data_source.format.lower() in (FORMAT, COUNTS):
+            return {"path": "".join(part.data_source.paths[:1]), **part.data_source.options}
+        case "WriteOperation" if _is_ours(part.source):
+            return {"path": part.path, **part.options}
+    return {}
 
 
 def refusal(part: Any, views: set[str]) -> str:

@@ -24,15 +24,18 @@ _PATHS = {
 
 def check_paths(options: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Raise InvalidConfigError for a relative path, if this process of Spark works for a session of a server."""
-    if environment.get(ARTIFACTS, "default") == "default":
-        return
+    if environment.get(ARTIFACTS, "default") != "default":
+        refuse_relative(options, environment.get(DIRECTORY, "/the/directory"), "the server was started")
+
+
+def refuse_relative(options: Mapping[str, str], start: str, who: str) -> None:
+    """Raise InvalidConfigError for a relative path; `start`: the directory where this happened."""
     for name, value in options.items():
         path = value.strip()
         if name.lower() in _PATHS and path and not re.match(r"/|[A-Za-z][A-Za-z0-9+.-]*:/", path):
-            start = environment.get(DIRECTORY, "/the/directory")
             raise bad(
                 _PATHS[name.lower()],
                 path,
-                f"must be absolute over Spark Connect, whose server works elsewhere than you: write "
-                f"'{start}/{path.removeprefix('./')}' for the directory where the server was started",
+                "must be absolute over Spark Connect, whose server works elsewhere than you: write "
+                f"'{start}/{path.removeprefix('./')}' for the directory where {who}",
             )

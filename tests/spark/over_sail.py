@@ -1,9 +1,10 @@
 """Sail, without Java: reads, writes, views, jobs, and what is refused, over the place that the options name.
 
-    python -m tests.spark.over_sail OPTIONS [die]
+    python -m tests.spark.over_sail OPTIONS [die | ADDRESS]
 
 tests/spark/test_sail.py makes the topics, runs this as a program, because a process cannot have a classic session and
-one of these, and reads the log by itself afterwards. With `die` Sail's process ends between a write and its commit.
+one of these, and reads the log by itself afterwards. With `die` Sail's process ends between a write and its
+commit. ADDRESS is that of a server elsewhere.
 """
 
 from __future__ import annotations
@@ -167,7 +168,29 @@ def unregistered(remote: str, options: dict[str, str]) -> list[str]:
     return found
 
 
+def from_elsewhere(options: dict[str, str], remote: str) -> dict[str, Any]:
+    """Facts of a client that has not started its server."""
+    place = Place(datasource.spark_session(**{"spark.remote": remote}), options)
+    there = Place(place.spark, {"path": "log"})
+    read = place.spark.read.format("pylog").option("subscribe", "orders")
+    write = place.spark.sql("SELECT 'x' AS value").write.format("pylog").option("topic", "orders").mode("append")
+    uses: dict[str, Callable[[], Any]] = {
+        "read": there.load("orders").collect,
+        "load": lambda: read.load("log").count(),
+        "count": lambda: datasource.count(place.spark, path="log", subscribe="orders"),
+        "write": lambda: there.save(place.spark.sql("SELECT 'x' AS value"), topic="orders"),
+        "save": lambda: write.save("log"),
+    }
+    write.save(options["path"])
+    found = {"relative": {name: error(use) for name, use in uses.items()}, "count": read.load(options["path"]).count()}
+    place.spark.stop()
+    return found
+
+
 def main(options: dict[str, str], fate: str = "") -> None:
+    if fate.startswith("sc:"):
+        print(json.dumps(from_elsewhere(options, fate)))
+        return
     from pysail.spark import SparkConnectServer  # here: a process that has it counts as Sail's
 
     server = SparkConnectServer("127.0.0.1", 0)

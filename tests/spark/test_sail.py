@@ -163,6 +163,30 @@ def test_readers_do_not_wait_for_a_write_whose_process_died(topics, tmp_path):
     assert topics.everything("once").count("lost") == 10
 
 
+@pytest.fixture
+def server(tmp_path):
+    """The address of a server that works in another directory."""
+    command = [sys.executable, "-m", "pysail", "spark", "server", "--ip", "127.0.0.1", "--port", "0"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    with subprocess.Popen(command, cwd="/", env=environment, stderr=subprocess.PIPE, text=True) as process:
+        lines = iter(process.stderr.readline, "")
+        yield next(f"sc://127.0.0.1:{found[1]}" for line in lines if (found := re.search(r" on \S*:(\d+)\.\.\.", line)))
+        process.kill()
+
+
+@pytest.mark.directory
+@only_long("processes of its own")
+def test_a_server_elsewhere_needs_absolute_paths(topics, server, tmp_path):
+    topics.create("orders")
+    found = json.loads(run(["-m", over_sail.__name__], json.dumps(topics.options), server, cwd=tmp_path))
+    line = (
+        f"must be absolute over Spark Connect, whose server works elsewhere than you: write '{tmp_path}/log' for the "
+    )
+    for name, (kind, text) in found["relative"].items():
+        assert (kind, line in text) == ("InvalidConfigError", True), (name, text)
+    assert found["count"] == len(topics.values("orders")) == 1
+
+
 @only_long("a process of its own")
 def test_the_example_prints_what_its_page_shows(tmp_path):
     page = (ROOT / "docs" / "examples.md").read_text()
