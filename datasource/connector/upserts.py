@@ -6,9 +6,10 @@ foreachBatch, under the query's id and the batch's number: one that comes again 
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -17,8 +18,10 @@ from pyspark.sql.types import BinaryType, StringType
 from datasource.connector.checkpoints import QUERY_ID, directory_of, query_id_of
 from datasource.connector.connect import is_connect
 from datasource.connector.options import write_options
+from datasource.connector.written import Written, is_all
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
+from logstore.records.partitioner import BY_KEY
 
 _OURS = ("txnVersion", "topic", "checkpointLocation", "exactlyOnce")
 
@@ -77,8 +80,10 @@ def replace(
         query = replace(best, "data", topic="best", key="user", checkpoint="checkpoint").start()
 
     Each micro-batch writes all of its rows, and a tombstone (a null value) for each key that the topic has and the
-    batch has not. Nobody else may write to the topic. Each batch reads the topic: compact it. Guarantee, arguments and
-    errors are those of `upsert`.
+    batch has not. Nobody else may write to the topic. A batch reads what the batch before it wrote. The whole topic is
+    read by the first two of a run, by the next ones after partitions were added or a leader changed, and by all if
+    `partitioner` is sticky or round_robin and there are several partitions. Guarantee, arguments and errors are those
+    of `upsert`.
 
     Errors, in addition: InvalidRequestError: `checkpoint` is not in a local or mounted directory. Without it a batch
     that comes again could not be recognised: its tombstones are in the topic, and are not written again.
@@ -93,14 +98,15 @@ def replace(
     return batch.writer(stream, "complete")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass
 class _Batch:
-    """The work of foreachBatch: called with each micro-batch and its number."""
+    """The work of foreachBatch: called with each micro-batch and its number. `last`: what it wrote last, if whole."""
 
     options: dict[str, str]
     keys: tuple[str, ...]
     value: str | None
     is_whole: bool
+    last: Written | None = None
 
     def writer(self, stream: DataFrame, mode: str) -> DataStreamWriter:
         if self.value is not None and not isinstance(stream.schema[_column(stream, self.value)].dataType, _STORED):
@@ -119,10 +125,10 @@ class _Batch:
         try:
             if not _checked(changed, number) and not self.is_whole:
                 return
-            rows = changed.unionByName(self._gone(changed)) if self.is_whole else changed
-            name = self.options.get("txnId") or _query_id(frame, self.options["checkpointLocation"])
-            write = rows.write.format("pylog").mode("append").options(**self.options)
-            write.options(txnId=name, txnVersion=str(number)).save()
+            if self.is_whole:
+                self._write_whole(frame, changed, number)
+            else:
+                self._write(frame, changed, number)
         finally:
             changed.unpersist()
 
@@ -134,16 +140,46 @@ class _Batch:
             return column
         return functions.to_json(column) if kind.typeName() in ("struct", "map", "array") else column.cast("string")
 
-    def _gone(self, rows: DataFrame) -> DataFrame:
-        """The tombstones: of each key that has a value in the topic, in the partition where it is, and no row now."""
+    def _write(self, frame: DataFrame, rows: DataFrame, number: int) -> None:
+        name = self.options.get("txnId") or _query_id(frame, self.options["checkpointLocation"])
+        write = rows.write.format("pylog").mode("append").options(**self.options)
+        write.options(txnId=name, txnVersion=str(number)).save()
+
+    def _write_whole(self, frame: DataFrame, rows: DataFrame, number: int) -> None:
+        """Write the rows, and a tombstone for each key that lives in the topic and has no row, where it lives."""
+        options = write_options(self.options | {"txnId": "query", "txnVersion": str(number)})
+        topics, topic = options.location.read(), self.options["topic"]
+        now = Written(_run_of(frame), number, topics.topic(topic).topic_id, topics.offsets(topic))
+        before, self.last = self.last, None
+        starts = now.starts(before)
+        has_all = starts is not None and before is not None and before.has_all
+        living = self._living(frame, starts if has_all else None).persist()
+        try:
+            if starts is not None and not has_all:
+                has_all = is_all(_oldest(living), starts)
+            gone = living.join(rows.select("key"), "key", "left_anti")
+            tombstones = gone.select("key", functions.lit(None).cast("binary").alias("value"), "partition")
+            self._write(frame, rows.unionByName(tombstones), number)
+        finally:
+            living.unpersist()
+        stays = options.partitioner in BY_KEY or len(now.extents) == 1
+        self.last = dataclasses.replace(now, has_all=has_all and stays)
+
+    def _living(self, frame: DataFrame, starts: dict[int, int] | None) -> DataFrame:
+        """Key, partition and offset of what lives in the topic, or of that from these offsets on."""
         place = {n: text for n, text in self.options.items() if n == "path" or n.startswith("kafka.")}
-        asked = place | {"subscribe": self.options["topic"], "columns": "key,value,partition,offset"}
-        there = rows.sparkSession.read.format("pylog").options(**asked).load()
+        topic = self.options["topic"]
+        read: dict[str, str] = {"subscribe": topic}
+        if starts is not None:
+            offsets = {str(p): offset for p, offset in starts.items()}
+            read = {"assign": json.dumps({topic: list(starts)}), "startingOffsets": json.dumps({topic: offsets})}
+        asked = place | read | {"columns": "key,value,partition,offset"}
+        there = frame.sparkSession.read.format("pylog").options(**asked).load()
         last = there.groupBy("key", "partition").agg(
-            functions.max_by(functions.col("value").isNotNull(), "offset").alias("is_there")
+            functions.max_by(functions.col("value").isNotNull(), "offset").alias("is_there"),
+            functions.max("offset").alias("offset"),
         )
-        gone = last.where("is_there and key is not null").join(rows.select("key"), "key", "left_anti")
-        return gone.select("key", functions.lit(None).cast("binary").alias("value"), "partition")
+        return last.where("is_there and key is not null").select("key", "partition", "offset")
 
 
 _STORED = (StringType, BinaryType)
@@ -221,3 +257,19 @@ def _query_id(frame: DataFrame, checkpoint: str) -> str:
     if not found:
         raise InvalidRequestError("Spark does not say which query this is: set option 'txnId'")
     return found
+
+
+def _oldest(living: DataFrame) -> dict[int, int]:
+    """By partition, the least offset of what lives there."""
+    rows = living.groupBy("partition").agg(functions.min("offset").alias("oldest")).collect()
+    return {row["partition"]: row["oldest"] for row in rows}
+
+
+def _run_of(frame: DataFrame) -> str:
+    """Return the id of the query's run; "" if Spark does not say.
+
+    Over Spark Connect each run has its own copy of the function, in a process of its own.
+    """
+    if is_connect(frame.sparkSession):
+        return "of this process"
+    return frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id") or ""

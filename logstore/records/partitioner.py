@@ -23,7 +23,8 @@ from logstore.records import few
 if TYPE_CHECKING:
     from logstore.records.rows import Rows
 
-PARTITIONERS = ("murmur3", "murmur2", "round_robin", "sticky")
+BY_KEY = ("murmur3", "murmur2")
+PARTITIONERS = (*BY_KEY, "round_robin", "sticky")
 
 
 def partition_ids(data: Rows, partitions: int, *, partitioner: str = "murmur3", start: int = 0) -> Any:
@@ -49,7 +50,7 @@ def partition_ids(data: Rows, partitions: int, *, partitioner: str = "murmur3", 
         ids = np.full(rows, start % partitions, dtype=np.int32)
     else:
         ids = ((np.arange(rows, dtype=np.int64) + start % partitions) % partitions).astype(np.int32)
-    if partitioner.startswith("murmur") and "key" in data.names and partitions > 1:
+    if partitioner in BY_KEY and "key" in data.names and partitions > 1:
         java = partitioner == "murmur2"
         kernels = few.kernels_for(few.FEW + 1 if java else rows)
         if kernels:

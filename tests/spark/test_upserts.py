@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from pyspark.sql.functions import expr
 
 import datasource
 from logstore import InvalidConfigError, InvalidRequestError, UnknownTopicError
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 
 pytestmark = pytest.mark.spark
 
@@ -83,6 +85,69 @@ def test_each_key_has_its_latest_value_and_a_batch_that_comes_again_is_there_onc
     topics.append("in", ["c", "d"])
     query.run(frame)
     assert query.latest() == {user: row(user, count) for user, count in (latest | {"c": 2, "d": 1}).items()}
+
+
+def rows_read(spark, before: int) -> list[int]:
+    """How many records each later execution took from pylog, those of the stream left out."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    found = []
+    for number in range(before, store.executionsCount()):
+        values = store.executionMetrics(store.executionsList(number, 1).head().executionId())
+        nodes = store.planGraph(store.executionsList(number, 1).head().executionId()).allNodes()
+        for node in (nodes.apply(n) for n in range(nodes.size())):
+            if node.name().startswith("BatchScan pylog"):
+                metrics = (node.metrics().apply(n) for n in range(node.metrics().size()))
+                (output,) = (each for each in metrics if each.name() == "number of output rows")
+                found.append(int(values.get(output.accumulatorId()).get().replace(",", "")))
+    return found
+
+
+def test_a_batch_of_replace_reads_what_the_one_before_it_wrote(counts, topics, spark):
+    query = counts(datasource.replace)
+    users = [f"user-{n}" for n in range(3)]
+    for _ in range(5):
+        topics.append("in", users)
+    before = spark._jsparkSession.sharedState().statusStore().executionsCount()
+    query.run(query.stream().groupBy(expr("string(value)").alias("user")).count())
+    assert [rows for rows in rows_read(spark, before) if rows] == [3, 3, 3, 3]  # and not 3, 6, 9, 12
+    assert len(query.records()) == 5 * len(users)
+
+
+@only_long("many batches")
+def test_no_key_stays_that_is_gone_after_a_repeated_batch_or_with_more_partitions(counts, topics, spark):
+    query = counts(datasource.replace)
+    counted = Counter()
+
+    def order(*users: str) -> None:
+        topics.append("in", list(users))
+        counted.update(users)
+
+    def check() -> None:
+        """In no partition another key has a value than those that were ordered less than three times."""
+        options = topics.options | {"subscribe": "out", "columns": "key,value,partition,offset"}
+        rows = spark.read.format("pylog").options(**options).load().orderBy("partition", "offset").collect()
+        last = {(row.key.decode(), row.partition): row.value for row in rows}
+        lives = {user for (user, _), value in last.items() if value is not None}
+        assert lives == {user for user, count in counted.items() if count < 3}
+
+    order("a", "b", "c")
+    order("a", "b", "d")
+    query.run()
+    query.forget(1)
+    arguments = {"topic": "out", "key": "user", "checkpoint": query.checkpoint}
+    running = datasource.replace(query.counted(), place(topics), **arguments).start()
+    try:
+        for users in ("aef", "bgh", "cci"):
+            order(*users)  # one of them for the third time
+            running.processAllAvailable()
+            check()
+        topics.grow("out", 4)
+        for users in ("ddj", "eek", "ffl", "ggm"):
+            order(*users)
+            running.processAllAvailable()
+            check()
+    finally:
+        running.stop()
 
 
 def test_a_row_without_a_key_or_a_second_one_of_a_key_is_refused(counts, topics):

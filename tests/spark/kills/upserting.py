@@ -29,6 +29,7 @@ from tests.spark.kills import points
 from tests.spark.kills.drivers import Drivers, end, run_until
 
 BATCH, USERS = 20, 8
+BATCHES = 4  # that a run begins with: `replace` reads the whole topic in the first two
 # In foreachBatch: as it begins, around the write, at a line of the journal within it, and as it ends.
 POINTS = ("begin", "before the write", *points.JOURNAL, "after the write", "end")
 WAYS = ("upsert", "replace")
@@ -50,10 +51,10 @@ class Counts:
             store.create_topic("out", partitions=2, config=compacted)
 
     def run(self, ends: int, point: str = "", batch: int = 0) -> None:
-        """Count two more batches, up to this point. Raises: AssertionError: another exit status."""
+        """Count more batches, up to this point. Raises: AssertionError: another exit status."""
 
         def once() -> int:
-            new = [f"user-{self._dice.randrange(USERS)}" for _ in range(2 * BATCH)]
+            new = [f"user-{self._dice.randrange(USERS)}" for _ in range(BATCHES * BATCH)]
             self._values += new
             with logstore.open(self._log) as store:
                 store.append("in", pa.table({"value": new}))
@@ -120,7 +121,7 @@ def prove(root: Path, way: str, *, kills: int, seed: int, say: Callable[[str], N
     counts = Counts(root, way, dice)
     try:
         for number, point in enumerate(islice(points_of(dice), kills), 1):
-            start, batch = time.monotonic(), dice.randrange(2)
+            start, batch = time.monotonic(), dice.randrange(BATCHES)
             counts.run(-signal.SIGKILL, point, batch)
             say(f"{number} of {kills}: {point} of batch {batch}, {time.monotonic() - start:.1f} s")
         counts.run(0)
