@@ -1,6 +1,6 @@
-"""A client of Spark Connect: views, jobs, foreachBatch, relative paths, and mistakes.
+"""A client of Spark Connect: views, jobs, foreachBatch, relative paths, mistakes, and the brokers of a cluster.
 
-    python -m tests.spark.over_connect ADDRESS
+    python -m tests.spark.over_connect ADDRESS BOOTSTRAP
 
 tests/spark/test_connect.py runs it as a program, because a process cannot have a classic session and one of these.
 """
@@ -21,12 +21,14 @@ import datasource
 import logstore
 from datasource.jobs import schedule
 from logstore.errors import PylogError
+from replication.client.kafka_client import KafkaClient
 from tests.spark.mistakes import MISTAKES, Place, answer
 
+TOPICS = ("connect.in", "connect.copied", "connect.written", "connect.counts")  # of the cluster
 RELATIVE = "log"  # of the place, were a server's task where the client is
 
 
-def answers(place: Place) -> dict[str, Any]:
+def answers(place: Place, bootstrap: str) -> dict[str, Any]:
     spark = place.spark
     return {
         "kind": type(spark).__module__,
@@ -38,6 +40,7 @@ def answers(place: Place) -> dict[str, Any]:
         "upsert": last_states(place, datasource.upsert),
         "replace": last_states(place, datasource.replace),
         "nameless": refusal(lambda: counts(place, datasource.upsert, "s3://bucket/checkpoint")),
+        "brokers": over_brokers(spark, bootstrap, place.directory),
     }
 
 
@@ -115,16 +118,63 @@ def last_states(place: Place, mode: Callable[..., Any]) -> dict[str, Any]:
     return {"records": len(rows)} | {row["key"].decode(): row["value"] and row["value"].decode() for row in rows}
 
 
-def main(remote: str) -> None:
+def over_brokers(spark: SparkSession, bootstrap: str, directory: Path) -> dict[str, Any]:
+    """Write a topic, copy it by a stream and by foreachBatch, and upsert its counts, each last batch twice."""
+    client, place = KafkaClient(bootstrap), {"kafka.bootstrap.servers": bootstrap}
+    for topic in TOPICS:
+        client.create_topic(topic, partitions=2, cleanup_policy="compact" if topic == TOPICS[-1] else "delete")
+    source, copied, written, counted = TOPICS
+
+    def load(topic: str) -> DataFrame:
+        return spark.read.format("pylog").options(**place, subscribe=topic).load()
+
+    def write(frame: DataFrame, number: int) -> None:
+        rows = frame.write.format("pylog").options(**place, topic=written, txnId="by-hand", txnVersion=str(number))
+        rows.mode("append").save()
+
+    def run(start: Callable[[DataFrame, str], Any]) -> None:
+        checkpoint = Path(tempfile.mkdtemp(dir=directory))
+        options = place | {"subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "12"}
+        for _ in range(2):
+            stream = spark.readStream.format("pylog").options(**options).load()
+            start(stream, str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+            for commit in ("1", ".1.crc"):
+                (checkpoint / "commits" / commit).unlink()
+
+    def copy(stream: DataFrame, checkpoint: str) -> Any:
+        rows = stream.select("key", "value").writeStream.format("pylog").options(**place, topic=copied)
+        return rows.option("checkpointLocation", checkpoint)
+
+    def by_hand(stream: DataFrame, checkpoint: str) -> Any:
+        rows = stream.select("key", "value").writeStream.foreachBatch(write)
+        return rows.option("checkpointLocation", checkpoint)
+
+    def upsert(stream: DataFrame, checkpoint: str) -> Any:
+        users = stream.groupBy(functions.expr("string(key)").alias("user")).count()
+        return datasource.upsert(users, bootstrap, topic=counted, key="user", checkpoint=checkpoint)
+
+    rows = spark.range(20).selectExpr("string(id % 5) AS key", "string(id) AS value")
+    rows.write.format("pylog").options(**place, topic=source).mode("append").save()
+    for start in (copy, by_hand, upsert):
+        run(start)
+    found: dict[str, Any] = {topic: datasource.count(spark, **place, subscribe=topic) for topic in TOPICS}
+    for topic in (source, copied, written):
+        found[f"values of {topic}"] = sorted(int(row[0]) for row in load(topic).selectExpr("string(value)").collect())
+    last = load(counted).orderBy("partition", "offset").selectExpr("string(value)").collect()
+    found["states"] = {row["user"]: row["count"] for row in map(json.loads, (each[0] for each in last))}
+    return found
+
+
+def main(remote: str, bootstrap: str) -> None:
     spark = datasource.spark_session(**{"spark.remote": remote})
     with tempfile.TemporaryDirectory() as directory:
         place = Place(spark, Path(directory))
         with logstore.open(place.path) as store:
             fresh(store)
-        found = answers(place)
+        found = answers(place, bootstrap)
     print(json.dumps(found | {"path": place.path}))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

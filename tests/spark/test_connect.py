@@ -1,4 +1,4 @@
-"""With --long: Spark Connect, by a client that has no Java, and a server in a process of its own."""
+"""With --long: Spark Connect, by a client that has no Java, a server in a process of its own, and brokers."""
 
 import json
 import os
@@ -27,12 +27,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def found(connect_server, tmp_path_factory):
+def found(connect_server, cluster, tmp_path_factory):
     """The facts that the client found."""
-    address, where = connect_server
+    (address, where), bootstrap = connect_server, cluster.running.bootstrap
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-m", over_connect.__name__, address],
+        [sys.executable, "-m", over_connect.__name__, address, bootstrap],
         cwd=tmp_path_factory.mktemp("client"),
         env=os.environ | {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere"},
         capture_output=True,
@@ -41,6 +41,7 @@ def found(connect_server, tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    cluster.administer("delete_topics", list(over_connect.TOPICS), operation_timeout=20)
     return json.loads(done.stdout.splitlines()[-1]) | {"server": str(where), "stderr": done.stderr}
 
 
@@ -83,3 +84,14 @@ def test_each_batch_of_a_mode_is_written_once(found, mode, gone):
 def test_a_query_whose_checkpoint_cannot_be_read_needs_a_name(found):
     wanted = r"checkpoint 's3://bucket/checkpoint' is in no local .*: set option txnId to a .*"
     assert re.fullmatch(wanted, found["nameless"])
+
+
+def test_brokers_are_read_and_written_and_each_batch_is_there_once(found):
+    brokers, (source, copied, written, counted) = found["brokers"], over_connect.TOPICS
+    assert {topic: brokers[topic] for topic in (source, copied, written)} == dict.fromkeys(
+        (source, copied, written), 20
+    )
+    assert brokers[counted] in range(5, 11)  # each user in one of two batches, or in both
+    for topic in (source, copied, written):
+        assert brokers[f"values of {topic}"] == list(range(20))
+    assert brokers["states"] == {str(user): 4 for user in range(5)}
