@@ -70,7 +70,9 @@ def prepare(spark: SparkSession) -> None:
     from datasource.connector import sail
     from datasource.connector.source import PylogDataSource, SailDataSource
 
+    other_python = "start the server with PYSPARK_PYTHON=/venv/bin/python"
     if sail.attach(spark):
+        other_python = "start the server by a Python that has it"
         spark.dataSource.register(SailDataSource)
     else:
         if STACKTRACE not in spark.conf.getAll:
@@ -82,7 +84,7 @@ def prepare(spark: SparkSession) -> None:
         if found := re.search(r"No module named '([\w.]+)'", str(error)):
             raise StorageError(
                 f"the Python of the Spark Connect server has no {found[1]}: install pyspark-pylog for it, on every "
-                "machine that runs its tasks, or start the server with PYSPARK_PYTHON=/venv/bin/python"
+                f"machine that runs its tasks, or {other_python}"
             ) from error
         raise
 
