@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -60,7 +60,7 @@ class TableStorage(Protocol):
     def relative_to(self, base: TableStorage) -> str | None:
         """Return its name in `base`; None: it is not there."""
 
-    def told(self) -> Any:
+    def told(self) -> AbstractContextManager[None]:
         """Raise errors of the block as one line without secrets: ObjectStoreError; a missing file as it is."""
 
     def read(self, name: str) -> bytes:
@@ -99,7 +99,7 @@ class TableStorage(Protocol):
     def name_of_note(self, name: str) -> str:
         """How a person knows these notes."""
 
-    def alone(self, name: str) -> Any:
+    def alone(self, name: str) -> AbstractContextManager[bool]:
         """Keep others out of the block, by a lock of this name; yield False if one is at work already.
 
         Where nothing can be locked it is always True.

@@ -14,7 +14,7 @@ def test_a_relative_path_is_refused_in_a_session_of_a_server(name):
 
 @pytest.mark.parametrize("path", ["/data/log", "file:/data/log", "s3://bucket/log", " ", ""])
 def test_other_paths_are_not(path):
-    check_paths({"path": path, "topic": "data"}, OF_A_SERVER)
+    check_paths({"path": path, "tieredTable": path, "topic": "data"}, OF_A_SERVER)
 
 
 @pytest.mark.parametrize("environment", [{}, {"SPARK_JOB_ARTIFACT_UUID": "default"}])

@@ -30,7 +30,7 @@ from datasource.topics.locations import Location
 from logstore.log.tiering import tiered_offset
 from tests.support.commands import run_pylog
 from tests.support.object_store import KEY, SECRET, Store, running
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 from tests.unit.datasource.delta.test_tiered_streams import Query
 
 ROOT = Path(__file__).parents[4]
@@ -137,6 +137,7 @@ def test_table_and_log_hold_each_record_once_after_retention_in_batch_stream_and
     assert not re.search("secret|AKID", json.dumps(query.ends))
 
 
+@only_long("a second for each table")
 def test_the_command_takes_options_from_a_file_the_line_and_the_environment(log, s3, tmp_path):
     log.grow(10)
     options = dict(s3.options)
@@ -154,6 +155,7 @@ def test_the_command_takes_options_from_a_file_the_line_and_the_environment(log,
     assert not re.search("secret|AKID", first.out + first.err + second.out + second.err + third.out + third.err)
 
 
+@only_long("two tables, and a directory's tests of the same")
 def test_typed_rows_and_bad_rows_have_a_table_each(log):
     log.append('{"id": 1}', "bad", '{"id": 3}')
     assert log.notes(schema="id bigint") == {None}
@@ -166,13 +168,12 @@ def test_typed_rows_and_bad_rows_have_a_table_each(log):
 
 JOB = """
 import json, os, signal, sys
-from contextlib import contextmanager
 from datasource.delta import storage, tiering as delta_tiering
 from datasource.jobs import tiering
 path, table, options, dies = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
 inner, is_unlocked = delta_tiering.commit, dies == "waits"
 if is_unlocked:
-    storage.TableDirectory.alone = contextmanager(lambda self, name: iter([True]))
+    storage.TableDirectory.alone = storage.TableBucket.alone  # which locks nobody out
 def commit(*args):
     if dies == "before":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -321,6 +322,7 @@ def test_a_copy_of_the_store_may_neither_fill_nor_read_the_table(log, tmp_path):
         log.read()
 
 
+@only_long("a directory's tests of the same")
 def test_a_restore_is_noticed(log, s3, monkeypatch):
     monkeypatch.setattr(TableBucket, "rest_ms", 10**9)  # a table with a loss is looked at each time
     log.grow(100)
