@@ -1,6 +1,6 @@
 """With --long, each kind of session reads, writes, streams exactly once and runs jobs.
 
-.ci/run repeats this file on PySpark 4.3.
+.ci/run repeats this file, and a pipeline, on PySpark 4.3.
 """
 
 from __future__ import annotations
