@@ -98,9 +98,12 @@ class StorageOptions:
                 )
 
     def secrets(self) -> Iterator[str]:
-        """The values that nobody may see, those of the environment, too; longer ones first."""
+        """The values that nobody may see, those of the environment, too; longer ones first.
+
+        A shorter value than four characters is no secret: without it the text would be no text.
+        """
         known = {os.environ.get(name, "") for name in _SECRETS} | {v for name, v in self.given if name in _SECRETS}
-        yield from sorted((value for value in known if value), key=len, reverse=True)
+        yield from sorted((value for value in known if len(value) > 3), key=len, reverse=True)
 
 
 NONE = StorageOptions()
