@@ -27,6 +27,7 @@ BLOCK_BYTES = 16 * 1024 * 1024
 FEW = 64  # documents that are sooner read one after the other
 _DEPTH_MAX = 64
 _DIGITS_MAX = 4000  # Python refuses an integer of 4,300
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}  # of an integer, by its bits
 _ROW = re.compile(r"in row (\d+)$")
 _FIRST_DAY = (date.min - date(1970, 1, 1)).days
 
@@ -35,7 +36,7 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     """Return the values (binary, JSON objects) as columns of these fields."""
     if len(values) <= FEW or not all(_is_parsed(f.type) for f in fields):
         return parse_each(values, fields)
-    is_plain = plain(values)
+    is_plain = plain(values, fields)
     lines = _Lines(values if is_plain.all() else values.filter(pa.array(is_plain)), fields)
     lines.read_all()
     rows = np.flatnonzero(is_plain)
@@ -52,13 +53,44 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     return Parsed(columns, good[order], reasons)
 
 
-def plain(values: pa.Array) -> np.ndarray:
+def plain(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:
     """Return whether each value looks like one JSON object that Arrow reads as Python does, if it reads it."""
     from logstore.records import kernels
 
-    found, pointers = np.zeros(len(values), np.uint8), cells(values, "value")
-    kernels.plain_objects(*pointers.pointers(), len(values), _DEPTH_MAX, _DIGITS_MAX, found.ctypes.data)
+    names = cells(pa.array([f.name for f in fields], pa.string()), "name")
+    kinds = np.array([_kinds(f.type) | (kernels.NULL if f.nullable else 0) for f in fields], np.int64)
+    digits = np.array([_DIGITS[f.type.bit_width] if pa.types.is_integer(f.type) else 0 for f in fields], np.int64)
+    required = np.array([not f.nullable for f in fields], np.int64)
+    members = kernels.Members(  # the arrays must outlive it
+        *names.pointers(),
+        kinds.ctypes.data,
+        digits.ctypes.data,
+        len(fields),
+        required.ctypes.data,
+        int(required.sum()),
+        _DEPTH_MAX,
+        _DIGITS_MAX,
+    )
+    found, texts = np.zeros(len(values), np.uint8), cells(values, "value")
+    kernels.plain_objects(*texts.pointers(), len(values), members, found.ctypes.data)
     return found.view(np.bool_)
+
+
+def _kinds(kind: pa.DataType) -> int:
+    """Return the kinds of JSON that may fit a type."""
+    from logstore.records import kernels
+
+    if pa.types.is_temporal(kind):
+        return kernels.DAY
+    if pa.types.is_decimal(kind):
+        return kernels.NUMBER | kernels.TEXT
+    if pa.types.is_string(kind):
+        return kernels.TEXT
+    if pa.types.is_boolean(kind):
+        return kernels.BOOLEAN
+    if pa.types.is_list(kind):
+        return kernels.ARRAY
+    return kernels.OBJECT if pa.types.is_struct(kind) else kernels.NUMBER
 
 
 class _Lines:

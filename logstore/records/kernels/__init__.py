@@ -26,22 +26,40 @@ from logstore.records.kernels.checking import (
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
-from logstore.records.kernels.documents import plain_objects
+from logstore.records.kernels.documents import (
+    ARRAY,
+    BOOLEAN,
+    DAY,
+    NULL,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Members,
+    plain_objects,
+)
 from logstore.records.kernels.encoding import encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
 from logstore.records.kernels.native import CACHE_DIR, TURN
 
 __all__ = [
+    "ARRAY",
     "BAD_TIME",
+    "BOOLEAN",
+    "DAY",
     "NO_KEY",
+    "NULL",
+    "NUMBER",
+    "OBJECT",
     "OTHER_MAX",
     "REASONS",
     "ROW_SHIFT",
+    "TEXT",
     "Columns",
     "Decoded",
     "Encoded",
     "HeaderColumns",
+    "Members",
     "Rows",
     "Source",
     "check_records",

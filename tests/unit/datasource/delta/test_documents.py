@@ -136,6 +136,7 @@ GOOD = b'{"n": 1, "f": 0.5, "s": "a"}'
     [
         b'{"f": NaN}',
         b'{"x": [-Infinity]}',
+        b'{"x": -Infinity}',
         b'{"f": 1%s}' % (b"0" * 400),
         b'{"half": 1e300}',
         b'{"x": %s}' % (b"1" * 4400),
@@ -169,22 +170,58 @@ def test_two_documents_in_one_value_do_not_make_up_for_an_empty_one():
     same(documents.parse(array, FIELDS), conversion.parse_each(array, FIELDS))
 
 
-def test_documents_that_parse_take_no_python_each(monkeypatch):
-    alone = []
+@pytest.fixture
+def alone(monkeypatch):
+    """The counts of the rows that were read one after the other, call by call."""
+    found = []
 
     def counted(values, fields):
-        alone.append(len(values))
+        found.append(len(values))
         return conversion.parse_each(values, fields)
 
     monkeypatch.setattr(documents, "parse_each", counted)
+    return found
+
+
+def test_documents_that_fit_are_never_read_one_by_one(alone):
+    full = b"""{"n": -9223372036854775808, "small": 127, "f": -0.5e-3, "half": 1, "s": "{\\"a\\": [1}", "b":false,
+        "day":"2024-02-29", "at": "0001-01-01T00:00:00Z","local":"2024-01-01 00:00:00", "d": "1.5",
+        "list": ["2024-01-01"], "in": {"x": 1}, "more": [[{}], null], "\xc3\xa4" : true , "other":null}"""
+    nulls = b"{" + b", ".join(b'"%s": null' % name.encode() for name in NAMES) + b"}"
+    parsed = documents.parse(pa.array([full, nulls, b"{}", b"{ }", GOOD] * 100, pa.binary()), FIELDS)
+    assert len(parsed.good) == 500
+    assert not alone
+
+
+def test_only_rows_that_look_bad_are_read_one_by_one(alone):
+    bad = [
+        b'{"n": 1',
+        b'{"n": "misfit"}',
+        b'{"small": 1.5}',
+        b'{"small": 1000}',
+        b'{"n": true}',
+        b'{"b": 1}',
+        b'{"s": []}',
+        b'{"at": ""}',
+        b'{"day": "yesterday"}',
+        b'{"list": {}}',
+        b'{"in": "x"}',
+        b'{"f": "0.5"}',
+        None,
+    ]
     texts = [GOOD] * 10_000
-    texts[::1000] = [b'{"n": 1'] * 10
-    texts[500::1000] = [None] * 10
-    texts[7::5000] = [b'{"n": "misfit"}'] * 2
+    texts[:: 10_000 // len(bad) + 1] = bad
     parsed = documents.parse(pa.array(texts, pa.binary()), FIELDS)
-    assert (len(parsed.good), len(parsed.reasons)) == (9_988, 12)
-    assert sum(alone) <= 22 + documents.FEW
+    assert (len(parsed.good), len(parsed.reasons)) == (10_000 - len(bad) + 1, len(bad) - 1)
+    assert alone == [len(bad)]
     assert np.all(np.diff(parsed.good) > 0)
+
+
+def test_a_missing_member_that_must_be_there_looks_bad(alone):
+    fields = [pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())]
+    parsed = documents.parse(pa.array([GOOD] * 500 + [b'{"s": "a"}', b'{"n": null}', b"{}"], pa.binary()), fields)
+    assert set(parsed.reasons.values()) == {"n: missing, and declared NOT NULL"}
+    assert alone == [3]
 
 
 def test_types_that_arrow_cannot_parse_are_read_all_the_same():
