@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from datasource.connector.garbage import exempt_loaded
+from datasource.connector.idle import Idle
 from datasource.connector.offsets import (
     Extents,
     PartitionOffsets,
@@ -60,8 +61,7 @@ if TYPE_CHECKING:
 
     from datasource.topics.cluster import GroupPositions
 
-# Spark asks an idle source a hundred times a second. This wait delays records by a twentieth of a second at most.
-IDLE_WAIT_MS = 50
+LOOK_EACH_MS = 250  # while a stream waits: new topics and partitions are found by looks alone
 COMMIT_PAUSE_MS = 10_000  # after a commit to the query's group that failed
 
 logger = logging.getLogger(__name__)
@@ -252,6 +252,9 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: dict[str, Any] | None = None  # to the group
         self._commit_after_ms = -(10**12)
         self._since: tuple[Any, PartitionOffsets] | None = None
+        self._idle = Idle()
+        self._seen: Extents = {}  # by the last look
+        self._seen_ms = -(10**12)
         self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for minOffsetsPerTrigger
 
     @one_line
@@ -285,20 +288,23 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_line
     @_retrying
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._placed(latest(self._extents()))
+        """Return the ends of all partitions. Spark asks at once after `latestOffset`, whose look is taken."""
+        return self._placed(latest(self._seen if self._has_just_looked() else self._extents()))
 
     @one_line
     @_retrying
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends; `start` if there is nothing to read."""
+        """Return where the next batch ends; `start` if there is nothing to read, now and for a while (`idle`)."""
         # Spark asks when the batch before is done, and for the last batch calls no `commit`.
         self.commit(start)
-        end = self._next(start, limit)
-        if end == start and self._goal is None and not isinstance(limit, ReadAllAvailable):
-            SYSTEM.clock.sleep_ms(IDLE_WAIT_MS)
+        clock = SYSTEM.clock
+        wait_ms = 0 if self._goal is not None else self._idle.wait_ms(clock.monotonic_ms())
+        end = start if wait_ms and self._has_just_ended(start) else self._next(start, limit)
+        if end == start and wait_ms and self._target().wait_for_more(latest(self._seen).offsets, wait_ms):
             end = self._next(start, limit)
+        self._idle.answered(clock.monotonic_ms(), with_nothing=end == start)
         if end != start:
-            self._last_batch_ms = SYSTEM.clock.monotonic_ms()
+            self._last_batch_ms = clock.monotonic_ms()
         return end
 
     @one_line
@@ -335,7 +341,16 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(offset, place=self.options.location.name).to_json()
 
     def _extents(self) -> Extents:
-        return extents(self._target(), self.options.topics, missing_ok=True)
+        self._seen = extents(self._target(), self.options.topics, missing_ok=True)
+        self._seen_ms = SYSTEM.clock.monotonic_ms()
+        return self._seen
+
+    def _has_just_looked(self) -> bool:
+        return SYSTEM.clock.monotonic_ms() - self._seen_ms < LOOK_EACH_MS
+
+    def _has_just_ended(self, start: dict[str, Any]) -> bool:
+        """Whether the last look, a moment ago, saw nothing behind this position."""
+        return self._has_just_looked() and latest(self._seen).offsets == StreamOffset.from_json(start).offsets
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         position, now = StreamOffset.from_json(start), self._extents()

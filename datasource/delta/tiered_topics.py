@@ -69,6 +69,9 @@ class TieredTopics:
     def extent(self, topic: str, partition: int) -> OffsetRange:
         return self.offsets(topic)[partition]
 
+    def wait_for_more(self, ends: Mapping[str, Mapping[int, int]], wait_ms: int) -> bool:
+        return self._log.wait_for_more(ends, wait_ms)
+
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         """Return what the log says; no election cuts what retention has deleted from the log."""
         ends = self._log.epoch_ends(topic, epochs)

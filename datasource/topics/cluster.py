@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasource.topics.interface import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
-from logstore import OffsetRange, TopicInfo
+from logstore import OffsetRange, PylogError, TopicInfo
 from logstore.config import INT64_MAX, Isolation
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, UnreadableBatchError
 from logstore.records.batch import InvalidBatchError, header_at
@@ -72,6 +72,13 @@ class ClusterTopics:
 
     def extent(self, topic: str, partition: int) -> LedRange:
         return LedRange(*self._client.extents(topic, isolation=self._level, partitions=[partition])[partition])
+
+    def wait_for_more(self, ends: Mapping[str, Mapping[int, int]], wait_ms: int) -> bool:
+        asked = {TopicPartition(topic, p): end for topic, parts in ends.items() for p, end in parts.items()}
+        try:
+            return self._client.wait_for_more(asked, wait_ms=wait_ms, isolation=self._level)
+        except PylogError:
+            return True
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, int]:
         asked = {TopicPartition(topic, p): epoch for p, epoch in epochs.items()}

@@ -38,7 +38,6 @@ from logstore.store.transactions.transaction import Prepared
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 logger = logging.getLogger(__name__)
 
 
@@ -47,6 +46,9 @@ OPEN_STORES_MAX = 8
 # How often a reader ends transactions of dead writers. Costs a file lock per open transaction.
 ABORT_EACH_MS = 2_000
 _looked_ms: dict[str, int] = {}
+
+# A wait for records looks for them every few ms, less often the more partitions there are.
+PAUSE_MS_MIN, PAUSE_MS_MAX, PARTITIONS_PER_MS = 7, 50, 4
 
 
 class DirectoryTopics:
@@ -76,6 +78,24 @@ class DirectoryTopics:
     def extent(self, topic: str, partition: int) -> OffsetRange:
         outcomes = self._store.transactions.outcomes()
         return extent_of(self._store.log(topic, partition), self._isolation, outcomes)
+
+    def wait_for_more(self, ends: Mapping[str, Mapping[int, int]], wait_ms: int) -> bool:
+        """See the interface. Files are looked at: nothing tells of their changes on every system and shared disk."""
+        by_ms = SYSTEM.clock.monotonic_ms() + wait_ms
+        try:
+            logs = {(topic, p): self._store.log(topic, p) for topic, parts in ends.items() for p in parts}
+            before = [log.log_end_offset for log in logs.values()]
+            if any(end != ends[topic][p] for (topic, p), end in zip(logs, before, strict=True)):
+                now = {topic: self.offsets(topic) for topic in ends}
+                if any(now[topic][p].end != ends[topic][p] for topic, p in logs):
+                    return True  # else they wait for a decision, which ends with a marker in the log
+            while (left_ms := by_ms - SYSTEM.clock.monotonic_ms()) > 0:
+                SYSTEM.clock.sleep_ms(min(left_ms, pause_ms(len(logs))))
+                if [log.log_end_offset for log in logs.values()] != before:
+                    return True
+        except PylogError:
+            return True
+        return False
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         return {}  # nobody is elected
@@ -124,6 +144,11 @@ class DirectoryTopics:
                 _open(path, "auto", self).transactions.complete_or_abort()
         except PylogError as error:
             logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
+
+
+def pause_ms(partitions: int) -> int:
+    """Return how long a wait pauses between two looks at so many partitions."""
+    return min(PAUSE_MS_MIN + partitions // PARTITIONS_PER_MS, PAUSE_MS_MAX)
 
 
 class WritableDirectory:

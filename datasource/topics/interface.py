@@ -72,6 +72,12 @@ class ReadableTopics(Protocol):
     def extent(self, topic: str, partition: int) -> OffsetRange:
         """The extent of one partition, whatever is wrong with the others."""
 
+    def wait_for_more(self, ends: Mapping[str, Mapping[int, int]], wait_ms: int) -> bool:
+        """Return True as soon as a partition may have another end than this one; False if none has within `wait_ms`.
+
+        `ends` are of `offsets`, by topic and partition. For what went wrong it is True: `offsets` says that.
+        """
+
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         """Where the records of these leader epochs, and of earlier ones, end now, by partition; -1: nowhere."""
 

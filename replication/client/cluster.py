@@ -79,6 +79,7 @@ class Cluster:
         self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
         made = partial(Clients, client_id, timeout_ms=self._request_timeout_ms, security=security, asks_versions=True)
         self._clients = made()
+        self._waiting = made()  # brokers answer a connection in order: a fetch that waits would hold up the others
         self.read_replicas = ReadReplicas(rack)
         self._max_age_s = metadata_max_age_ms / 1000
         self.coordinators = Coordinators(self._ask_coordinators, made(), timeout_s=self.timeout_s, where=self.where)
@@ -95,6 +96,7 @@ class Cluster:
     def close(self) -> None:
         """End every connection."""
         self._clients.close()
+        self._waiting.close()
         self.coordinators.close()
 
     def backoff(self, at_most_s: float = float("inf")) -> Backoff:
@@ -189,15 +191,18 @@ class Cluster:
         """Ask this broker once. Raises: KafkaError (it is not known), and as `Client.call`."""
         return await (await self.connection(broker)).call(key, request, **bounds)
 
-    async def connection(self, broker: int) -> Client:
-        """The connection to a broker by its id. Raises: KafkaError: no broker of this id is known."""
+    async def connection(self, broker: int, *, waits: bool = False) -> Client:
+        """The connection to a broker by its id, or that of requests which it answers late (`waits`).
+
+        Raises: KafkaError: no broker of this id is known.
+        """
         address = self._cluster.brokers.get(broker) if self._cluster else None
         if address is None:
             await self._ask_metadata([])
             address = self._cluster.brokers.get(broker) if self._cluster else None
         if address is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not known at {self.where}")
-        return self._clients.at(address.host, address.port)
+        return (self._waiting if waits else self._clients).at(address.host, address.port)
 
     async def call_leader(self, leader: int, topics: Collection[str], key: ApiKey, request: Any, **bounds: Any) -> Any:
         """Call a leader as `call` does, but give up a silent leader as soon as other brokers name a new one.

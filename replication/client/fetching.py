@@ -40,6 +40,7 @@ FIRST_FETCH_BYTES, FETCH_BYTES = 1024 * 1024, 4 * 1024 * 1024
 FETCH_BYTES_MAX = 1024 * 1024 * 1024  # of one batch; more than any broker takes
 FETCH_WAIT_MS = 500
 SMALL_BYTES = 64 * 1024
+LATE_MS = 500  # of an answer that should have come
 NEAR_MS = 3_000  # a near replica that is silent so long is given up: its leader serves
 TOPIC_IDS_FROM = 13  # Fetch: topics are named by ids
 
@@ -255,22 +256,87 @@ async def _ask_broker(
     *,
     is_near: bool,
 ) -> dict[TopicPartition, PartitionFetched]:
+    request, names, version_max = await _request(cluster, share, isolation, max_bytes, FETCH_WAIT_MS)
+    bounds: dict[str, Any] = {"version_max": version_max}
+    if is_near:
+        bounds["timeout_ms"] = NEAR_MS
+    answer = await cluster.call_leader(broker, {tp.topic for tp in share}, ApiKey.FETCH, request, **bounds)
+    return rows_fetched(answer, names, broker)
+
+
+async def _request(
+    cluster: Cluster,
+    share: Mapping[TopicPartition, FetchPartition],
+    isolation: Isolation,
+    max_bytes: int,
+    wait_ms: int,
+) -> tuple[FetchRequest, dict[UUID | None, str], int | None]:
+    """A fetch that waits so long for the first record, the names of the topic ids, and the last version it fits."""
     topics = rows_by_topic(share.items())
     ids = {name: topic_uuid((await cluster.topic(name)).id) for name in topics}
-    names = {topic_id: name for name, topic_id in ids.items()}
     request = FetchRequest(
-        max_wait_ms=FETCH_WAIT_MS,
+        max_wait_ms=wait_ms,
         min_bytes=1,
         topics=tuple(FetchTopic(name, ids[name], tuple(rows)) for name, rows in topics.items()),
         max_bytes=max_bytes,
         isolation=isolation,
         rack=cluster.read_replicas.rack(share),
     )
-    bounds = {"version_max": None if all(ids.values()) else TOPIC_IDS_FROM - 1}
-    if is_near:
-        bounds["timeout_ms"] = NEAR_MS
-    answer = await cluster.call_leader(broker, list(topics), ApiKey.FETCH, request, **bounds)
-    return rows_fetched(answer, names, broker)
+    names = {topic_id: name for name, topic_id in ids.items()}
+    return request, names, None if all(ids.values()) else TOPIC_IDS_FROM - 1
+
+
+async def wait_for_more(
+    cluster: Cluster,
+    ends: Mapping[TopicPartition, int],
+    *,
+    wait_ms: int,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> bool:
+    """Return True as soon as a leader has more than this end, or refuses to say; False if none has within `wait_ms`.
+
+    `ends` are those that `list_offsets` gave with this isolation. The waiting fetches have connections of their own,
+    and name one byte: a leader sends one batch with its answer. A leader that hangs is waited for LATE_MS longer.
+
+    Raises: as `Cluster.leader`.
+    """
+    shares: dict[int, dict[TopicPartition, FetchPartition]] = {}
+    for tp, end in ends.items():
+        leader = await cluster.leader(tp)
+        if leader.broker != NO_LEADER:
+            shares.setdefault(leader.broker, {})[tp] = FetchPartition(tp.partition, end, 1, leader.epoch)
+    if not shares:
+        await asyncio.sleep(wait_ms / 1000)
+        return False
+    asked = [asyncio.create_task(_has_more(cluster, b, share, isolation, wait_ms)) for b, share in shares.items()]
+    try:
+        for answer in asyncio.as_completed(asked, timeout=(wait_ms + LATE_MS) / 1000):
+            if await answer:
+                return True
+        return False
+    except TimeoutError:
+        return True
+    finally:
+        for task in asked:
+            task.cancel()
+
+
+async def _has_more(
+    cluster: Cluster, broker: int, share: Mapping[TopicPartition, FetchPartition], isolation: Isolation, wait_ms: int
+) -> bool:
+    try:
+        request, names, version_max = await _request(cluster, share, isolation, 1, wait_ms)
+        waiting = await cluster.connection(broker, waits=True)
+        # Without a rack: a leader would name a nearer replica at once, instead of waiting.
+        request = request._replace(rack="")
+        answer = await waiting.call(ApiKey.FETCH, request, version_max=version_max, timeout_ms=wait_ms + NEAR_MS)
+        rows = rows_fetched(answer, names, broker)
+    except (*LOST, PylogError):
+        return True
+    return any(
+        row.error_code or len(row.records) or _readable_end(row, isolation) > share[tp].fetch_offset
+        for tp, row in rows.items()
+    )
 
 
 def rows_fetched(answer: Any, names: Mapping[UUID | None, str], broker: int) -> dict[TopicPartition, PartitionFetched]:

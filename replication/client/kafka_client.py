@@ -32,6 +32,7 @@ from replication.client.fetching import (
     fetch,
     fetch_of_epoch,
     list_offsets,
+    wait_for_more,
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
@@ -154,6 +155,7 @@ class KafkaClient(Closing):
     extents = _waiting(extents)
     offsets = _waiting(list_offsets)
     epoch_ends = _waiting(epoch_ends)
+    wait_for_more = _waiting(wait_for_more)
 
     # ------------------------------------------------------------------ groups
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from datasource import lag
+from datasource.connector.idle import WAIT_MS_MAX, WAIT_MS_MIN
 from tests.support.repeats import only_long
 from tests.support.waits import remains
 
@@ -127,6 +128,23 @@ def test_once_takes_all_in_one_batch(topics, query):
     topics.append("t", numbers(0, 10))
     query.run({"once": True}, subscribe="t", maxOffsetsPerTrigger=3)
     assert [len(batch) for batch in query.batches.values()] == [10]
+
+
+def test_a_query_that_idles_leaves_the_waiting_to_the_source_and_follows_and_stops_all_the_same(spark, topics, query):
+    topics.create("t", partitions=3)
+    name = "spark.sql.streaming.noDataProgressEventInterval"
+    spark.conf.set(name, 0)
+    try:
+        running = query.start({"processingTime": "0 seconds"}, subscribe="t")
+    finally:
+        spark.conf.unset(name)
+    waits = lambda: (running.lastProgress or {}).get("durationMs", {}).get("latestOffset", 0)  # noqa: E731
+    until(lambda: waits() >= WAIT_MS_MAX)
+    topics.append("t", ["a"])
+    until(lambda: query.values() == ["a"])
+    until(lambda: WAIT_MS_MIN <= waits() < WAIT_MS_MAX)
+    running.stop()
+    assert running.exception() is None
 
 
 def test_a_running_query_follows_new_records_partitions_and_topics(topics, query):

@@ -63,6 +63,14 @@ class MemoryTarget:
     def offsets(self, topic):
         return dict(enumerate(self.content[topic].extents))
 
+    def wait_for_more(self, ends, wait_ms):
+        """Whether there is more by now: nothing happens while one waits here."""
+        return any(
+            topic not in self.content or self.offsets(topic)[p].end != end
+            for topic, parts in ends.items()
+            for p, end in parts.items()
+        )
+
     def elect(self, name, epoch, *agreed_ends):
         """Another leader for every partition: this much of what others wrote it has; nothing was written since."""
         topic = self.content[name]

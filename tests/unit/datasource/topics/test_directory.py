@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from datasource.connector.writer import merged
 from datasource.topics import directory as topics
 from datasource.topics.interface import Batch, PartitionRange, TransactionSettings
 from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
+from logstore.env import Clock, Env
 from tests.support.ddl import schema
 from tests.support.inside import close_stores, open_stores
 
@@ -161,3 +163,53 @@ def test_ranges_that_touch_are_one():
         PartitionRange("t", 0, 6, 7),
         PartitionRange("t", 1, 5, 6),
     ]
+
+
+class Later(Clock):
+    """It calls `act` in the first pause; the pauses are counted, and no other time passes."""
+
+    def __init__(self, act=lambda: None):
+        self.ms, self.act, self.pauses = 0, act, 0
+
+    def monotonic_ms(self):
+        return self.ms
+
+    def sleep_ms(self, duration_ms):
+        self.ms += duration_ms
+        self.pauses += 1
+        if self.pauses == 1:
+            self.act()
+
+
+def waited(monkeypatch, path, act, ends=None, isolation="read_committed"):
+    """Whether a wait of a second for more than is there was ended by `act`, and after how long."""
+    source, clock = topics.DirectoryTopics(path, isolation), Later(act)
+    ends = ends or {"t": {p: extent.end for p, extent in source.offsets("t").items()}}
+    monkeypatch.setattr(topics, "SYSTEM", Env(clock=clock))
+    return source.wait_for_more(ends, 1_000), clock.ms
+
+
+def test_a_wait_ends_with_the_first_record_of_another_process(monkeypatch, path):
+    with logstore.open(path) as store:
+        append = partial(store.append, "t", pa.table({"value": ["c"], "partition": pa.array([1], pa.int32())}))
+        assert waited(monkeypatch, path, append) == (True, topics.pause_ms(2))
+        assert waited(monkeypatch, path, lambda: None) == (False, 1_000)
+        assert waited(monkeypatch, path, lambda: None, {"t": {0: 1, 1: 1}}) == (True, 0)  # it came before
+        assert waited(monkeypatch, path, partial(store.delete_topic, "t")) == (True, topics.pause_ms(2))
+        assert waited(monkeypatch, path, lambda: None, {"t": {0: 1}}) == (True, 0)
+
+
+def test_a_wait_for_committed_records_goes_on_while_they_are_not(monkeypatch, path):
+    with logstore.open(path) as store:
+        transaction = store.transactions.begin("name", 1, run="run")
+        store.append("t", pa.table({"value": ["c"]}), transaction=transaction)
+        prepared = transaction.prepare()
+        assert waited(monkeypatch, path, lambda: None) == (False, 1_000)
+        assert waited(monkeypatch, path, lambda: None, isolation="read_uncommitted") == (False, 1_000)
+        commit = partial(store.transactions.commit, [prepared], origin="run")
+        assert waited(monkeypatch, path, commit) == (True, topics.pause_ms(2))
+
+
+def test_many_partitions_are_looked_at_less_often():
+    assert topics.pause_ms(3) == topics.PAUSE_MS_MIN
+    assert topics.PAUSE_MS_MIN < topics.pause_ms(100) < topics.pause_ms(10_000) == topics.PAUSE_MS_MAX
