@@ -38,6 +38,7 @@ from logstore.store.transactions.transaction import Prepared
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 logger = logging.getLogger(__name__)
 
 
