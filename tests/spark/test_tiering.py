@@ -261,11 +261,10 @@ def test_a_second_job_leaves_a_topic_to_the_first(topics, tier):
     topics.append("t", VALUES)
     tier()
     topics.append("t", VALUES)
-    lock = SYSTEM.files.lock(task_of(topics).owner.lock)
-    try:
+    owner = task_of(topics).owner
+    with owner.base.alone(owner.note) as is_alone:
+        assert is_alone
         assert tier()[0]["status"] == "skipped"
-    finally:
-        lock.release()
     assert tier()[0]["status"] == "tiered"
     assert places(table(topics)) == logged(topics)
 
