@@ -31,7 +31,6 @@ from datasource.jobs.tasks import no_progress
 from datasource.session import DELTA_JARS
 from datasource.topics.interface import PartitionRange
 from logstore import InvalidRequestError
-from logstore.env import SYSTEM
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
 from tests.support.repeats import only_long
