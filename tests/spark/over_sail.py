@@ -89,7 +89,8 @@ def facts(place: Place) -> dict[str, Any]:
     place.save(place.load("orders").where("offset = 0").drop("partition"), topic="once", txnId="job", txnVersion="1")
     found["tasks"] = over_connect(spark, range(-GROUP, 2), abs, no_progress)
     found["frozen"] = gc.get_freeze_count()  # of this program, which is not ours to freeze
-    found["jobs"] = sorted({row["status"] for row in verify.run(spark, **job_place(place.options)).collect()})
+    checked = verify.run(spark, **job_place(place.options), topics=["orders", "counts", "copy", "once"])
+    found["jobs"] = sorted({row["status"] for row in checked.collect()})
     return found
 
 

@@ -339,5 +339,5 @@ def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic, tm
     for job in (retention, compaction):
         with pytest.raises(InvalidRequestError, match=r"the brokers of a cluster apply .* by themselves"):
             job.run(spark, bootstrap=over["kafka.bootstrap.servers"])
-    with pytest.raises(InvalidRequestError, match=r"over a cluster --table \(table=\) names the directory"):
+    with pytest.raises(InvalidRequestError, match=r"over a cluster --table \(table=\) names the Delta table"):
         tiering.run(spark, bootstrap=over["kafka.bootstrap.servers"])

@@ -140,7 +140,7 @@ def test_a_damaged_follower_is_copied_from_its_leader_and_is_in_sync_again(clust
     assert b"Second" in aside.read_bytes()
     told = [line for line in server_log(cluster, 3).split("\n") if f"tp={topic}-0" in line]
     for step in (
-        "damaged:",
+        "-0 damaged:",  # and no "what is damaged:"
         "is offline:",
         "cut to=1,",
         "copies from leader=1 from offset=1",
