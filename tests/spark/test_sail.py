@@ -22,6 +22,7 @@ from tests.support.repeats import only_long
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(240),
+    only_long("Sail, in processes of their own"),
     pytest.mark.skipif(find_spec("pysail") is None, reason='pip install -e ".[test]" brings Sail'),
     pytest.mark.skipif(pyspark.__version__ >= "4.3", reason="Sail 0.7.2 refuses PySpark 4.3"),
 ]
@@ -153,7 +154,6 @@ def refusals(found):
 
 
 @pytest.mark.directory
-@only_long("a process of its own")
 def test_readers_do_not_wait_for_a_write_whose_process_died(topics, tmp_path):
     """Sail's process decides about a write: what it leaves undecided is given up at once, not 15 minutes later."""
     topics.create("once")
@@ -175,7 +175,6 @@ def server(tmp_path):
 
 
 @pytest.mark.directory
-@only_long("processes of its own")
 def test_a_server_elsewhere_needs_absolute_paths(topics, server, tmp_path):
     topics.create("orders")
     found = json.loads(run(["-m", over_sail.__name__], json.dumps(topics.options), server, cwd=tmp_path))
@@ -187,7 +186,6 @@ def test_a_server_elsewhere_needs_absolute_paths(topics, server, tmp_path):
     assert found["count"] == len(topics.values("orders")) == 1
 
 
-@only_long("a process of its own")
 def test_the_example_prints_what_its_page_shows(tmp_path):
     page = (ROOT / "docs" / "examples.md").read_text()
     shown = re.search(r"^## Without Java\n.*?^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]

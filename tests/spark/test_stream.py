@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from datasource import lag
-from datasource.connector.idle import WAIT_MS_MAX, WAIT_MS_MIN
+from datasource.connector.idle import WAIT_MS_MAX
 from tests.support.repeats import only_long
 from tests.support.waits import remains
 
@@ -130,6 +130,7 @@ def test_once_takes_all_in_one_batch(topics, query):
     assert [len(batch) for batch in query.batches.values()] == [10]
 
 
+@only_long("two seconds of idling, at least")
 def test_a_query_that_idles_leaves_the_waiting_to_the_source_and_follows_and_stops_all_the_same(spark, topics, query):
     topics.create("t", partitions=3)
     name = "spark.sql.streaming.noDataProgressEventInterval"
@@ -142,7 +143,6 @@ def test_a_query_that_idles_leaves_the_waiting_to_the_source_and_follows_and_sto
     until(lambda: waits() >= WAIT_MS_MAX)
     topics.append("t", ["a"])
     until(lambda: query.values() == ["a"])
-    until(lambda: WAIT_MS_MIN <= waits() < WAIT_MS_MAX)
     running.stop()
     assert running.exception() is None
 

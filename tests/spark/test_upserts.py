@@ -102,6 +102,7 @@ def rows_read(spark, before: int) -> list[int]:
     return found
 
 
+@only_long("four batches")
 def test_a_batch_of_replace_reads_what_the_one_before_it_wrote(counts, topics, spark):
     query = counts(datasource.replace)
     users = [f"user-{n}" for n in range(3)]

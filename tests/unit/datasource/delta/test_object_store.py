@@ -359,6 +359,7 @@ def test_jobs_that_do_not_know_of_each_other_lose_nothing_that_they_note(s3):
     assert json.loads(text)["table"] == "."
 
 
+@only_long("two seconds of waiting")
 def test_a_reader_that_waits_asks_the_store_once_a_second_and_misses_nothing(log, s3, monkeypatch):
     log.grow(100)
     log.notes()
