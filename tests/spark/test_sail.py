@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(240),
     only_long("Sail, in processes of their own"),
-    pytest.mark.skipif(find_spec("pysail") is None, reason='pip install -e ".[test]" brings Sail'),
+    pytest.mark.skipif(find_spec("pysail") is None, reason='pip install -e ".[test,sail]" brings Sail'),
     pytest.mark.skipif(pyspark.__version__ >= "4.3", reason="Sail 0.7.2 refuses PySpark 4.3"),
 ]
 ROOT = Path(__file__).parents[2]
