@@ -190,6 +190,8 @@ def _options(options: dict[str, object], topic: str, checkpoint: str | os.PathLi
     for name in given:
         if name.lower() in map(str.lower, _OURS):
             raise InvalidRequestError(f"option {name!r} is set here: remove it")
+    if not isinstance(topic, str):
+        raise InvalidRequestError(f"topic={topic!r}: give the name of a topic, as text")
     where = os.fspath(checkpoint)
     if ":/" not in where:
         where = os.path.abspath(where)  # noqa: PTH100 - links stay

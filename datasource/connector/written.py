@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from datasource.topics.interface import NO_EPOCH, LedRange
+from datasource.topics.interface import epoch_of
 from logstore import OffsetRange
 
 
@@ -46,11 +46,7 @@ class Written:
 
 
 def _is_longer(now: OffsetRange, before: OffsetRange) -> bool:
-    return now.end >= before.end and _epoch(now) == _epoch(before)
-
-
-def _epoch(extent: OffsetRange) -> int:
-    return extent.leader_epoch if isinstance(extent, LedRange) else NO_EPOCH
+    return now.end >= before.end and epoch_of(now) == epoch_of(before)
 
 
 def is_all(oldest: Mapping[int, int], starts: Mapping[int, int]) -> bool:

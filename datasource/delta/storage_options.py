@@ -189,12 +189,12 @@ _KEYS = {
 
 
 def one_line(error: BaseException, options: StorageOptions = NONE) -> str:
-    """Return what deltalake says as one line, without colours, URLs' queries, bodies of answers, and secrets."""
+    """Return what deltalake says as one line: no colours, users or queries of URLs, bodies of answers, nor secrets."""
     text = re.sub(r"\x1b\[\d*m", "", str(error))
     text = re.sub(r"<\?xml.*?(?:<Code>(.*?)</Code>.*)?$", lambda found: found[1] or "", text, flags=re.DOTALL)
     for secret in options.secrets():
         text = text.replace(secret, "***")
-    text = re.sub(r"(https?://[^\s?]*)\?\S*", r"\1", text)
+    text = re.sub(r"(https?://)(?:[^\s/@]*@)?([^\s?]*)(?:\?\S*)?", r"\1\2", text)
     parts = [part for line in text.splitlines() if (part := line.strip(" \t↳:"))]
     if asked := re.search(r"Error performing ([A-Z]+ \S+)", text):
         parts = [asked[1], parts[-1]]  # not the time and the retries, nor each layer of the client

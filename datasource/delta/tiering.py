@@ -22,7 +22,7 @@ from datasource.delta.parquet import DataFile, OffsetSlice, remove
 from datasource.delta.table import RestoredError, TopicTable, UnknownCommitError
 from datasource.delta.topic_tables import TieringTask, check
 from datasource.errors import reason
-from datasource.topics.interface import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
+from datasource.topics.interface import NO_EPOCH, PartitionRange, ReadableTopics, epoch_of
 from datasource.topics.locations import Location
 from logstore import OffsetRange
 from logstore.env import SYSTEM
@@ -157,10 +157,6 @@ def preview(task: TieringTask, report: Report) -> None:
         row = report[piece.partition]
         row.status, row.end = WOULD, ends[piece.partition]
         row.bytes = target.size_bytes(PartitionRange(piece.topic, piece.partition, piece.start, row.end))
-
-
-def epoch_of(extent: OffsetRange) -> int:
-    return extent.leader_epoch if isinstance(extent, LedRange) else NO_EPOCH
 
 
 def check_not_cut(target: ReadableTopics, task: TieringTask, partition: int, extent: OffsetRange) -> None:

@@ -30,6 +30,11 @@ class LedRange(OffsetRange):
     leader_epoch: int
 
 
+def epoch_of(extent: OffsetRange) -> int:
+    """Return the epoch of the leader that named this extent; NO_EPOCH: none did."""
+    return extent.leader_epoch if isinstance(extent, LedRange) else NO_EPOCH
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionRange:
     """Offsets [start, end) of one partition of the topic that has this id."""

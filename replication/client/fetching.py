@@ -257,6 +257,7 @@ async def _ask_broker(
     is_near: bool,
 ) -> dict[TopicPartition, PartitionFetched]:
     request, names, version_max = await _request(cluster, share, isolation, max_bytes, FETCH_WAIT_MS)
+    request = request._replace(rack=cluster.read_replicas.rack(share))
     bounds: dict[str, Any] = {"version_max": version_max}
     if is_near:
         bounds["timeout_ms"] = NEAR_MS
@@ -271,7 +272,10 @@ async def _request(
     max_bytes: int,
     wait_ms: int,
 ) -> tuple[FetchRequest, dict[UUID | None, str], int | None]:
-    """A fetch that waits so long for the first record, the names of the topic ids, and the last version it fits."""
+    """A fetch that waits so long for the first record, the names of the topic ids, and the last version it fits.
+
+    It names no rack: a leader that knows of a nearer replica says so at once, instead of waiting.
+    """
     topics = rows_by_topic(share.items())
     ids = {name: topic_uuid((await cluster.topic(name)).id) for name in topics}
     request = FetchRequest(
@@ -280,7 +284,6 @@ async def _request(
         topics=tuple(FetchTopic(name, ids[name], tuple(rows)) for name, rows in topics.items()),
         max_bytes=max_bytes,
         isolation=isolation,
-        rack=cluster.read_replicas.rack(share),
     )
     names = {topic_id: name for name, topic_id in ids.items()}
     return request, names, None if all(ids.values()) else TOPIC_IDS_FROM - 1
@@ -327,8 +330,6 @@ async def _has_more(
     try:
         request, names, version_max = await _request(cluster, share, isolation, 1, wait_ms)
         waiting = await cluster.connection(broker, waits=True)
-        # Without a rack: a leader would name a nearer replica at once, instead of waiting.
-        request = request._replace(rack="")
         answer = await waiting.call(ApiKey.FETCH, request, version_max=version_max, timeout_ms=wait_ms + NEAR_MS)
         rows = rows_fetched(answer, names, broker)
     except (*LOST, PylogError):

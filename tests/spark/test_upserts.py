@@ -167,6 +167,7 @@ def test_wrong_arguments_are_refused_at_once(counts, topics, spark):
     wrong = [
         ({"topic": "plain"}, InvalidRequestError, "not compacted.*cleanup.policy=compact"),
         ({"topic": "outt"}, UnknownTopicError, "out"),
+        ({"topic": 3}, InvalidRequestError, "topic=3: give the name of a topic"),
         ({"key": "users"}, InvalidRequestError, "did you mean 'user'"),
         ({"value": "count"}, InvalidRequestError, "must be string or binary"),
         ({"txnVersion": "3"}, InvalidRequestError, "'txnVersion' is set here"),

@@ -5,6 +5,7 @@ third of the leaderships over; the second moves the rest; the third has nobody l
 """
 
 import asyncio
+import math
 from collections import Counter
 
 import pytest
@@ -88,9 +89,10 @@ def stops(directory, partitions):
 
 
 @only_long("two clusters")
-def test_twice_the_partitions_take_twice_the_work_to_stop(tmp_path):
+def test_twice_the_partitions_take_at_most_twice_the_work_to_stop(tmp_path):
     few = stops(tmp_path / "few", FEW)
     many = stops(tmp_path / "many", 2 * FEW)
     for kind, spare in SPARES.items():
-        assert few[kind] > 0, (kind, few, many)
+        # The tree is asked in one round or two, however many the partitions are.
+        assert 0 < few[kind] < (many[kind] if kind != "tree" else math.inf), (kind, few, many)
         assert many[kind] <= 2 * few[kind] + spare, (kind, few, many)
