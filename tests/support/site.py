@@ -275,7 +275,8 @@ class Site:
 PATIENT = {"replica_fetch_wait_max_ms": 60_000, "replica_lag_time_max_ms": 120_000}
 
 
-async def with_three(site, **config):
-    brokers = await site.start(1, 2, 3)
+async def with_three(site, *, lag_ms=120_000, **config):
+    """Three replicas of one partition; `lag_ms`: the slower ones leave the ISR. A busy machine makes all of them slow."""
+    brokers = await site.start(1, 2, 3, replica_lag_time_max_ms=lag_ms)
     await site.create(replicas=(1, 2, 3), config=config)
     return brokers

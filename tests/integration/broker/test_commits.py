@@ -14,7 +14,7 @@ from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_
 @on_loop
 async def test_consumers_see_only_what_all_in_sync_have(tmp_path):
     async with Site(tmp_path) as site:
-        one, two, _ = await with_three(site)
+        one, two, _ = await with_three(site, lag_ms=1000)
         await one.produce(b"a")
         await two.stop()
         waiting = asyncio.ensure_future(one.produce(b"b", timeout_ms=20_000))
@@ -30,7 +30,7 @@ async def test_consumers_see_only_what_all_in_sync_have(tmp_path):
 async def test_a_leader_that_is_cut_off_from_the_tree_commits_nothing_that_one_in_sync_lacks(tmp_path):
     """R6, R25, R31: it goes on while all in sync fetch, and stops as soon as one does not."""
     async with Site(tmp_path) as site:
-        one, two, _ = await with_three(site)
+        one, two, _ = await with_three(site, lag_ms=1000)
         one.replicas.suspend()
         assert (await one.produce(b"a")).error_code == ErrorCode.NONE
         await two.stop()
@@ -59,7 +59,7 @@ async def test_who_waits_while_the_isr_shrinks_below_the_minimum_is_told_that_th
 async def test_committed_records_that_an_unclean_leader_lacks_are_counted_when_they_are_cut(tmp_path):
     """R16, R17."""
     async with Site(tmp_path) as site:
-        one, two, three = await with_three(site)
+        one, two, three = await with_three(site, lag_ms=1000)
         await one.produce(b"a")
         await three.stop()
         await one.produce(b"b", b"c", timeout_ms=20_000)

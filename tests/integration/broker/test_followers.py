@@ -31,7 +31,7 @@ async def test_followers_copy_and_acks_all_waits_for_them(tmp_path):
 @on_loop
 async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
     async with Site(tmp_path) as site:
-        one, two, _ = await with_three(site)
+        one, two, _ = await with_three(site, lag_ms=1000)
         await one.produce(b"a")
         await two.stop()
         assert (await one.produce(*[b"%d" % n for n in range(500)], timeout_ms=20_000)).error_code == ErrorCode.NONE

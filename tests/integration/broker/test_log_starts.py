@@ -14,7 +14,7 @@ from tests.support.site import PATIENT, T0, Site, on_loop, until, with_three
 async def test_a_replica_that_is_behind_the_leaders_log_begins_anew(tmp_path):
     """R15."""
     async with Site(tmp_path) as site:
-        one, two, three = await with_three(site)
+        one, two, three = await with_three(site, lag_ms=1000)
         await one.produce(b"a")
         await two.stop()
         for number in range(10):
