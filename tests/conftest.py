@@ -22,7 +22,7 @@ PRELOAD = str(Path(__file__).parent / "support" / "preload")
 if PRELOAD not in os.environ.get("PYTHONPATH", ""):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PRELOAD, os.environ.get("PYTHONPATH")]))
 # The files of tests/spark that share no Spark session with the others.
-NAMES = ("exactly_once_kills", "pipelines", "standalone", "upserts_kills", "workers")
+NAMES = ("exactly_once_kills", "pipelines", "standalone", "upserts_kills")
 APART = tuple(f"tests/spark/test_{name}.py" for name in NAMES)
 # With --long these have a session of their own: one worker would be at it when all others have ended.
 WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_once", "tests/spark/test_tiering")

@@ -14,7 +14,7 @@ import pytest
 from tests.sim.circumstances import CIRCUMSTANCES
 from tests.sim.mutants import Mutant
 from tests.sim.simulation import simulate
-from tests.support.repeats import times
+from tests.support.repeats import soaked, times
 
 ROOT = Path(__file__).parents[2]
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
@@ -41,10 +41,11 @@ def test_the_laws_find_a_bug_that_is_put_in(mutant):
     raise AssertionError(f"not found: {mutant.value}")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", {circumstances: mutant for mutant, circumstances in CIRCUMSTANCES.items()}.values())
 def test_circumstances_break_no_law_without_their_bug(mutant):
-    for seed in range(1, times(2, 30) + 1):
+    for seed in range(1, soaked(times(2, 10), 30) + 1):
         simulate(seed, circumstances=CIRCUMSTANCES[mutant])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ import logstore
 from datasource.jobs import schedule
 from logstore.errors import PylogError
 from replication.client.kafka_client import KafkaClient
-from tests.spark.mistakes import MISTAKES, Place, answer
+from tests.spark.mistakes import Place, answer
 
 TOPICS = ("connect.in", "connect.copied", "connect.written", "connect.counts")  # of the cluster
 RELATIVE = "log"  # of the place, were a server's task where the client is
 
 
-def answers(place: Place, bootstrap: str) -> dict[str, Any]:
+def answers(place: Place, bootstrap: str, mistakes: Sequence[str]) -> dict[str, Any]:
     spark = place.spark
     return {
         "kind": type(spark).__module__,
-        "mistakes": {mistake: answer(place, mistake) for mistake in MISTAKES},
+        "mistakes": {mistake: answer(place, mistake) for mistake in mistakes},
         "relative": {name: refusal(use) for name, use in relative(spark, place.directory).items()},
         "views": views(spark, place),
         "count": datasource.count(spark, path=place.path, subscribe="orders"),
@@ -165,13 +165,13 @@ def over_brokers(spark: SparkSession, bootstrap: str, directory: Path) -> dict[s
     return found
 
 
-def main(remote: str, bootstrap: str) -> None:
+def main(remote: str, bootstrap: str, *mistakes: str) -> None:
     spark = datasource.spark_session(**{"spark.remote": remote})
     with tempfile.TemporaryDirectory() as directory:
         place = Place(spark, Path(directory))
         with logstore.open(place.path) as store:
             fresh(store)
-        found = answers(place, bootstrap)
+        found = answers(place, bootstrap, mistakes)
     print(json.dumps(found | {"path": place.path}))
     spark.stop()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark import over_connect
-from tests.spark.test_mistakes import check
+from tests.spark.test_mistakes import check, made_in
 from tests.support.repeats import only_long
 
 pytestmark = [
@@ -32,7 +32,7 @@ def found(connect_server, cluster, tmp_path_factory):
     (address, where), bootstrap = connect_server, cluster.running.bootstrap
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-m", over_connect.__name__, address, bootstrap],
+        [sys.executable, "-m", over_connect.__name__, address, bootstrap, *made_in("connect")],
         cwd=tmp_path_factory.mktemp("client"),
         env=os.environ | {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere"},
         capture_output=True,
@@ -45,9 +45,10 @@ def found(connect_server, cluster, tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1]) | {"server": str(where), "stderr": done.stderr}
 
 
+@pytest.mark.soak
 def test_each_mistake_is_answered_by_one_line(found):
     assert found["kind"].startswith("pyspark.sql.connect.")
-    check(found["path"], found["mistakes"], found["stderr"])
+    check(found["path"], found["mistakes"], found["stderr"], "connect")
 
 
 def test_relative_paths_are_refused_with_the_absolute_one(found):

@@ -1,4 +1,7 @@
-"""A mistake is answered by one line of pylog, in any session: the lines of docs/spark.md."""
+"""A mistake is answered by one line of pylog, in any session: the lines of docs/spark.md.
+
+With --long a script makes all of them, and each other kind of session a third; with --soak all kinds make all.
+"""
 
 import json
 import re
@@ -12,7 +15,7 @@ import pytest
 from tests.spark import mistakes
 from tests.spark.mistakes import MISTAKES, Place, answer
 from tests.support.notebooks import outputs
-from tests.support.repeats import only_long
+from tests.support.repeats import only_long, soaked
 
 pytestmark = pytest.mark.spark
 
@@ -43,11 +46,17 @@ def is_answered(text: str, line: str, path: str) -> bool:
     return re.fullmatch(rf"{BEFORE}(?-s:{ours}){AFTER}", text, re.DOTALL) is not None
 
 
-def check(path: str, answers: dict[str, str], around: str) -> None:
+def made_in(kind: str) -> list[str]:
+    """Return the mistakes that are made in this kind of session: each is made in a script, and in one of the others."""
+    others = ("spark-submit", "notebook", "connect")
+    return list(LINES) if kind == "python" else list(LINES)[others.index(kind) :: soaked(len(others), 1)]
+
+
+def check(path: str, answers: dict[str, str], around: str, kind: str) -> None:
     """Raise AssertionError unless each mistake got its line, and nothing around the errors is of our code."""
     wrong = {mistake: text for mistake, text in answers.items() if not is_answered(text, LINES[mistake], path)}
     assert wrong == {}
-    assert list(answers) == list(LINES)
+    assert list(answers) == made_in(kind)
     assert FRAME.findall(around) == []
 
 
@@ -70,21 +79,24 @@ def test_the_answer_is_one_line(place, mistake):
     assert is_answered(text, LINES[mistake], place.path), text
 
 
-@only_long("a JVM for all mistakes")
+@only_long("JVMs for many mistakes")
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "start", [["python"], [SUBMIT, "--master", "local[2]", *QUIET]], ids=["python", "spark-submit"]
+    ("kind", "start"), [("python", ["python"]), ("spark-submit", [SUBMIT, "--master", "local[2]", *QUIET])]
 )
-def test_a_script_sees_one_line_for_each(start, activated, tmp_path):
-    done = subprocess.run([*start, mistakes.__file__], cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_a_script_sees_one_line_for_each(kind, start, activated, tmp_path):
+    command = [*start, mistakes.__file__, *made_in(kind)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    check(found["path"], found["answers"], done.stderr)
-    assert ("\tat org.apache.spark." in done.stderr) == ("python" in start)
+    check(found["path"], found["answers"], done.stderr, kind)
+    assert ("\tat org.apache.spark." in done.stderr) == (kind == "python")
 
 
-@only_long("a kernel and a JVM for all mistakes")
+@only_long("a kernel and a JVM for many mistakes")
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
 def test_a_notebook_shows_one_line_for_each(activated, tmp_path):
     (tmp_path / "place").mkdir()
@@ -94,9 +106,10 @@ def test_a_notebook_shows_one_line_for_each(activated, tmp_path):
         from tests.spark.mistakes import MISTAKES, Place
         place = Place(SparkSession.builder.getOrCreate(), Path({str(tmp_path / "place")!r}))
     """
-    _, *cells = outputs([dedent(first), *(f"MISTAKES[{m!r}](place)" for m in MISTAKES)], tmp_path, allow_errors=True)
+    made = made_in("notebook")
+    _, *cells = outputs([dedent(first), *(f"MISTAKES[{m!r}](place)" for m in made)], tmp_path, allow_errors=True)
     answers, around = {}, []
-    for mistake, shown in zip(MISTAKES, cells, strict=True):
+    for mistake, shown in zip(made, cells, strict=True):
         *logged, error = shown
         answers[mistake] = error.get("evalue", "")
         assert re.sub(r"\x1b\[[\d;]*m", "", error["traceback"][-1]).endswith(
@@ -104,4 +117,4 @@ def test_a_notebook_shows_one_line_for_each(activated, tmp_path):
         )  # below the cell's own code
         around += [each.get("text") or "\n".join(each["traceback"]) for each in shown]
         assert not [each for each in logged if each["output_type"] == "error"]
-    check(str(tmp_path / "place" / "log"), answers, "\n".join(around))
+    check(str(tmp_path / "place" / "log"), answers, "\n".join(around), "notebook")

@@ -33,7 +33,7 @@ from datasource.topics.interface import PartitionRange
 from logstore import InvalidRequestError
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
-from tests.support.repeats import only_long
+from tests.support.repeats import only_long, soaked
 
 VALUES = [f'{{"id": {i}, "who": "customer {i % 7}"}}' for i in range(300)]
 
@@ -585,8 +585,9 @@ def test_with_delta_s_jar_every_record_is_there_once(topics):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @only_long("JVMs that are killed")
 def test_a_driver_killed_at_any_moment_leaves_every_record_once(spark, tmp_path):
     """(S27) Over a cluster and over a directory. More: python tests/spark/kill_tiering.py."""
-    found = kill_tiering.run(tmp_path, kills=4, seed=31)
+    found = kill_tiering.run(tmp_path, kills=soaked(2, 10), seed=31)
     assert found.count("each once") == len(kill_tiering.PLACES)

@@ -12,11 +12,11 @@ PATIENCE_S = 20
 CLOSED, SILENT = "CLOSED", "SILENT"
 
 
-def until(found, within_s=60):
-    """Return what it finds, once that is something."""
+def until(found, within_s=60, story=str):
+    """Return what it finds, once that is something; `story` tells, as a text, why it may not be."""
     deadline = time.monotonic() + within_s
     while not (value := found()):
-        assert time.monotonic() < deadline, "it did not come to that"
+        assert time.monotonic() < deadline, f"it did not come to that {story()}"
         time.sleep(0.02)
     return value
 

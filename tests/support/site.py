@@ -276,7 +276,7 @@ PATIENT = {"replica_fetch_wait_max_ms": 60_000, "replica_lag_time_max_ms": 120_0
 
 
 async def with_three(site, *, lag_ms=120_000, **config):
-    """Three replicas of one partition; `lag_ms`: the slower ones leave the ISR. A busy machine makes all of them slow."""
+    """Three replicas of one partition; who is slower than `lag_ms` leaves the ISR, on a busy machine anybody."""
     brokers = await site.start(1, 2, 3, replica_lag_time_max_ms=lag_ms)
     await site.create(replicas=(1, 2, 3), config=config)
     return brokers

@@ -22,10 +22,10 @@ from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.inside import storage, write_in_threads
 from tests.support.peer import Peer, hang_up, serving
-from tests.support.repeats import times
+from tests.support.repeats import soaked, times
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, write_at_once
 
-RUNS = times(12, 300)
+RUNS = soaked(times(12, 100), 1000)
 VERSIONS = st.integers(SERVED[ApiKey.PRODUCE].first, SERVED[ApiKey.PRODUCE].last)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
@@ -85,6 +85,7 @@ def running():
         yield lambda main: runner.run(asyncio.wait_for(main, 60))
 
 
+@pytest.mark.soak
 def test_requests_of_one_turn_are_answered_as_one_by_one(tmp_path):
     """Both ways give the same bytes in the answers, and the same records in the logs, whatever is sent."""
     with running() as run:

@@ -29,7 +29,14 @@ PAGE = re.sub(r"\\\n\s+", "", (Path(__file__).parents[3] / "docs" / "cli.md").re
 # ------------------------------------------------------------------------------------------------ topics
 
 
-def test_a_topic_is_created_described_altered_and_deleted(pylog, name):
+def changes(cluster, topic):
+    """The lines of the three brokers about this topic: orders of the controller, and their own deeds."""
+    logs = [(broker, cluster.running.log_dir(broker) / "broker" / "state-change.log") for broker in (1, 2, 3)]
+    rows = [f"{broker} {line}" for broker, log in logs for line in log.read_text().splitlines() if topic in line]
+    return "\n".join(["", *rows])
+
+
+def test_a_topic_is_created_described_altered_and_deleted(pylog, cluster, name):
     made = pylog("topics", "create", name, "--replica-assignment", "1:2,2:3", "--config", "retention.ms=60000")
     assert made.err == f"created topic {name}\n"
     assert rows(made) == [[name, "2", "2", "retention.ms=60000"]]
@@ -54,7 +61,8 @@ def test_a_topic_is_created_described_altered_and_deleted(pylog, name):
     }  # fmt: skip
 
     assert pylog("topics", "delete", name).ok().err == f"deleted topic {name}\n"
-    until(lambda: name not in pylog("topics", "list").ok().out)  # UpdateMetadata may reach that broker a moment later
+    # UpdateMetadata may reach that broker a moment later.
+    until(lambda: name not in pylog("topics", "list").ok().out, story=lambda: changes(cluster, name))
     assert "no topic" in pylog("topics", "delete", name).failed().lower()
     assert pylog("topics", "delete", name, "--if-exists").ok().err == f"there is no topic {name}\n"
 
