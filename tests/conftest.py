@@ -26,6 +26,8 @@ NAMES = ("exactly_once_kills", "pipelines", "standalone", "upserts_kills")
 APART = tuple(f"tests/spark/test_{name}.py" for name in NAMES)
 # With --long these have a session of their own: one worker would be at it when all others have ended.
 WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_once", "tests/spark/test_tiering")
+# Each test of this one starts a session of its own.
+SMOKE = "tests/spark/test_smoke.py"
 # These share a real Kafka: of three brokers, or of one.
 KAFKA4, OF_THREE = "tests/conformance/kafka4", ("test_spark.py", "test_tools.py")
 # These are begun in this order, before the other slow files: with --long the demo, which leaves its JVM's classes for
@@ -83,7 +85,8 @@ class Scheduling(LoadFileScheduling):
     """To start and warm a Spark session is half a minute's work: one worker has all that share it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return scope_of(super()._split_scope(nodeid))
+        file = super()._split_scope(nodeid)
+        return nodeid if file == SMOKE else scope_of(file)
 
 
 @pytest.hookimpl(optionalhook=True)
