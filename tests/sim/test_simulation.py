@@ -45,13 +45,14 @@ def test_the_laws_find_a_bug_that_is_put_in(mutant):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", {circumstances: mutant for mutant, circumstances in CIRCUMSTANCES.items()}.values())
 def test_circumstances_break_no_law_without_their_bug(mutant):
-    for seed in range(1, soaked(times(2, 10), 30) + 1):
+    for seed in range(1, soaked(times(1, 10), 30) + 1):
         simulate(seed, circumstances=CIRCUMSTANCES[mutant])
 
 
 def test_a_seed_does_the_same_again_in_any_process():
     """Orders of sets differ there: with a partition, with transactions, and with members of a group."""
-    shown = "from tests.sim.simulation import simulate; print(*map(simulate, (5, 7, 12, 13)), sep='\\n')"
+    seeds = (5, 12, 7, 13)[: times(2, 4)]
+    shown = f"from tests.sim.simulation import simulate; print(*map(simulate, {seeds}), sep='\\n')"
     one, other = (
         subprocess.run(
             [sys.executable, "-c", shown],
@@ -64,4 +65,4 @@ def test_a_seed_does_the_same_again_in_any_process():
         for order in ("1", "3")
     )
     assert one == other
-    assert one.count("seed=") == 4
+    assert one.count("seed=") == len(seeds)

@@ -13,7 +13,7 @@ import pytest
 
 import logstore
 from tests.docs.test_readme import blocks
-from tests.support.repeats import times
+from tests.support.repeats import only_long, times
 
 ROOT = Path(__file__).parents[2]
 SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends, with the same session
@@ -67,6 +67,7 @@ def shown_by(sources):
     return shown.getvalue()
 
 
+@only_long("a session for the pages")
 @pytest.mark.spark
 def test_the_pages_run_and_show_what_they_say(script):
     check_pages(shown_by(PAGES), script)

@@ -100,6 +100,7 @@ def test_a_new_table_is_refused_before_a_row_is_written(session, topics, tmp_pat
     assert topics.everything("out") == []
 
 
+@only_long("many commands")
 def test_commands_within_commands_that_make_no_table_write(session, topics, tmp_path):
     topics.create("out")
     topics.create("in")
