@@ -25,7 +25,7 @@ docs-check:
 test:  ## all tests, Spark's too
 	$(PYTHON) -m pytest
 
-soak:  ## what the tests only run for seconds, for as long as a person waits (an hour); needs what --long needs
+soak:  ## what the tests only run for seconds, for as long as a person waits (hours); needs what --long needs
 	$(PYTHON) -m pytest --soak -m soak -n 1 --timeout 3600
 
 sim:  ## one seed of the simulated cluster, or COUNT of them from SEED on

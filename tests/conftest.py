@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ PRELOAD = str(Path(__file__).parent / "support" / "preload")
 if PRELOAD not in os.environ.get("PYTHONPATH", ""):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PRELOAD, os.environ.get("PYTHONPATH")]))
 # The files of tests/spark that share no Spark session with the others.
-NAMES = ("exactly_once_kills", "pipelines", "standalone", "upserts_kills")
+NAMES = ("exactly_once_kills", "pipelines", "standalone", "upserts_kills", "workers")
 APART = tuple(f"tests/spark/test_{name}.py" for name in NAMES)
 # With --long these have a session of their own: one worker would be at it when all others have ended.
 WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_once", "tests/spark/test_tiering")
@@ -70,6 +72,23 @@ def pytest_configure(config: pytest.Config) -> None:
     local_cluster_settings.DEFAULTS |= BROKERS
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have each worker load a share of all test files first.
+
+    A fresh clone has no bytecode of them: the workers would make that of the same file at the same time, half a minute
+    of work for each of them. A file that cannot be loaded is told when it is collected.
+    """
+    config = session.config
+    if not hasattr(config, "workerinput") or config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    number = int(config.workerinput["workerid"].removeprefix("gw"))
+    root = Path(__file__).parents[1]
+    for file in sorted(root.glob("tests/**/test_*.py"))[number :: config.workerinput["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 def scope_of(file: str) -> str:

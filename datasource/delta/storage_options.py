@@ -194,7 +194,7 @@ def one_line(error: BaseException, options: StorageOptions = NONE) -> str:
     text = re.sub(r"<\?xml.*?(?:<Code>(.*?)</Code>.*)?$", lambda found: found[1] or "", text, flags=re.DOTALL)
     for secret in options.secrets():
         text = text.replace(secret, "***")
-    text = re.sub(r"(https?://)(?:[^\s/@]*@)?([^\s?]*)(?:\?\S*)?", r"\1\2", text)
+    text = re.sub(r"(https?://)(?:[^\s/?]*@)?([^\s?]*)(?:\?\S*)?", r"\1\2", text)
     parts = [part for line in text.splitlines() if (part := line.strip(" \t↳:"))]
     if asked := re.search(r"Error performing ([A-Z]+ \S+)", text):
         parts = [asked[1], parts[-1]]  # not the time and the retries, nor each layer of the client

@@ -50,8 +50,8 @@ def test_circumstances_break_no_law_without_their_bug(mutant):
 
 
 def test_a_seed_does_the_same_again_in_any_process():
-    """Orders of sets differ there: with a partition, with transactions, and with members of a group."""
-    seeds = (5, 12, 7, 13)[: times(2, 4)]
+    """Orders of sets differ there: with a partition, with members of a group (12), and with transactions (13)."""
+    seeds = (12, 13, 5, 7)[: times(2, 4)]
     shown = f"from tests.sim.simulation import simulate; print(*map(simulate, {seeds}), sep='\\n')"
     one, other = (
         subprocess.run(

@@ -83,7 +83,9 @@ def test_the_answer_is_one_line(place, mistake):
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("kind", "start"), [("python", ["python"]), ("spark-submit", [SUBMIT, "--master", "local[2]", *QUIET])]
+    ("kind", "start"),
+    [("python", ["python"]), ("spark-submit", [SUBMIT, "--master", "local[2]", *QUIET])],
+    ids=["python", "spark-submit"],
 )
 def test_a_script_sees_one_line_for_each(kind, start, activated, tmp_path):
     command = [*start, mistakes.__file__, *made_in(kind)]

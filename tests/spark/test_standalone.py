@@ -1,7 +1,7 @@
 """Queries on a real Spark cluster, of a master and two workers, copy exactly once while executors and workers die.
 
-One reads from a broker and writes to a directory, the other one back. tests/spark/test_exactly_once_kills.py kills
-drivers and brokers. By hand:
+One reads from a broker and writes to a directory, the other one back. tests/spark/test_workers.py shows that such
+executors read and write at all; tests/spark/test_exactly_once_kills.py kills drivers and brokers. By hand:
 
     PYLOG_SEED=7 pytest -n0 --soak tests/spark/test_standalone.py
 """
