@@ -11,8 +11,8 @@
 
 Its rooms, from the ground up: `errors`, and `worker`, a thread that waits for work; `env`, the only door to clock and
 disk, `config`, the settings of a topic, and `progress`; `checkpoint`, small durable files, and `records`, batches and
-their bytes; `log`, one partition; `maintenance`, which changes its old segments; `store`, a directory of topics;
-`tools`, what commands return; `cli`.
+their bytes; `schemas`, columns of records; `log`, one partition; `maintenance`, which changes its old segments;
+`store`, a directory of topics; `tools`, what commands return; `cli`.
 
 Importing this package loads no more than its name: each part comes with its first use, numba and pyarrow with the first
 append or read. So commands and Spark's many short-lived processes load what they need.

@@ -1,8 +1,7 @@
 """The Delta table that holds the older records of a topic, and the union of both.
 
 From the ground up: `storage_options`, URLs of object stores and how these are reached; `storage`, where the files of a
-table are, in a directory or an object store; `log`, the log of a Delta table entry by entry; `ddl`, schemas from text;
-`conversion`, a JSON document to values of declared types; `documents`, many of them to columns; `owner`, whose table it
+table are, in a directory or an object store; `log`, the log of a Delta table entry by entry; `owner`, whose table it
 is, and the note about it; `table`, how far it goes, and one function that commits; `parquet`, records as its files;
 `topic_tables`, the tables of a topic; `snapshots`, the newest of a table, and the records in its files;
 `tiered_topics`, the union of a log and its table, each offset once; `tiering`, what they lack, and the tiered offset of

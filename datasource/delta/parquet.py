@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.delta.conversion import is_supported
-from datasource.delta.documents import parse
 from datasource.delta.storage import TableStorage
 from datasource.delta.table import DATE, OUR_SUFFIX
 from datasource.topics.interface import NO_EPOCH, PartitionRange
@@ -26,6 +24,8 @@ from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
+from logstore.schemas.conversion import is_supported
+from logstore.schemas.documents import parse
 from logstore.store.reading import read_round
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from datasource.delta import ddl as delta_ddl
 from datasource.delta import log
 from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, read_note
 from datasource.delta.parquet import BAD, RAW, typed_schema
@@ -15,6 +14,7 @@ from datasource.delta.storage_options import NONE, StorageOptions
 from datasource.delta.table import TopicTable
 from datasource.topics.locations import Location
 from logstore.errors import InvalidRequestError, StoreError
+from logstore.schemas import ddl as delta_ddl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

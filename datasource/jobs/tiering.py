@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from datasource.connector.connect import is_connect
-from datasource.delta import ddl, tiering
+from datasource.delta import tiering
 from datasource.delta.owner import owner_of
 from datasource.delta.parquet import OffsetSlice, Written, remove, typed_schema, write_piece
 from datasource.delta.storage_options import storage_options as checked
@@ -27,6 +27,7 @@ from datasource.errors import reason
 from datasource.jobs.tasks import Done, Row, chosen, framed, located, run_tasks
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.progress import Progress, no_progress
+from logstore.schemas import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

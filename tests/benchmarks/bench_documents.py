@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 from harness import AGAIN, interleave, ratio, show
 
-from datasource.delta.documents import parse
+from logstore.schemas.documents import parse
 
 ROWS = 200_000
 BAD_EVERY = 1000

@@ -18,7 +18,6 @@ import pytest
 from deltalake import DeltaTable
 
 import logstore
-from datasource.delta import ddl
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import OffsetSlice, write_piece
 from datasource.delta.storage import TableDirectory
@@ -31,6 +30,7 @@ from datasource.jobs.tasks import no_progress
 from datasource.session import DELTA_JARS
 from datasource.topics.interface import PartitionRange
 from logstore import InvalidRequestError
+from logstore.schemas import ddl
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
 from tests.support.repeats import only_long, soaked

@@ -13,7 +13,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import logstore
-from datasource.delta import ddl
 from datasource.delta import table as delta_table
 from datasource.delta.owner import NOTES
 from datasource.delta.tiered_topics import TieredTopics
@@ -21,6 +20,7 @@ from datasource.errors import DataLossError
 from datasource.jobs import retention, schedule, tiering
 from datasource.topics.locations import Location
 from logstore import StoreError
+from logstore.schemas import ddl
 from tests.spark.test_tiering import places
 from tests.support.repeats import only_long
 

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasource.delta.conversion import Parsed, parse_each
 from logstore.records.columns import cells
+from logstore.schemas.conversion import parse_each
+from logstore.schemas.parsed import Parsed, joined
 
 BLOCK_ROWS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -41,16 +42,11 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     lines.read_all()
     rows = np.flatnonzero(is_plain)
     refused = np.sort(np.concatenate([np.flatnonzero(~is_plain), rows[lines.refused]]))
+    read = np.delete(rows, lines.refused)
+    found = Parsed(lines.columns(), np.arange(len(read)), {})
     if not refused.size:
-        return Parsed(lines.columns(), rows, {})
-    each = parse_each(values.take(pa.array(refused)), fields)
-    good = np.concatenate([np.delete(rows, lines.refused), refused[each.good]])
-    order = np.argsort(good, kind="stable")
-    columns = [
-        pa.concat_arrays(parts).take(pa.array(order)) for parts in zip(lines.columns(), each.columns, strict=True)
-    ]
-    reasons = {int(refused[row]): reason for row, reason in each.reasons.items()}
-    return Parsed(columns, good[order], reasons)
+        return found._replace(good=read)
+    return joined([(read, found), (refused, parse_each(values.take(pa.array(refused)), fields))])
 
 
 def plain(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:

@@ -12,20 +12,14 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from logstore.schemas.parsed import Parsed
+
 Convert = Callable[[Any, pa.DataType, str], Any]
-
-
-class Parsed(NamedTuple):
-    """The columns of the good rows, the numbers of these rows, and the reasons of the bad ones by row."""
-
-    columns: list[pa.Array]
-    good: np.ndarray
-    reasons: dict[int, str]
 
 
 def parse_each(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:

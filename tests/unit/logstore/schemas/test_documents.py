@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.delta import conversion, documents
+from logstore.schemas import conversion, documents
 
 FIELDS = [
     pa.field("n", pa.int64()),

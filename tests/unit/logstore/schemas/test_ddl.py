@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from datasource.delta import ddl
 from logstore import InvalidRequestError
+from logstore.schemas import ddl
 
 
 def test_columns_have_the_types_that_spark_gives_them():

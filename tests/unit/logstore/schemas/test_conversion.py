@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasource.delta.conversion import is_supported
-from datasource.delta.documents import parse
+from logstore.schemas.conversion import is_supported
+from logstore.schemas.documents import parse
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 
