@@ -1,4 +1,4 @@
-"""The options of `.option(...)`: every name, its meaning and its check, as in Spark's Kafka source.
+"""The options of `.option(...)`: the meaning of each, and its check, as in Spark's Kafka source.
 
 An option that is unknown, misspelt, or not for this kind of query is refused with one line that says what to write
 instead: a silently ignored option is a wrong result later.
@@ -6,17 +6,28 @@ instead: a silently ignored option is a wrong result later.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import cast, get_args
+from typing import cast
 
 from datasource.connector import option_parsing as parse
+from datasource.connector.option_names import (
+    BATCH,
+    CATALOG,
+    COMPRESSIONS,
+    ISOLATIONS,
+    NO_CLUSTER,
+    OPTIONS,
+    READ,
+    STREAM,
+    WRITE,
+    Uses,
+    known,
+    lower,
+)
 from datasource.connector.places import (
     GROUP,
-    STORAGE,
     OffsetSpec,
     OfGroup,
     Tables,
@@ -26,112 +37,16 @@ from datasource.connector.places import (
     tables_of,
     topics_of,
 )
-from datasource.delta.storage_options import NAMES as STORAGE_OPTIONS
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
 from datasource.topics.transactions.state import LEASED
 from logstore.config import INT32_MAX, Isolation
 from logstore.errors import InvalidConfigError
-from logstore.records.compression import Codec
 from logstore.records.partitioner import PARTITIONERS
 from replication.client.addresses import addresses_of
-from replication.client.security import SETTINGS, hint_of, security_of
+from replication.client.security import SETTINGS, security_of
 
-ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 DECISION_TOPIC = "__pylog_decisions"
-COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
-
-
-class Use(StrEnum):
-    BATCH_READ = "batch read"
-    STREAM_READ = "stream read"
-    WRITE = "write"
-
-
-Uses = frozenset[Use]
-
-_READ = frozenset({Use.BATCH_READ, Use.STREAM_READ})
-_BATCH, _STREAM, _WRITE = frozenset({Use.BATCH_READ}), frozenset({Use.STREAM_READ}), frozenset({Use.WRITE})
-
-# name -> where it acts. Refusals come from this table, and a test compares it with docs/spark.md.
-OPTIONS: dict[str, Uses] = {
-    "path": _READ | _WRITE,
-    "kafka.bootstrap.servers": _READ | _WRITE,
-    "assign": _READ,
-    "subscribe": _READ,
-    "subscribePattern": _READ,
-    "columns": _READ,
-    "includeHeaders": _READ | _WRITE,
-    "includeTiered": _READ,
-    "tieredTable": _READ,
-    **{f"{STORAGE}{name.lower()}": _READ for name in STORAGE_OPTIONS},
-    "startingOffsets": _READ,
-    "startingTimestamp": _READ,
-    "startingOffsetsByTimestamp": _READ,
-    "startingOffsetsByTimestampStrategy": _READ,
-    "groupId": _READ,
-    "endingOffsets": _BATCH,
-    "endingTimestamp": _BATCH,
-    "endingOffsetsByTimestamp": _BATCH,
-    "failOnDataLoss": _READ,
-    "isolation": _READ,
-    "shortCircuit": _READ,
-    "kafka.client.rack": _READ,
-    "pushdown": _BATCH,
-    "minPartitions": _READ,
-    "maxRecordsPerPartition": _READ,
-    "maxOffsetsPerTrigger": _STREAM,
-    "minOffsetsPerTrigger": _STREAM,
-    "maxBytesPerTrigger": _STREAM,
-    "maxTriggerDelay": _STREAM,
-    "fetchOffset.numRetries": _READ,
-    "fetchOffset.retryIntervalMs": _READ,
-    "topic": _WRITE,
-    "partitioner": _WRITE,
-    "compression": _WRITE,
-    "exactlyOnce": _WRITE,
-    "txnId": _WRITE,
-    "txnVersion": _WRITE,
-    "transaction.timeout.ms": _WRITE,
-    "decisionTopic": _WRITE,
-    **{f"kafka.{name}": _READ | _WRITE for name in sorted(SETTINGS)},
-    # Spark adds these two by itself to what a stream writer gets.
-    "checkpointLocation": _WRITE,
-    "queryName": _WRITE,
-}
-
-_WRONG_PLACE = {
-    ("topic", Use.BATCH_READ): "a read chooses topics by 'subscribe', 'subscribePattern' or 'assign'",
-    ("topic", Use.STREAM_READ): "a read chooses topics by 'subscribe', 'subscribePattern' or 'assign'",
-    ("subscribe", Use.WRITE): "a write names its topic by the option 'topic' or a column 'topic'",
-    ("assign", Use.WRITE): "a write chooses partitions by a column 'partition'",
-    ("endingoffsets", Use.STREAM_READ): "a stream has no end; to stop at today's end use trigger(availableNow=True)",
-    ("endingtimestamp", Use.STREAM_READ): "a stream has no end; use a batch read for a range of time",
-    ("maxoffsetspertrigger", Use.BATCH_READ): "a batch has no triggers; bound it by 'endingOffsets'",
-    ("maxbytespertrigger", Use.BATCH_READ): "a batch has no triggers; bound it by 'endingOffsets'",
-    ("checkpointlocation", Use.STREAM_READ): "give it to writeStream",
-}
-_NO_CLUSTER = "needs a cluster: a directory is read directly"
-_NO_MEANING = {
-    "groupidprefix": "no group is made for a query; option 'groupId' names one to commit its progress to",
-    "kafkaconsumer.polltimeoutms": "nothing is polled here; remove it",
-    "bootstrap.servers": "a cluster is named by option 'kafka.bootstrap.servers', a directory by 'path'",
-    "paths": "one directory only: .load('/the/directory')",
-    "location": "give the directory by option 'path'",
-}
-_MEANT = {"topics": "subscribe", "brokers": "kafka.bootstrap.servers", "directory": "path"}
-_KAFKA_HINTS = {
-    "kafka.group.id": "use option 'groupId': the progress of the query is committed to that group",
-    "kafka.partitioner.class": f"use option 'partitioner', one of {', '.join(PARTITIONERS)}",
-    "kafka.compression.type": f"use option 'compression', one of {', '.join(COMPRESSIONS)}",
-    "kafka.isolation.level": f"use option 'isolation', one of {', '.join(ISOLATIONS)}",
-    "kafka.transactional.id": "writes are exactly-once by themselves; option 'txnId' names a transaction",
-    "kafka.transaction.timeout.ms": "use option 'transaction.timeout.ms'",
-    "kafka.enable.idempotence": "writes are exactly-once unless option 'exactlyOnce' is false",
-    "kafka.auto.offset.reset": "use option 'startingOffsets'",
-}
-# Spark's catalog adds these to a table that was created with `USING pylog`.
-_CATALOG = re.compile(r"option\..*|location|provider|owner|external|is_managed_location|comment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +111,11 @@ def check_read(options: Mapping[str, str]) -> None:
 
     Options of CREATE TABLE may be incomplete: a read of the table adds its own by WITH.
     """
-    if any(_CATALOG.fullmatch(name.lower()) for name in options):
+    if any(CATALOG.fullmatch(name.lower()) for name in options):
         return
     read_options(options, streaming=None)
-    named = [name for name in OPTIONS if name.lower() in _lower(options)]
-    of_batch, of_stream = ([name for name in named if OPTIONS[name] == uses] for uses in (_BATCH, _STREAM))
+    named = [name for name in OPTIONS if name.lower() in lower(options)]
+    of_batch, of_stream = ([name for name in named if OPTIONS[name] == uses] for uses in (BATCH, STREAM))
     if of_batch and of_stream:
         raise InvalidConfigError(
             f"options {of_batch[0]!r} (of a batch) and {of_stream[0]!r} (of a stream) are both given: leave one away",
@@ -213,8 +128,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
 
     Raises: InvalidConfigError: one line that names the option and the remedy.
     """
-    uses = _READ if streaming is None else _STREAM if streaming else _BATCH
-    given = _known(options, uses)
+    uses = READ if streaming is None else STREAM if streaming else BATCH
+    given = known(options, uses)
     selected_columns(options)
     trigger = TriggerLimits(
         max_offsets=parse.positive(given, "maxOffsetsPerTrigger"),
@@ -232,12 +147,12 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     tables = tables_of(given, include_tiered=include_tiered, is_directory=bool(location.path))
     short_circuit = parse.flag(given, "shortCircuit", default=False)
     if short_circuit and not location.bootstrap:
-        raise _refused(given, "shortCircuit", _NO_CLUSTER)
+        raise _refused(given, "shortCircuit", NO_CLUSTER)
     return ReadOptions(
         location=location,
         group=_group(given, location.bootstrap, uses),
         topics=topics_of(given),
-        starting=starting(given, is_batch=uses == _BATCH, is_known=len(uses) == 1),
+        starting=starting(given, is_batch=uses == BATCH, is_known=len(uses) == 1),
         ending=ending(given),
         no_match_is_latest=parse.choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         == "latest",
@@ -262,7 +177,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
 
     Raises: InvalidConfigError: one line that names the option and the remedy.
     """
-    given = _known(options, _WRITE)
+    given = known(options, WRITE)
     exactly_once = parse.flag(given, "exactlyOnce", default=True)
     _check_transaction(given, exactly_once=exactly_once, streaming=streaming)
     location = _location(given)
@@ -315,7 +230,7 @@ def _check_transaction(given: Mapping[str, str], *, exactly_once: bool, streamin
 
 def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns of a read, in order: option `columns`, else all (headers if asked for)."""
-    given = _lower(options)
+    given = lower(options)
     if "columns" not in given:
         return (*COLUMNS, HEADERS) if parse.flag(given, "includeHeaders", default=False) else COLUMNS
     names = {name.lower(): name for name in (*COLUMNS, HEADERS)}
@@ -332,69 +247,6 @@ def _refused(given: Mapping[str, str], name: str, rule: str) -> InvalidConfigErr
     return parse.bad(name, given[name.lower()].strip(), rule)
 
 
-def _lower(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options.items()}
-
-
-def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
-    """Return the options under lower-case names. Raises: InvalidConfigError: one is unknown, or not for `uses`."""
-    given = _lower(options)
-    if not {"path", "kafka.bootstrap.servers"} & given.keys() and all(_CATALOG.fullmatch(name) for name in given):
-        raise InvalidConfigError(
-            "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "
-            "Spark does not hand its OPTIONS to a Python data source; make views by "
-            "datasource.register(spark, place), or write SELECT ... FROM t WITH (path='...', subscribe='...') and "
-            "INSERT INTO t WITH (path='...', topic='...') ...",
-            option="path",
-        )
-    names = {name.lower(): name for name in OPTIONS}
-    of_both = is_of_both(given)
-    for name in given:
-        if name not in names:
-            raise InvalidConfigError(_unknown(name, uses, names), option=name)
-        if not (of_both or uses & OPTIONS[names[name]]):
-            raise InvalidConfigError(f"option {_of_others(name, uses, names)}", option=name)
-    return {name: value for name, value in given.items() if uses & OPTIONS[names[name]]}
-
-
-def is_of_both(given: Mapping[str, str]) -> bool:
-    """Whether options are of a view that is read and written: `subscribe` and `topic` name the same topic.
-
-    A read then skips options of writes, and a write skips those of reads.
-    """
-    return "topic" in given and given["topic"].strip() == given.get("subscribe", "").strip()
-
-
-def _named(uses: Uses) -> str:
-    return "read" if len(uses) > 1 else min(uses)
-
-
-def _of_others(name: str, uses: Uses, names: Mapping[str, str]) -> str:
-    reason = _WRONG_PLACE.get((name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}")
-    return f"{names[name]!r} has no meaning in a {_named(uses)}: {reason}"
-
-
-def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
-    if hint := _NO_MEANING.get(name):
-        return f"option {name!r} has no meaning for pylog: {hint}"
-    here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
-    if name.startswith("kafka."):
-        hint = _KAFKA_HINTS.get(name) or hint_of(name.removeprefix("kafka."))
-        if not hint and (near := difflib.get_close_matches(name, here, n=1, cutoff=0.9)):
-            return f"unknown option {name!r}; did you mean {names[near[0]]!r}?"
-        hint = hint or "of Kafka's settings only those of addresses, rack, TLS and SASL are taken; remove it"
-        return f"option {name!r} has no meaning for pylog: {hint}"
-    if (meant := _MEANT.get(name)) and meant.lower() in here:
-        return f"unknown option {name!r}; did you mean {meant!r}?"
-    sure = difflib.get_close_matches(name, here, n=1, cutoff=0.9)
-    if near := sure or difflib.get_close_matches(name, here, n=3, cutoff=0.6):
-        return f"unknown option {name!r}; did you mean {', '.join(repr(names[lower]) for lower in near)}?"
-    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.8):
-        return f"unknown option {name!r}; {_of_others(near[0], uses, names)}"
-    here = [lower for lower in here if not lower.startswith(STORAGE)]
-    return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
-
-
 def _location(given: Mapping[str, str]) -> Location:
     bootstrap, rack = (given.get(name, "").strip() for name in ("kafka.bootstrap.servers", "kafka.client.rack"))
     secured = {
@@ -402,7 +254,7 @@ def _location(given: Mapping[str, str]) -> Location:
     }
     if "kafka.bootstrap.servers" not in given:
         for name in [*secured, *(["client.rack"] if rack else [])]:
-            raise InvalidConfigError(f"option 'kafka.{name}' {_NO_CLUSTER}", option=name)
+            raise InvalidConfigError(f"option 'kafka.{name}' {NO_CLUSTER}", option=name)
         return Location(path=_path(given))
     if "path" in given:
         raise InvalidConfigError(
@@ -426,7 +278,7 @@ def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:
     if not bootstrap:
         remedy = "positions live in the query's checkpoint; remove it"
         raise _refused(given, "groupId", f"a directory keeps no groups: {remedy}")
-    if uses == _BATCH and not starts_there:
+    if uses == BATCH and not starts_there:
         remedy = "add startingOffsets=group to begin there, or remove it"
         raise _refused(given, "groupId", f"a batch read commits nothing: {remedy}")
     return group

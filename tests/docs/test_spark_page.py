@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from datasource.connector.observing import HELP
-from datasource.connector.options import OPTIONS
+from datasource.connector.option_names import OPTIONS
 from datasource.connector.places import STORAGE
 from datasource.schema import COLUMNS, HEADERS
 from replication.client.security import SETTINGS

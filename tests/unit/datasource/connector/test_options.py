@@ -4,11 +4,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from datasource.connector.option_names import OPTIONS, Use
 from datasource.connector.options import (
-    OPTIONS,
     TaskLimits,
     TriggerLimits,
-    Use,
     check_read,
     read_options,
     selected_columns,
