@@ -32,15 +32,16 @@ def jars():
     if named := os.environ.get("PYLOG_KAFKA4_LIBS"):
         assert _is_whole(Path(named)), f"PYLOG_KAFKA4_LIBS={named}: no kafka-clients-{VERSION}.jar in it"
         return Path(named)
-    return _fetched(f"kafka-{VERSION}", FILES / "pom.xml")
+    return fetched(f"kafka-{VERSION}", FILES / "pom.xml")
 
 
 def spark_jars():
     """Return the folder of the jars of Spark's own Kafka source; skips the test where they cannot be had."""
-    return _fetched("spark-kafka", FILES / "spark.pom.xml")
+    return fetched("spark-kafka", FILES / "spark.pom.xml")
 
 
-def _fetched(name, pom):
+def fetched(name, pom, goal="copy-dependencies"):
+    """Return a folder of the cache with what the pom names, got by this goal of Maven; skips where it cannot be had."""
     _needs("java")
     home = _cache() / name
     if not home.exists():
@@ -48,21 +49,21 @@ def _fetched(name, pom):
         lock = SYSTEM.files.lock(_cache() / f"{name}.lock", wait=True)
         try:  # several workers of a run want it at once
             if not home.exists():
-                fetch_jars(pom, home)
+                fetch_jars(pom, home, goal)
         finally:
             lock.release()
     return home
 
 
-def fetch_jars(pom, home):
-    """Have Maven put all jars that the pom names into the folder, whole or not at all; skips where it cannot."""
+def fetch_jars(pom, home, goal="copy-dependencies"):
+    """Have Maven put all that the pom names into the folder, whole or not at all; skips where it cannot."""
     with tempfile.TemporaryDirectory(dir=home.parent) as room:
         shutil.copy(pom, Path(room) / "pom.xml")
         command = [
             "mvn",
             "-q",
             "-B",
-            "dependency:copy-dependencies",
+            f"dependency:{goal}",
             "-DoutputDirectory=libs",
             "-DincludeScope=runtime",
         ]
