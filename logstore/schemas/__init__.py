@@ -2,4 +2,7 @@
 
 From the ground up: `ddl`, schemas from text; `parsed`, many values as columns, and the reasons of those that are none;
 `conversion`, a JSON document to values of declared types; `documents`, many of them to columns.
+
+`json_schema`, columns as JSON Schema, and back; `subjects`, the records of the topic `_schemas` and their sum;
+`registry`, the schemas of a place, by following that topic; `declared`, the columns that a topic is made with.
 """

@@ -6,7 +6,7 @@ Columns are named as in Spark: bare words, or anything in backticks. NOT NULL is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -38,6 +38,9 @@ _PLAIN: dict[str, pa.DataType] = {
 }
 
 
+_NAMES = {kind: name for name, kind in reversed(_PLAIN.items())}  # of several names the first
+
+
 def parse(ddl: str) -> tuple[pa.Field, ...]:
     """Return the fields of a schema. Raises: InvalidRequestError: it is not one, or has a type that JSON has not."""
     try:
@@ -50,6 +53,36 @@ def parse(ddl: str) -> tuple[pa.Field, ...]:
             f"schema {ddl!r}: write columns and types, as 'id bigint, who string' ({error})"
         ) from None
     return fields
+
+
+def parse_type(ddl: str) -> pa.DataType:
+    """Return a type, as `decimal(10,2)`. Raises: InvalidRequestError."""
+    (field,) = parse(f"type {ddl}")
+    return field.type
+
+
+def text_of(fields: Iterable[pa.Field]) -> str:
+    """Return the text that `parse` makes these fields of. Raises: InvalidRequestError: a type that it has not."""
+    return ", ".join(f"{_quoted(f.name)} {type_text(f.type)}{'' if f.nullable else ' NOT NULL'}" for f in fields)
+
+
+def type_text(kind: pa.DataType) -> str:
+    """Return the text that `parse_type` makes this type of. Raises: InvalidRequestError."""
+    if (name := _NAMES.get(kind)) is not None:
+        return name
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{type_text(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{type_text(kind.key_type)}, {type_text(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{text_of(kind.field(i) for i in range(kind.num_fields))}>"
+    raise InvalidRequestError(f"type {kind} is no type of a column: cast it first")
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
 
 
 class _Reader:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from logstore.config import Isolation
 from logstore.env import SYSTEM, Env
@@ -47,12 +47,16 @@ from logstore.store.reading import (
     schema_of,
     with_partition,
 )
+from logstore.store.schemas import declare, schemas_of
 from logstore.store.topic_tail import Position, TopicTail
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Part, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from logstore.schemas.declared import Declaration
+    from logstore.schemas.registry import Schemas
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +117,7 @@ class LogStore:
         self._log_dir = log_dir
         # Where rows without a key begin: in turn, and elsewhere in every process.
         self._turns = itertools.count(os.getpid())
+        self._schemas: Schemas | None = None
 
     @property
     def path(self) -> Path:
@@ -121,6 +126,13 @@ class LogStore:
     @property
     def read_only(self) -> bool:
         return self._log_dir.read_only
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of this directory, in its topic `_schemas`."""
+        if self._schemas is None:
+            self._schemas = schemas_of(self)
+        return self._schemas
 
     def topics(self) -> list[TopicDescription]:
         """Every topic, by name. One whose description is damaged has `damage`; it can be neither read nor written."""
@@ -138,24 +150,40 @@ class LogStore:
         partitions: int = 1,
         config: Mapping[str, Any] | None = None,
         if_not_exists: bool = False,
+        **columns: Unpack[Declaration],
     ) -> TopicDescription:
         """Create a topic; on return it is durable.
 
-        Raises: TopicExistsError (unless `if_not_exists`), InvalidTopicError, InvalidConfigError, ReadOnlyStoreError.
+        Its columns (`logstore.schemas.declared`) are registered before the topic is there.
+
+        Raises: TopicExistsError (unless `if_not_exists`), InvalidTopicError, InvalidConfigError, ReadOnlyStoreError;
+        InvalidRequestError: the columns are none, or do not fit those of before.
         """
         self.logs.check_writable()
         self._log_dir.reserve.keep()
+        if columns:
+            if not if_not_exists:
+                self.logs.topics.catalog.check_new(name)
+            declare(self.schemas, name, columns)
         return self.logs.topics.create(name, partitions, config or {}, if_not_exists=if_not_exists)
 
     def alter_topic(
-        self, name: str, *, partitions: int | None = None, config: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        **columns: Unpack[Declaration],
     ) -> TopicDescription:
-        """Change settings (a value of None removes the override) or add partitions; never fewer.
+        """Change settings (a value of None removes the override), columns as in `create_topic`, or add partitions.
 
-        Keys hash over the number of partitions: after it has grown, new records of a key may go elsewhere.
+        Partitions never become fewer. Keys hash over their number: after it has grown, new records of a key may go
+        elsewhere.
         """
         self.logs.check_writable()
         self._log_dir.reserve.keep()
+        if columns:
+            declare(self.schemas, self.topic(name).name, columns)
         return self.logs.topics.alter(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:

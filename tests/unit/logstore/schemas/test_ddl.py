@@ -2,9 +2,11 @@
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
 
 from logstore import InvalidRequestError
 from logstore.schemas import ddl
+from tests.support.columns import columns
 
 
 def test_columns_have_the_types_that_spark_gives_them():
@@ -32,3 +34,13 @@ def test_types_nest():
 def test_another_text_is_refused_with_how_to_write_it(text):
     with pytest.raises(InvalidRequestError, match="write columns and types, as 'id bigint, who string'"):
         ddl.parse(text)
+
+
+@given(columns)
+def test_the_text_of_columns_is_read_as_these_columns(fields):
+    assert ddl.parse(ddl.text_of(fields)) == tuple(fields)
+
+
+def test_a_type_that_no_column_has_has_no_text():
+    with pytest.raises(InvalidRequestError, match=r"uint8 is no type of a column"):
+        ddl.text_of([pa.field("n", pa.uint8())])

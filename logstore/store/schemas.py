@@ -1,0 +1,100 @@
+"""The topic `_schemas` of a directory: made at first use; each change is one batch under the lock of its log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from logstore.env import reset_after_fork
+from logstore.errors import UnknownTopicError
+from logstore.log.log import Log
+from logstore.schemas.registry import Found, Stored, TopicSchemas
+from logstore.schemas.subjects import MARK, TOPIC, Record, is_ours
+
+if TYPE_CHECKING:
+    from logstore.schemas.declared import Declaration
+    from logstore.schemas.registry import Schemas
+
+_COLUMNS = ("offset", "key", "value", "headers")
+_CONFIG = {"cleanup.policy": "compact"}
+
+
+class _Store(Protocol):
+    """The parts of a `LogStore` that are used here."""
+
+    @property
+    def path(self) -> Path: ...
+    def create_topic(self, name: str, *, config: Mapping[str, Any] | None, if_not_exists: bool) -> object: ...
+    def log(self, topic: str, partition: int) -> Log: ...
+    def append(self, topic: str, data: Any, *, flush: bool) -> object: ...
+
+    @property
+    def read(self) -> Callable[..., Any]: ...
+
+
+def schemas_of(store: _Store) -> TopicSchemas:
+    return TopicSchemas(DirectoryTopic(store))
+
+
+def declare(schemas: Schemas, topic: str, columns: Declaration) -> None:
+    """Register the columns of a topic. Raises: as `Schemas.register`; InvalidRequestError: they are none."""
+    from logstore.schemas.declared import declared, register
+
+    register(schemas, declared(topic, **columns))
+
+
+class DirectoryTopic:
+    """`logstore.schemas.registry.SchemaTopic`. Safe for threads; notices a fork."""
+
+    def __init__(self, store: _Store) -> None:
+        self.where = str(store.path)
+        self._store = store
+        self._topic_id = ""  # of the topic that was read last
+        self._mutex = threading.RLock()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child: another thread of the parent may have been within its turn, so that all is read anew."""
+        self._mutex = threading.RLock()
+        self._topic_id = ""
+
+    def turn(self) -> AbstractContextManager[object]:
+        return self._mutex
+
+    def read(self, start: int) -> Found:
+        try:
+            log = self._store.log(TOPIC, 0)
+        except UnknownTopicError:
+            return Found(0, 0, ())
+        end = log.log_end_offset
+        begin = start if log.topic_id == self._topic_id and start <= end else 0
+        self._topic_id = log.topic_id
+        if begin == end:
+            return Found(begin, end, ())
+        first = max(begin, log.log_start_offset)
+        options = {"partition": 0, "start": first, "end": end, "columns": _COLUMNS, "isolation": "read_uncommitted"}
+        rows = self._store.read(TOPIC, **options).read_all().to_pylist()
+        records = [
+            Stored(
+                row["offset"],
+                row["key"],
+                row["value"],
+                is_ours((header["key"], header["value"]) for header in row["headers"] or ()),
+            )
+            for row in rows
+        ]
+        return Found(begin, end, records)
+
+    def append(self, records: Sequence[Record], end: int) -> bool:
+        if end == 0:
+            self._store.create_topic(TOPIC, config=_CONFIG, if_not_exists=True)
+        log = self._store.log(TOPIC, 0)
+        rows = [{"key": r.key, "value": r.value, "headers": [{"key": MARK.decode(), "value": b""}]} for r in records]
+        with log.lock():
+            if log.log_end_offset != end or (end and log.topic_id != self._topic_id):
+                return False
+            self._store.append(TOPIC, rows, flush=True)
+        return True
