@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from logstore.errors import InvalidRequestError, ReadOnlyStoreError, did_you_mean
 from logstore.schemas.subjects import (
     AVRO,
     JSON,
     LEVELS,
+    MARK,
     TOPIC,
     Record,
     Reference,
@@ -24,6 +25,7 @@ from logstore.schemas.subjects import (
     Schema,
     Subjects,
     UnknownKeyError,
+    is_ours,
     level_record,
     schema_record,
 )
@@ -116,6 +118,28 @@ class Found(NamedTuple):
     begin: int
     end: int
     records: Sequence[Stored]
+
+
+COLUMNS = ("offset", "key", "value", "headers")
+
+
+def stored(rows: Iterable[Mapping[str, Any]]) -> list[Stored]:
+    """Return rows of the topic, with these COLUMNS, as records."""
+    return [
+        Stored(
+            row["offset"],
+            row["key"],
+            row["value"],
+            is_ours((header["key"], header["value"]) for header in row["headers"] or ()),
+        )
+        for row in rows
+    ]
+
+
+def rows_of(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return records as rows to append, with our mark."""
+    mark = [{"key": MARK.decode(), "value": b""}]
+    return [{"key": each.key, "value": each.value, "headers": mark, "partition": 0} for each in records]
 
 
 class SchemaTopic(Protocol):

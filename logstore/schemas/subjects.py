@@ -158,9 +158,9 @@ class Subjects:
         self._levels: dict[str | None, str] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, *, is_ours: bool) -> None:
-        """Take the next record of the topic. Raises: UnknownKeyError; then nothing of it was taken."""
-        self.is_empty = False
-        self.is_foreign |= not is_ours
+        """Take the next record of the topic. Raises: UnknownKeyError; then only its writer is known."""
+        if not is_ours:
+            self.is_empty, self.is_foreign = False, True
         found = _decoded(key or b"", "key")
         value = value or None  # Karapace deletes with an empty value
         match found.get("keytype"):
@@ -178,6 +178,7 @@ class Subjects:
                 pass  # of other registries, about themselves
             case other:
                 raise UnknownKeyError(f"keytype {other!r} is not known here")
+        self.is_empty = False
 
     def _put(self, entry: Registered) -> None:
         self._versions.setdefault(entry.subject, {})[entry.version] = entry

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from logstore.env import reset_after_fork
 from logstore.errors import UnknownTopicError
 from logstore.log.log import Log
-from logstore.schemas.registry import Found, Stored, TopicSchemas
-from logstore.schemas.subjects import MARK, TOPIC, Record, is_ours
+from logstore.schemas.registry import COLUMNS, Found, TopicSchemas, rows_of, stored
+from logstore.schemas.subjects import TOPIC, Record
 
 if TYPE_CHECKING:
     from logstore.schemas.declared import Declaration
     from logstore.schemas.registry import Schemas
 
-_COLUMNS = ("offset", "key", "value", "headers")
 _CONFIG = {"cleanup.policy": "compact"}
 
 
@@ -75,26 +74,15 @@ class DirectoryTopic:
         if begin == end:
             return Found(begin, end, ())
         first = max(begin, log.log_start_offset)
-        options = {"partition": 0, "start": first, "end": end, "columns": _COLUMNS, "isolation": "read_uncommitted"}
-        rows = self._store.read(TOPIC, **options).read_all().to_pylist()
-        records = [
-            Stored(
-                row["offset"],
-                row["key"],
-                row["value"],
-                is_ours((header["key"], header["value"]) for header in row["headers"] or ()),
-            )
-            for row in rows
-        ]
-        return Found(begin, end, records)
+        options = {"partition": 0, "start": first, "end": end, "columns": COLUMNS, "isolation": "read_uncommitted"}
+        return Found(begin, end, stored(self._store.read(TOPIC, **options).read_all().to_pylist()))
 
     def append(self, records: Sequence[Record], end: int) -> bool:
         if end == 0:
             self._store.create_topic(TOPIC, config=_CONFIG, if_not_exists=True)
         log = self._store.log(TOPIC, 0)
-        rows = [{"key": r.key, "value": r.value, "headers": [{"key": MARK.decode(), "value": b""}]} for r in records]
         with log.lock():
             if log.log_end_offset != end or (end and log.topic_id != self._topic_id):
                 return False
-            self._store.append(TOPIC, rows, flush=True)
+            self._store.append(TOPIC, rows_of(records), flush=True)
         return True

@@ -8,7 +8,7 @@ from replication.coordination import features
 from replication.coordination.tree import Tree, Watch
 from replication.coordination.tree_watch import TreeWatch
 from replication.model.features import PYLOG_VERSION, SUPPORTED, Finalized, Levels
-from replication.protocol.features import TRANSACTION_VERSION, Feature, Features
+from replication.protocol.features import SCHEMAS, TRANSACTION_VERSION, Feature, Features
 
 logger = logging.getLogger(__name__)
 
@@ -29,4 +29,4 @@ class FeatureLevel(TreeWatch):
 
     def features(self) -> Features:
         level, epoch = self.finalized
-        return Features((TRANSACTION_VERSION, Feature(PYLOG_VERSION, *self.supported, level)), epoch)
+        return Features((TRANSACTION_VERSION, Feature(PYLOG_VERSION, *self.supported, level), SCHEMAS), epoch)

@@ -49,6 +49,8 @@ from replication.protocol.messages import Isolation
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.schemas.registry import Schemas
+
 Arguments = ParamSpec("Arguments")
 Found = TypeVar("Found")
 TRANSACTION_TIMEOUT_MS = 60_000  # Kafka's default
@@ -104,6 +106,7 @@ class KafkaClient(Closing):
         self._loop = ClientLoop(self._cluster.where)
         self._run, self._ending = self._loop.run, self._loop.ending
         self._producer: AsyncProducer | None = None
+        self._schemas: Schemas | None = None
 
     def __repr__(self) -> str:
         return f"KafkaClient({self.where!r}{', closed' * self._loop.is_closed})"
@@ -119,6 +122,15 @@ class KafkaClient(Closing):
     def where(self) -> str:
         """The bootstrap addresses."""
         return self._cluster.where
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of the cluster, in its topic `_schemas`."""
+        if self._schemas is None:
+            from replication.client.schemas import schemas_of
+
+            self._schemas = schemas_of(self)
+        return self._schemas
 
     # ---------------------------------------------------------------- metadata
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from replication.protocol.wire import Buffer
 from replication.replica.leader import guard
 from replication.replica.leader.purgatory import Waiter
 from replication.replica.leader.results import AppendResult
+from replication.replica.leader.schema_records import SchemaRecords
 from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -74,24 +74,32 @@ def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> Sequence[Buffer]:
     return found
 
 
-def write_in_thread(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int) -> list[AppendOutcome]:
+def write_in_thread(
+    replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int, schemas: SchemaRecords | None = None
+) -> list[AppendOutcome]:
     """Append what may be; return what became of each. Nobody but this broker changes its files while they are sound."""
-    checked = [_checked(replica, append) for append in appends]
+    checked = [_checked(replica, append, schemas) for append in appends]
     good = [append for append in checked if not isinstance(append, Exception)]
     try:
-        done = iter(replica.log.append_as_leader(good, leader_epoch=leader_epoch, is_owner=replica.host.is_sound()))
+        outcomes = replica.log.append_as_leader(good, leader_epoch=leader_epoch, is_owner=replica.host.is_sound())
+        done = iter(outcomes)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
-        done = itertools.repeat(error)
+        outcomes = [error] * len(good)
+        done = iter(outcomes)
+    if schemas is not None:
+        schemas.settle(outcomes)
     return [append if isinstance(append, Exception) else next(done) for append in checked]
 
 
-def _checked(replica: ReplicaLog, append: Append) -> Buffer | Marker | Exception:
+def _checked(replica: ReplicaLog, append: Append, schemas: SchemaRecords | None) -> Buffer | Marker | Exception:
     """Return what is to be appended, or why it is not, by a look into the records of a client."""
     records = append.records
     if append.is_own or isinstance(records, Marker):
         return records
     try:
         guard.check(records, replica.config, replica.host.clock.now_ms())
+        if schemas is not None:
+            schemas.check(records)
     except Exception as error:  # noqa: BLE001  as above
         return error
     return records

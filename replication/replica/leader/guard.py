@@ -221,7 +221,7 @@ BAD_TIME = "a timestamp further from now than message.timestamp.before.max.ms an
 OTHER_MAX = "another largest timestamp"
 
 
-def _bound_of(records: Buffer) -> int:
+def bound_of(records: Buffer) -> int:
     """Return how many bytes the records of a batch may have when they are decompressed."""
     return EXPANDED_BYTES_MAX + EXPANDED_TIMES_MAX * len(records)
 
@@ -231,7 +231,7 @@ def _look(kernel: Kernel, records: Buffer, terms: Terms) -> Finding | None:
 
     header = header_at(records)
     stored = memoryview(records)[HEADER_BYTES : header.size_bytes]
-    expanded = decompress(header.codec, stored, limit_bytes=_bound_of(records))
+    expanded = decompress(header.codec, stored, limit_bytes=bound_of(records))
     where = _address(records), _address(expanded), len(expanded)
     found = kernel(*where, *terms)
     reason, row = found & _REASON_MASK, found >> kernels.ROW_SHIFT
@@ -245,7 +245,7 @@ def look_slowly(records: Buffer, terms: Terms) -> Finding | None:
     """Return what `_look` returns, without the kernel: some microseconds a record."""
     header, max_ms, row = header_at(records), NO_TIMESTAMP, -1
     try:
-        for row, record in enumerate(records_of(records, limit_bytes=_bound_of(records))):
+        for row, record in enumerate(records_of(records, limit_bytes=bound_of(records))):
             if record.offset != header.base_offset + row:
                 return Finding(f"offset {record.offset - header.base_offset} of the batch", row)
             if terms.needs_keys and record.key is None:

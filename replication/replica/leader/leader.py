@@ -24,6 +24,7 @@ from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces, Waiter
 from replication.replica.leader.readable import Readable
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
+from replication.replica.leader.schema_records import schema_records
 from replication.replica.leader.writers import Writers
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
@@ -70,7 +71,7 @@ class _AppendGroup:
     def run(self) -> None:
         replica = self.leader.replica
         replica.host.keep_reserve()
-        self.outcomes = write_in_thread(replica, self.appends, self.leader.state.leader_epoch)
+        self.outcomes = write_in_thread(replica, self.appends, self.leader.state.leader_epoch, self.leader.schemas)
         self.offsets = replica.offsets()
 
     def fail(self, error: Exception) -> None:
@@ -94,6 +95,7 @@ class Leader(Readable):
         self.starts = LogStarts()  # of the followers
         self.caught_up = CaughtUpFollowers()
         self.writers = Writers()
+        self.schemas = schema_records(replica)  # judges them, if they are schemas
         self._sent: dict[int, int] = {}  # follower -> the high watermark that it was sent last
         self._waits = PendingProduces()
         self.group: _AppendGroup | None = None  # until the log's queue comes to it
@@ -203,7 +205,7 @@ class Leader(Readable):
 
     def _append(self, appends: Sequence[Append], may_write: bool) -> list[AppendResult | None]:
         replica, outcomes = self.replica, NOTHING
-        if may_write and self.group is None:
+        if may_write and self.group is None and self.schemas is None:
             outcomes = write_now(replica, appends, self.state.leader_epoch)
         replica.host.look()
         if outcomes:
