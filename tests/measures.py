@@ -37,6 +37,8 @@ MACHINE = re.compile(r"\.machine\b|\.groups\.(classic|offsets)\b")
 SEEDS = (1, 2, 12)  # of the simulated runs: one of transactions, one of members with racks
 UNCLEAR_BEGINNINGS = ("What", "Who", "Whoever", "As", "Of")
 NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}  # private by their names only
+# Names of columns, which users write.
+COLUMNS = {"_topic", "_partition", "_offset", "_timestamp", "_headers", "_key", "_corrupt_record", "_rescued"}
 HANDED_ON = {
     "call_soon",
     "call_soon_threadsafe",
@@ -232,7 +234,7 @@ def private_uses(modules: dict[str, Path]) -> Counter[str]:
                 case ast.ImportFrom(module=str(module), names=aliases) if module.partition(".")[0] in PACKAGES:
                     used = [alias.name for alias in aliases]
                 case ast.Constant(value=str(text)):
-                    used = [text, *in_text.findall(text)] if text in names else in_text.findall(text)
+                    used = [text, *in_text.findall(text)] if text in names - COLUMNS else in_text.findall(text)
                 case _:
                     used = []
             uses[str(path.relative_to(ROOT))] += sum(name in names for name in used)

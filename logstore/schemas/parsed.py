@@ -26,3 +26,20 @@ def joined(parts: Sequence[tuple[np.ndarray, Parsed]]) -> Parsed:
     ]
     reasons = {int(rows[row]): reason for rows, part in parts for row, reason in part.reasons.items()}
     return Parsed(columns, np.sort(good), reasons)
+
+
+def are_utf8(values: pa.Array) -> np.ndarray:
+    """Return whether each of these values (binary) is text; null is."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([_is_utf8(value) for value in values.to_pylist()], np.bool_)  # only where one of them is not
+    return np.ones(len(values), np.bool_)
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,103 @@
+"""Columns that a caller gives, in the types that a topic has: what loses nothing is converted, the rest refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from logstore.errors import InvalidRecordError
+from logstore.schemas.misfits import UnwritableError
+
+_types = pa.types
+_INTEGERS = pa.decimal128(20, 0)
+_Test = Callable[[pa.DataType], bool]
+
+
+def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the column in the type of the field.
+
+    Numbers change their size, and integers become decimals; a time without a zone is of UTC; any kind of string array
+    is a string. Nothing is rounded or cut.
+
+    Raises: InvalidRecordError: a column of another kind; UnwritableError: a value that does not fit, with its row.
+    """
+    if column.type == field.type:
+        return column
+    if not _is_akin(column.type, field.type):
+        raise InvalidRecordError(f"column {field.name!r} is {column.type}, and the topic has {field.type}")
+    try:
+        return _cast(column, field.type)
+    except pa.ArrowException:
+        pass
+    row = _first_misfit(column, field.type)
+    raise UnwritableError(row, f"{field.name}: {str(column[row].as_py())[:40]} does not fit {field.type}")
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if _types.is_integer(column.type) and _types.is_decimal(kind):
+        column = column.cast(_INTEGERS)  # Arrow takes no decimals in which some integer has no place
+    return column.cast(kind)
+
+
+def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
+    start, stop = 0, len(column)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            _cast(column.take(pa.array(range(start, middle))), kind)  # of a slice, Arrow would look at all items
+            start = middle
+        except pa.ArrowException:
+            stop = middle
+    return start
+
+
+def _is_akin(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if given == wanted or _types.is_null(given):
+        return True
+    if _types.is_dictionary(given):
+        return _is_akin(given.value_type, wanted)
+    if _types.is_timestamp(given) and _types.is_timestamp(wanted):
+        return given.tz is None or wanted.tz is not None
+    if _types.is_map(given) and _types.is_map(wanted):
+        return _is_akin(given.key_type, wanted.key_type) and _is_akin(given.item_type, wanted.item_type)
+    if _is_list(given) and _types.is_list(wanted):
+        return _is_akin(given.value_type, wanted.value_type)
+    if _types.is_struct(given) and _types.is_struct(wanted):
+        return _are_parts_akin(given, wanted)
+    return any(of(given) and to(wanted) for of, to in _AKIN)
+
+
+def _are_parts_akin(given: pa.DataType, wanted: pa.DataType) -> bool:
+    names = {part.name: part.type for part in wanted}
+    return all(part.name in names and _is_akin(part.type, names[part.name]) for part in given)
+
+
+def _is_one(kind: pa.DataType, *tests: _Test) -> bool:
+    return any(test(kind) for test in tests)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return _is_one(kind, _types.is_list, _types.is_large_list, _types.is_fixed_size_list)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return _is_one(kind, _types.is_integer, _types.is_floating)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return _is_one(kind, _types.is_string, _types.is_large_string, _types.is_string_view)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return _is_one(kind, _types.is_binary, _types.is_large_binary, _types.is_binary_view, _types.is_fixed_size_binary)
+
+
+_AKIN: tuple[tuple[_Test, _Test], ...] = (
+    (_is_number, _is_number),
+    (_types.is_integer, _types.is_decimal),
+    (_types.is_decimal, _types.is_decimal),
+    (_is_string, _is_string),
+    (_is_binary, _types.is_binary),
+    (_types.is_date, _types.is_date),
+)
