@@ -2,8 +2,8 @@
 
 It is where NUMBA_CACHE_DIR says, or beside the sources, or in the user's cache directory, or, where none of these may
 be written, in a private directory under the system's temporary directory; in a directory of its own for each state of
-the sources, because numba looks only at the file of a kernel itself. One of several processes that begin at once
-compiles, and the others wait for it.
+the sources, because numba looks only at the file of a kernel itself. One of several processes that need a kernel at
+once compiles it, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from logstore.env import SYSTEM, Lock
@@ -21,34 +22,50 @@ from logstore.errors import PylogError
 
 WAIT_MS = 60_000  # for whoever compiles; then this process does, too
 SOURCES = Path(__file__).parent / "kernels"
-DONE = f"{sys.implementation.cache_tag}.done"  # written when all kernels are there
+DONE = f"{sys.implementation.cache_tag}.done"  # written when all kernels that each process loads are there
 
 
 def is_kept() -> bool:
-    """Whether all kernels are compiled already: if not, one process should do it before many start."""
+    """Whether the kernels that each process loads are compiled: if not, one should do it before many start."""
     path = directory()
     return path is not None and (path / DONE).exists()
 
 
-def take_turn(path: Path | None) -> Lock | None:
-    """Return once this process should compile into this directory, or all kernels are there; release the lock then."""
+@contextmanager
+def turn(path: Path | None, name: str) -> Iterator[None]:
+    """Compile `name` into this directory inside, as the only process that does, or load what another one compiled.
+
+    None: nothing is kept, each process compiles for itself.
+    """
+    if path is None or (done := path / f"{name}.{DONE}").exists():
+        yield
+        return
+    lock = _only_one(path / f"{name}.compiling", done)
+    try:
+        yield
+        note_done(path, f"{name}.{DONE}")
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def note_done(path: Path | None, name: str = DONE) -> None:
+    """Note that this directory has all kernels, or what has this name; None: they are not kept."""
+    if path is not None:
+        (path / name).touch()
+
+
+def _only_one(path: Path, done: Path) -> Lock | None:
+    """The lock of whoever compiles; None: it is done, or whoever does it stands still, or there are no locks here."""
     begin_ms = SYSTEM.clock.monotonic_ms()
-    while path is not None and not is_kept() and SYSTEM.clock.monotonic_ms() - begin_ms < WAIT_MS:
+    while not done.exists() and SYSTEM.clock.monotonic_ms() - begin_ms < WAIT_MS:
         try:
-            if (lock := SYSTEM.files.lock(path / "compiling.lock", wait=False)) is not None:
+            if (lock := SYSTEM.files.lock(path, wait=False)) is not None:
                 return lock
-        except PylogError:  # no locks here
+        except PylogError:
             return None
         SYSTEM.clock.sleep_ms(50)
     return None
-
-
-def note_done(path: Path | None, turn: Lock | None) -> None:
-    """Note that this directory has all kernels, and let others go on; None: they are not kept."""
-    if path is not None:
-        (path / DONE).touch()
-    if turn is not None:
-        turn.release()
 
 
 def directory() -> Path | None:

@@ -33,7 +33,7 @@ ALLOWED = {
     **dict.fromkeys(f"logstore/env/{name}.py" for name in ("__init__", "descriptors", "files", "locks", "machine")),
     "logstore/records/compiled_code.py": {
         "path.mkdir()",
-        "(path / DONE).touch()",
+        "(path / name).touch()",
     },  # where numba keeps compiled code, not the log's data
     "replication/tools/performance.py": {"time"},  # a send may take less than the clock's millisecond
     "replication/protocol/framing.py": {"mmap"},  # memory, of no file

@@ -40,7 +40,7 @@ from logstore.records.kernels.documents import (
 from logstore.records.kernels.encoding import encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
-from logstore.records.kernels.native import CACHE_DIR, TURN
+from logstore.records.kernels.native import CACHE_DIR
 
 __all__ = [
     "ARRAY",
@@ -76,4 +76,4 @@ __all__ = [
     "walk",
 ]
 
-note_done(CACHE_DIR, TURN)
+note_done(CACHE_DIR)

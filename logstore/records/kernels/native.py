@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from logstore.records.compiled_code import directory, take_turn
+from logstore.records.compiled_code import directory, turn
 
 F = TypeVar("F", bound=Callable[..., Any])
 I64: Any = types.int64
@@ -20,16 +20,16 @@ PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
 _config: Any = numba.config
 
 CACHE_DIR = directory()
-TURN = take_turn(CACHE_DIR)
 
 
 def kernel(signature: Any) -> Callable[[F], F]:
-    """Compile now, or load."""
+    """Compile now, or load: one of several processes compiles."""
 
     def compiled(function: F) -> F:
         before, _config.CACHE_DIR = _config.CACHE_DIR, str(CACHE_DIR or "")
         try:
-            result = numba.njit(signature, nogil=True, error_model="numpy", cache=CACHE_DIR is not None)(function)
+            with turn(CACHE_DIR, f"{function.__module__}.{function.__qualname__}"):
+                result = numba.njit(signature, nogil=True, error_model="numpy", cache=CACHE_DIR is not None)(function)
         finally:
             _config.CACHE_DIR = before
         return result  # type: ignore[no-any-return]

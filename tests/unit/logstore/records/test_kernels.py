@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.records import compiled_code, kernels
-from logstore.records.kernels import crc
+from logstore.records.kernels import crc, native
 from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[4]
@@ -107,21 +107,51 @@ def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path
 
 def test_one_process_compiles_and_the_others_wait(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    place = compiled_code.directory()
-    turn, later = compiled_code.take_turn(place), []
-    other = Thread(target=lambda: later.append(compiled_code.take_turn(place)))
-    other.start()
-    other.join(0.2)
-    assert other.is_alive()
-    compiled_code.note_done(place, turn)
-    other.join(10)
-    assert later == [None], "what the first one compiled is loaded"
+    place, began = compiled_code.directory(), []
 
-    (place / compiled_code.DONE).unlink()
-    dead = compiled_code.take_turn(place)
-    monkeypatch.setattr(compiled_code, "WAIT_MS", 100)
-    assert compiled_code.take_turn(place) is None, "one that stands still is not waited for"
-    dead.release()
+    def take_turn():
+        with compiled_code.turn(place, "one"):
+            began.append(True)
+
+    with compiled_code.turn(place, "one"):
+        other = Thread(target=take_turn)
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+        with compiled_code.turn(place, "another"):
+            pass  # what has another name is not waited for
+    other.join(10)
+    assert began, "what the first one compiled is loaded"
+
+
+def test_a_process_that_compiles_and_stands_still_is_not_waited_for_and_one_that_fails_hands_on(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    place = compiled_code.directory()
+    with pytest.raises(ZeroDivisionError), compiled_code.turn(place, "one"):
+        raise ZeroDivisionError
+    with compiled_code.turn(place, "one"):
+        monkeypatch.setattr(compiled_code, "WAIT_MS", 100)
+        with compiled_code.turn(place, "one"):
+            pass
+
+
+def one_more(number):
+    return number + 1
+
+
+def test_each_kernel_wherever_it_stands_is_compiled_by_one_process_and_loaded_by_the_others(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(native, "CACHE_DIR", compiled_code.directory())
+    made = []
+    other = Thread(target=lambda: made.append(native.kernel(native.I64(native.I64))(one_more)))
+    with compiled_code.turn(native.CACHE_DIR, f"{__name__}.one_more"):
+        other.start()
+        other.join(0.2)
+        assert other.is_alive()
+    other.join(60)
+    made.append(native.kernel(native.I64(native.I64))(one_more))
+    assert [kernel(1) for kernel in made] == [2, 2]
+    assert [sum(kernel.stats.cache_hits.values()) for kernel in made] == [0, 1]
 
 
 def test_compiled_code_is_kept_beside_the_sources(monkeypatch):
