@@ -3,7 +3,8 @@
 From the ground up: `ddl`, schemas from text; `parsed`, many values as columns, and the reasons of those that are none;
 `conversion`, a JSON document to values of declared types; `documents`, many of them to columns; `misfits`, what becomes
 of those that do not fit; `rendering`, columns to JSON; `fitting`, a caller's columns in declared types; `formats`, how
-columns are the bytes of a key or a value; `typed`, records of a topic as rows of columns, and the way back.
+columns are the bytes of a key or a value; `avro`, the same for Avro's; `typed`, records of a topic as rows of columns,
+and the way back.
 
 `json_schema`, columns as JSON Schema, and back; `subjects`, the records of the topic `_schemas` and their sum;
 `registry`, the schemas of a place, by following that topic; `declared`, the columns that a topic is made with.
