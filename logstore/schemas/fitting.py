@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
 from logstore.errors import InvalidRecordError
+from logstore.records.tables import Tabular, as_arrow
+from logstore.records.times import ZONE_MISSING
 from logstore.schemas.misfits import UnwritableError
 
 _types = pa.types
 _INTEGERS = pa.decimal128(20, 0)
+_NOT_MADE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _Test = Callable[[pa.DataType], bool]
+
+
+def as_columns(data: Tabular, fields: Sequence[pa.Field]) -> pa.Table | pa.RecordBatch:
+    """Return the rows of a caller as a table; a dict is one row, unless its values are columns.
+
+    Python's values become those of the fields of their names; a datetime needs a time zone where its column has one.
+
+    Raises: InvalidRecordError: they are no rows; UnwritableError: a value that does not fit.
+    """
+    if not isinstance(data, Mapping | list | tuple):
+        return as_arrow(data)
+    kinds = {field.name: field for field in fields}
+    if isinstance(data, Mapping):
+        if not any(_is_column(value, kinds.get(name)) for name, value in data.items()):
+            data = [data]
+        elif len({len(column) for column in data.values()}) > 1:
+            raise InvalidRecordError("columns of different lengths")
+    if isinstance(data, Mapping):
+        found = dict(data)
+    elif all(isinstance(row, Mapping) for row in data):
+        names = dict.fromkeys(name for row in data for name in row)
+        found = {name: [row.get(name) for row in data] for name in names}
+        if not names:
+            return pa.table({fields[0].name: pa.nulls(len(data), fields[0].type)})
+    else:
+        return as_arrow(data)
+    return pa.table({name: _column(values, kinds.get(name)) for name, values in found.items()})
+
+
+def _is_column(value: object, field: pa.Field | None) -> bool:
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return True
+    is_list = field is not None and (_types.is_nested(field.type))
+    return isinstance(value, list | tuple) and not is_list
+
+
+def _column(values: Any, field: pa.Field | None) -> pa.Array | pa.ChunkedArray:
+    if field is None or isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    kind = field.type
+    for row, value in enumerate(values):
+        if isinstance(value, datetime) and value.tzinfo is None and _types.is_timestamp(kind) and kind.tz:
+            raise UnwritableError(row, f"{field.name}: {ZONE_MISSING}")
+    try:  # told the type, Arrow would make an integer of 1.5
+        return pa.array(values, kind) if _needs_type(kind) else pa.array(values)
+    except _NOT_MADE:
+        row = next((i for i, value in enumerate(values) if not _is_fitting(value, kind)), 0)
+        raise UnwritableError(row, f"{field.name}: {str(values[row])[:40]!r} is no {kind}") from None
+
+
+def _is_fitting(value: object, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except _NOT_MADE:
+        return False
+    return True
+
+
+def _needs_type(kind: pa.DataType) -> bool:
+    """Whether Python has no value that is plainly of this type."""
+    parts = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or pa.types.is_map(kind) or any(map(_needs_type, parts))
 
 
 def fitted(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.errors import InvalidConfigError, InvalidRecordError, did_you_mean
+from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, did_you_mean
 from logstore.records.schema import HEADERS_TYPE
 from logstore.schemas.fitting import fitted
 from logstore.schemas.formats import Format
@@ -81,6 +81,15 @@ class TypedRecords:
         shown = [column for name, (column, _) in METADATA.items() if name in names and column]
         both = [side for side in ("key", "value") if self._names(side) or CORRUPT_RECORD in names]
         return list(dict.fromkeys([*both, *shown, "offset"]))
+
+    def only(self, columns: Sequence[str] | None) -> TypedRecords:
+        """Return the same records with these columns alone, in their order; None: with all."""
+        if columns is None:
+            return self
+        known = {field.name: field for field in self.columns}
+        if strange := [name for name in columns if name not in known]:
+            raise InvalidRequestError(f"no column {strange[0]!r}{did_you_mean(strange[0], known)}")
+        return replace(self, columns=tuple(known[name] for name in columns))
 
     def decode(self, records: pa.RecordBatch, topic: str, partition: int) -> Decoded:
         """Return the records of one partition (of their columns those `stored`) as rows.

@@ -51,10 +51,12 @@ from logstore.store.schemas import declare, schemas_of
 from logstore.store.topic_tail import Position, TopicTail
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Part, Transaction
+from logstore.store.typed import as_records, read_typed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.schemas.choice import Typing
     from logstore.schemas.declared import Declaration
     from logstore.schemas.registry import Schemas
 
@@ -201,6 +203,7 @@ class LogStore:
         flush: bool = False,
         producer: Producing | None = None,
         transaction: Transaction | None = None,
+        **typing: Unpack[Typing],
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got, per partition. Rows of one partition keep their order.
 
@@ -210,7 +213,8 @@ class LogStore:
         `partition` (null: `partitioner` decides, by key).
         Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable. Batches of
         a `producer` bear its stamp and follow the rules of `logstore.log.producers.state`; those of a `transaction`
-        become visible when it is committed.
+        become visible when it is committed. With `schema` or `typed`, see `logstore.schemas.choice.Typing`, the rows
+        have typed columns instead, as `TypedRecords.encode` takes them.
 
         Raises: InvalidRecordError (column, row), RecordTooLargeError, UnknownTopicError, DiskFullError: `appended` then
         holds the ranges that were written before, and the message names them.
@@ -218,7 +222,7 @@ class LogStore:
         from logstore.records.partitioner import group_by_partition, partition_ids
         from logstore.records.rows import Rows
 
-        data = as_arrow(data)
+        data = as_arrow(as_records(self, topic, data, typing))
         with self.logs.changing():
             self._log_dir.reserve.keep()
             info = self.logs.topic(topic)
@@ -264,6 +268,7 @@ class LogStore:
         columns: Sequence[str] | None = None,
         isolation: Isolation = "read_committed",
         batch_bytes: int = READ_BYTES,
+        **typing: Unpack[Typing],
     ) -> pa.RecordBatchReader:
         """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
 
@@ -272,20 +277,24 @@ class LogStore:
         `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. A batch is about
         `batch_bytes` of log, or one record; memory is twice that, whatever the range. If there is no record, one batch
         without rows comes: some libraries take a schema from batches only. Offsets may have gaps. With
-        "read_committed", reading ends where the first open transaction begins, and aborted ones are left out.
+        "read_committed", reading ends where the first open transaction begins, and aborted ones are left out. With
+        `schema` or `typed`, see `logstore.schemas.choice.Typing`, the rows have typed columns instead.
 
-        Raises: OffsetOutOfRangeError; CorruptLogError (while iterating: file, position, reason).
+        Raises: OffsetOutOfRangeError; while iterating: CorruptLogError (file, position, reason), MisfitError.
         """
         import pyarrow as pa
 
+        options: dict[str, Any] = {"isolation": isolation, "batch_bytes": batch_bytes, "start": start, "end": end}
+        if typing:
+            return read_typed(self, topic, partition, columns, typing, **options)
         if partition is None:
             if not all(place is None or isinstance(place, datetime) for place in (start, end)):
                 raise InvalidRequestError(
                     "start and end are offsets of one partition: say which, by partition=0, or give times"
                 )
-            options: dict[str, Any] = {"columns": columns, "isolation": isolation, "batch_bytes": batch_bytes}
-            options |= {"start": start, "end": end}
-            parts = [self.read(topic, partition=p, **options) for p in range(self.topic(topic).partitions)]
+            parts = [
+                self.read(topic, partition=p, columns=columns, **options) for p in range(self.topic(topic).partitions)
+            ]
             rows = (with_partition(batch, p) for p, part in enumerate(parts) for batch in part)
             fields = [("partition", pa.int32()), *((field.name, field.type) for field in schema_of(columns))]
             return pa.RecordBatchReader.from_batches(pa.schema(fields), rows)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from logstore.errors import InvalidRecordError
-from logstore.schemas.fitting import fitted
+from logstore.schemas import ddl
+from logstore.schemas.fitting import as_columns, fitted
 from logstore.schemas.misfits import UnwritableError
 
 NAIVE, ZONED = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
@@ -76,3 +77,46 @@ def test_a_value_that_would_lose_something_is_refused_with_its_row(given, kind, 
 def test_a_column_of_another_kind_is_refused(given, kind):
     with pytest.raises(InvalidRecordError, match=r"column 'x' is .*, and the topic has"):
         fitted(given, pa.field("x", kind))
+
+
+FIELDS = ddl.parse("n int, d decimal(10,2), m map<string, int>, l array<int>, at timestamp, s struct<a: int>")
+NAMES = [field.name for field in FIELDS]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"n": 1, "d": 2, "m": [("a", 1)], "l": [1, None], "at": datetime(2024, 1, 1, tzinfo=UTC), "s": {"a": None}},
+        {"d": Decimal("1.5"), "l": []},
+        {},
+    ],
+    ids=str,
+)
+def test_rows_of_python_become_columns(row):
+    table = as_columns([row, {}], FIELDS)
+    assert table.num_rows == 2
+    columns = {
+        name: fitted(table.column(name).combine_chunks(), FIELDS[i]) for i, name in enumerate(NAMES) if name in row
+    }
+    assert {name: column.to_pylist() for name, column in columns.items()} == {
+        name: [row[name], None] for name in columns
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"n": "x"}, "column 'n' is string, and the topic has int32"),
+        ({"d": 1.5}, r"row 1: d: '1\.5' is no decimal128\(10, 2\)"),
+        ({"m": {"a": "x"}}, "row 1: m: "),
+        ({"at": datetime(2024, 1, 1)}, "row 1: at: a datetime needs a time zone"),  # noqa: DTZ001
+        ({"s": {"b": 1}}, "column 's' is struct<b: int64>"),
+        ({"n": 2**40}, "row 1: n: 1099511627776 does not fit int32"),
+        ({"n": 2**70}, "row 1: n: '1180591620717411303424' is no int32"),
+    ],
+    ids=str,
+)
+def test_a_value_of_python_that_does_not_fit_is_refused(row, message):
+    [name] = row
+    with pytest.raises(InvalidRecordError, match=message):
+        fitted(as_columns([{}, row], FIELDS).column(name).combine_chunks(), FIELDS[NAMES.index(name)])

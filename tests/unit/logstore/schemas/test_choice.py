@@ -1,0 +1,96 @@
+"""Columns and formats are those that a caller names, or those that the topic's schemas name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from logstore.errors import InvalidConfigError, InvalidRequestError
+from logstore.schemas.choice import Formats, chosen, encoded
+from logstore.schemas.formats import JsonFormat, RawFormat
+from logstore.schemas.misfits import Mode
+
+SCHEMA = "user string, tenant int, amount double"
+
+
+def nothing():
+    pytest.fail("no registry is asked")
+
+
+def choose(**typing):
+    return chosen("orders", typing, nothing)
+
+
+def names(fmt):
+    return [field.name for field in fmt.fields]
+
+
+def test_columns_are_those_of_the_schema_and_the_value_is_json():
+    found = choose(schema=SCHEMA)
+    assert found.schema.names == ["user", "tenant", "amount"]
+    assert isinstance(found.value, JsonFormat)
+    assert (found.key, found.mode) == (None, Mode.FAILFAST)
+    assert choose(schema=pa.schema([("x", pa.int8())])).schema == pa.schema([("x", pa.int8())])
+
+
+def test_columns_of_the_key_are_in_the_value_too_unless_they_are_excepted():
+    both = choose(schema=SCHEMA, key_fields="user")
+    assert isinstance(both.key, RawFormat)
+    assert (names(both.key), names(both.value)) == (["user"], ["user", "tenant", "amount"])
+    apart = choose(
+        schema=SCHEMA, key_fields="user;tenant", key_format="json", value_fields_include="EXCEPT_KEY", mode="permissive"
+    )
+    assert (names(apart.key), names(apart.value)) == (["user", "tenant"], ["amount"])
+    assert apart.mode is Mode.PERMISSIVE
+    assert names(choose(schema=SCHEMA, key_fields=["user", "tenant"], key_format="json").key) == ["user", "tenant"]
+
+
+def test_a_prefix_is_no_part_of_the_names_in_the_key():
+    prefixed = choose(
+        schema="k_id string, id string", key_fields="k_id", key_fields_prefix="k_", value_fields_include="EXCEPT_KEY"
+    )
+    assert (names(prefixed.key), names(prefixed.value)) == (["id"], ["id"])
+
+
+def test_metadata_comes_behind_with_the_keys_bytes_unless_the_key_has_columns():
+    shown = ["_topic", "_partition", "_offset", "_timestamp", "_headers", "_key"]
+    assert choose(schema="a int", metadata=True).schema.names == ["a", *shown]
+    keyed = choose(schema="a int, _offset bigint", key_fields="a", metadata=True)
+    assert keyed.schema.names == ["a", "_offset", "_topic", "_partition", "_timestamp", "_headers"]
+
+
+@pytest.mark.parametrize(
+    ("typing", "message"),
+    [
+        ({}, "which columns"),
+        ({"schemas": "a int"}, "no argument 'schemas'; did you mean 'schema'"),
+        ({"schema": "a int", "value_format": "jsn"}, "no value_format 'jsn'; did you mean 'json'"),
+        ({"schema": "a int", "mode": "FAIL"}, "no mode 'FAIL'; did you mean 'FAILFAST'"),
+        ({"schema": "a int", "key_format": "json"}, "key_format needs key_fields"),
+        ({"schema": "a int", "key_fields": "b"}, "key.fields: there is no column 'b'"),
+        ({"schema": "a int, b int", "value_format": "raw"}, "format raw is one column"),
+        ({"schema": "a int, b int", "value_format": "raw", "key_fields": "a"}, "set value.fields-include=EXCEPT_KEY"),
+        ({"schema": "a int", "key_fields": "a", "key_fields_prefix": "k_"}, "does not begin with the prefix 'k_'"),
+        (
+            {"schema": "k_a int", "key_fields": "k_a", "key_fields_prefix": "k_"},
+            "needs value.fields-include=EXCEPT_KEY",
+        ),
+        ({"typed": True, "schema": "a int"}, "schema does not go with typed"),
+        ({"schema": "a interval"}, "is no type of a column"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(typing, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        choose(**typing)
+
+
+def test_what_says_how_to_read_is_refused_in_a_write():
+    for reading in ({"mode": "FAILFAST"}, {"metadata": True}):
+        with pytest.raises(InvalidRequestError, match="says how records are read"):
+            encoded("orders", {"a": 1}, {"schema": "a int", **reading}, nothing)
+
+
+def test_no_format_of_this_name():
+    with pytest.raises(InvalidConfigError, match="no format 'xml'"):
+        Formats(value="xml").records([pa.field("a", pa.int8())])
