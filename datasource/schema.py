@@ -5,7 +5,7 @@ Spark compares Arrow schemas exactly: names, order, types, nullability.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -49,12 +49,17 @@ def check_read_schema(schema: types.StructType) -> None:
     ours = {name.lower(): kind for name, kind in TYPES.items()}
     for field in schema.fields:
         if field.name.lower() not in ours:
-            raise InvalidRequestError(f"schema: no column {field.name!r}{did_you_mean(field.name, TYPES)}")
+            raise InvalidRequestError(f"schema: no column {field.name!r}{_meant(field.name, TYPES)}")
         if field.dataType.simpleString() != ours[field.name.lower()].simpleString():  # nullability aside
             raise InvalidRequestError(
                 f"schema: column {field.name!r} is {ours[field.name.lower()].simpleString()}, "
                 f"not {field.dataType.simpleString()}; read it so, and cast afterwards"
             )
+
+
+def _meant(name: str, columns: Iterable[str]) -> str:
+    hint = did_you_mean(name, columns)
+    return hint if "did you mean" in hint else f"{hint}; for columns of the values set option value.format"
 
 
 class Shape:
@@ -72,6 +77,11 @@ class Shape:
         if "timestamp" in self.stored and "offset" not in self.stored:
             self.stored.append("offset")  # so that a time which Spark cannot hold has a place
         self.clamped = Clamped()
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines for the log, when a range is read."""
+        return [str(self.clamped)] if self.clamped.count else []
 
     def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """Return the batch for Spark; only timestamps (milliseconds to microseconds) are computed."""
@@ -131,20 +141,20 @@ def check_write_schema(schema: types.StructType, *, has_topic: bool) -> None:
             raise InvalidRecordError(f"column {field.name!r} appears twice")
         seen.add(name)
         if name not in _GIVEN_BY_THE_LOG:
-            _check_writable(field)
+            check_kind(field, name)
     if "value" not in seen:
         raise InvalidRecordError(
-            "column 'value' (string or binary) is missing; for whole rows as JSON: "
-            "select(to_json(struct('*')).alias('value'))"
+            "column 'value' (string or binary) is missing; for whole rows as JSON set option value.format=json"
         )
     if not has_topic and "topic" not in seen:
         raise InvalidRecordError("no topic: set option 'topic', or add a string column 'topic'")
 
 
-def _check_writable(field: types.StructField) -> None:
-    kinds = _WRITABLE.get(field.name.lower())
+def check_kind(field: types.StructField, column: str) -> None:
+    """Raise InvalidRecordError unless the field can be this column of records."""
+    kinds = _WRITABLE.get(column)
     if kinds is None:
-        raise InvalidRecordError(f"column {field.name!r} cannot be written{did_you_mean(field.name, _WRITABLE)}")
+        raise InvalidRecordError(f"column {field.name!r} cannot be written{_meant(field.name, _WRITABLE)}")
     kind = field.dataType
     if isinstance(kind, kinds) and (
         kind.simpleString() == TYPES[HEADERS].simpleString() or not isinstance(kind, types.ArrayType)
@@ -155,7 +165,7 @@ def _check_writable(field: types.StructField) -> None:
         "timestamp": "timestamp",
         "topic": "string",
         HEADERS: TYPES[HEADERS].simpleString(),
-    }.get(field.name.lower(), "string or binary")
+    }.get(column, "string or binary")
     raise InvalidRecordError(
         f"column {field.name!r} must be {wanted}, not {kind.simpleString()}: cast it before the write"
     )

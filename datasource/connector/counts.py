@@ -20,7 +20,7 @@ from datasource.connector.options import read_options
 from datasource.connector.reader import BatchReader, LogPartition
 from datasource.connector.server_paths import check_paths
 from datasource.topics.interface import PartitionRange, ReadableTopics
-from logstore.errors import UnreadableBatchError
+from logstore.errors import InvalidRequestError, UnreadableBatchError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,13 @@ class PylogCounts(DataSource):
 
     @one_line
     def reader(self, schema: StructType) -> CountReader:
-        return CountReader(read_options(self.options, streaming=False), schema)
+        options = read_options(self.options, streaming=False)
+        if options.typed is not None and options.typed.mode == "DROPMALFORMED":
+            raise InvalidRequestError(
+                "a count looks at no value, so it does not know which records would be dropped: leave 'mode' and "
+                "'dlq.topic' away, or use load().count()"
+            )
+        return CountReader(options, schema)
 
 
 class CountReader(BatchReader):

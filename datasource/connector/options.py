@@ -37,6 +37,7 @@ from datasource.connector.places import (
     tables_of,
     topics_of,
 )
+from datasource.connector.typed_options import TypedOptions, check_apart, typed_options
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
 from datasource.topics.transactions.state import LEASED
@@ -81,6 +82,7 @@ class ReadOptions:
     isolation: Isolation
     include_tiered: bool
     tables: Tables
+    typed: TypedOptions | None
     short_circuit: bool
     pushdown: bool
     trigger: TriggerLimits
@@ -98,6 +100,7 @@ class WriteOptions:
     partitioner: str
     compression: str | None
     include_headers: bool
+    typed: TypedOptions | None
     exactly_once: bool
     transaction: str | None
     batch_id: int | None
@@ -148,10 +151,12 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     short_circuit = parse.flag(given, "shortCircuit", default=False)
     if short_circuit and not location.bootstrap:
         raise _refused(given, "shortCircuit", NO_CLUSTER)
+    topics, typed = topics_of(given), typed_options(given, uses)
+    check_apart(typed, topics)
     return ReadOptions(
         location=location,
         group=_group(given, location.bootstrap, uses),
-        topics=topics_of(given),
+        topics=topics,
         starting=starting(given, is_batch=uses == BATCH, is_known=len(uses) == 1),
         ending=ending(given),
         no_match_is_latest=parse.choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
@@ -160,6 +165,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         isolation=isolation,
         include_tiered=include_tiered,
         tables=tables,
+        typed=typed,
         short_circuit=short_circuit,
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
@@ -187,6 +193,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
         partitioner=parse.choice(given, "partitioner", PARTITIONERS, "murmur3"),
         compression=parse.choice(given, "compression", COMPRESSIONS, "") or None,
         include_headers=parse.flag(given, "includeHeaders", default=True),
+        typed=typed_options(given, WRITE),
         exactly_once=exactly_once,
         transaction=given.get("txnid"),
         batch_id=parse.whole(given, "txnVersion", 0) if "txnversion" in given else None,

@@ -59,6 +59,7 @@ from logstore.store.reading import read_round
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from datasource.connector.typed import TypedShape
     from datasource.topics.cluster import GroupPositions
 
 LOOK_EACH_MS = 250  # while a stream waits: new topics and partitions are found by looks alone
@@ -137,6 +138,10 @@ class _Tasks:
 
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes)
+        if self.options.typed is not None:
+            from datasource.connector.typed import prepare
+
+            prepare(self.options.typed, self.options.location)
         if planned and not compiled_code.is_kept():
             load_kernels()  # compiled once here, not in every worker at once
         exempt_loaded("plan")
@@ -150,15 +155,22 @@ class _Tasks:
             load_kernels()
         target = self._target()
         for r in self._there(target, partition):
-            shape = Shape(self._schema)
+            shape = self._shape()
             try:
                 for records in self._readable(target, r, shape.stored):
                     batch = shape.batch(records, r.topic, r.partition)
                     exempt_loaded("task")
                     yield batch
             finally:  # Spark may want no more
-                if shape.clamped.count:
-                    logger.warning("%s-%d: %s", r.topic, r.partition, shape.clamped)
+                for note in shape.notes:
+                    logger.warning("%s-%d: %s", r.topic, r.partition, note)
+
+    def _shape(self) -> Shape | TypedShape:
+        if self.options.typed is None:
+            return Shape(self._schema)
+        from datasource.connector.typed import TypedShape
+
+        return TypedShape(self.options.typed, self._schema, self.options.location)
 
     def _there(self, target: ReadableTopics, partition: LogPartition) -> Iterator[PartitionRange]:
         """The ranges of a task as far as they are there now, in order. Raises: DataLossError, as the options say."""
@@ -228,7 +240,10 @@ class PushingBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:  # noqa: N802
         """Take the filters, and return all of them, so that Spark applies them to every row."""
-        self._bounds = Bounds(filters=tuple(_plain(f) for f in filters))
+        found = (_plain(f) for f in filters)
+        if self.options.typed is not None:  # other columns are the user's, whatever they are called
+            found = (replace(f, column=f.column[1:]) for f in found if f.column.startswith("_"))
+        self._bounds = Bounds(filters=tuple(found))
         return filters
 
 

@@ -15,12 +15,14 @@ from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.server_paths import check_paths
+from datasource.connector.typed_options import NEEDS_COLUMNS, is_typed
 from datasource.schema import check_read_schema, spark_schema
 from logstore import InvalidRequestError, PylogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from datasource.connector.options import ReadOptions
     from datasource.connector.reader import BatchReader
     from datasource.connector.writer import BatchWriter, StreamWriter
 
@@ -63,6 +65,8 @@ class PylogDataSource(DataSource):
         schema Spark does not ask, and the reader refuses them.
         """
         check_read(self.options)
+        if is_typed(self.options):
+            raise InvalidRequestError(NEEDS_COLUMNS)
         exempt_loaded("schema")
         columns = spark_schema(selected_columns(self.options))
         return sail.to_arrow(columns) if self._of_sail else columns
@@ -72,8 +76,8 @@ class PylogDataSource(DataSource):
         """Return the reader of a batch, for any of our columns."""
         from datasource.connector.reader import BatchReader, PushingBatchReader
 
-        check_read_schema(sail.to_spark(schema))
         options = read_options(self.options, streaming=False)
+        _check_columns(options, sail.to_spark(schema))
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
 
@@ -85,8 +89,9 @@ class PylogDataSource(DataSource):
         from datasource.connector.reader import RefusedStreamReader, StreamReader
 
         try:
-            check_read_schema(schema)
-            return StreamReader(read_options(self.options, streaming=True), schema)
+            options = read_options(self.options, streaming=True)
+            _check_columns(options, schema)
+            return StreamReader(options, schema)
         except PylogError as error:
             return RefusedStreamReader(error)
 
@@ -107,6 +112,16 @@ class PylogDataSource(DataSource):
         options = write_options(self.options, streaming=True)
         refuse_reset(options.checkpoint)
         return StreamWriter(options, schema, overwrite=overwrite)
+
+
+def _check_columns(options: ReadOptions, schema: StructType) -> None:
+    """Raise InvalidRequestError, InvalidConfigError unless a read gives these columns."""
+    if options.typed is None:
+        check_read_schema(schema)
+        return
+    from datasource.connector.typed import typed_records
+
+    typed_records(options.typed, schema)
 
 
 class SailDataSource(PylogDataSource):

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from datasource.connector import sail
 from datasource.connector.options import read_options, selected_columns, write_options
+from datasource.connector.typed_options import is_typed
 from datasource.schema import HEADERS
 from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import location_at
@@ -26,6 +27,11 @@ def make_views(
     if own := sorted({name.lower() for name in given} & {"subscribe", "topic", "columns"}):
         raise InvalidRequestError(
             f"option {own[0]!r} is set for each view: 'topics' chooses topics, SELECT the columns"
+        )
+    if is_typed(given):
+        raise InvalidRequestError(
+            "views of register() show bytes; for columns: CREATE TEMPORARY VIEW v (user string) USING pylog "
+            "OPTIONS (path '...', subscribe '...', `value.format` 'json'), which is planned once"
         )
     given |= location_at(place).options
     location = write_options(given | {"topic": "t", "subscribe": "t"}).location

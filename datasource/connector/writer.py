@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -74,11 +75,12 @@ class _Appender:
                 "the last batch (outputMode 'complete') use datasource.replace(stream, ...); to start afresh delete "
                 "the topic and create it again"
             )
-        check_write_schema(schema, has_topic=options.topic is not None)
         self._options = options
+        self._schema = schema
         self._driver = sail.driver()
         if _COMMITTING in sys.modules:
             return
+        self._rows()
         target = options.location.read()
         if options.topic is not None:
             target.topic(options.topic)
@@ -92,10 +94,10 @@ class _Appender:
         options = self._options
         target = options.location.write()
         ranges: list[PartitionRange] = []
+        as_rows = self._rows()
         with self._begun(target) as transaction:
             for batches in _portions(iterator):
-                rows = rows_to_append(batches, with_headers=options.include_headers)
-                for topic, part in _by_topic(rows, options.topic):
+                for topic, part in _by_topic(as_rows(batches), options.topic):
                     done = target.append(
                         topic,
                         part,
@@ -109,6 +111,17 @@ class _Appender:
                 return Appended(tuple(merged(ranges)), transaction.prepare())
         target.flush()
         return Appended(tuple(merged(ranges)))
+
+    def _rows(self) -> Callable[[Sequence[pa.RecordBatch]], pa.Table]:
+        """Return what makes rows of the log of Spark's. Raises: InvalidRecordError, InvalidConfigError: none can be."""
+        options = self._options
+        has_topic, with_headers = options.topic is not None, options.include_headers
+        if options.typed is None:
+            check_write_schema(self._schema, has_topic=has_topic)
+            return partial(rows_to_append, with_headers=with_headers)
+        from datasource.connector.typed import TypedRows
+
+        return TypedRows(options.typed, self._schema, has_topic=has_topic, with_headers=with_headers)
 
     def _begun(self, target: WritableTopics) -> AbstractContextManager[Part | None]:
         """The transaction of this task, which an error aborts; None: none is asked for."""

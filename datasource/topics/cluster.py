@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasource.topics.interface import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
 from logstore import OffsetRange, PylogError, TopicInfo
 from logstore.config import INT64_MAX, Isolation
-from logstore.errors import CorruptLogError, OffsetOutOfRangeError, UnreadableBatchError
+from logstore.errors import CorruptLogError, OffsetOutOfRangeError, TopicExistsError, UnreadableBatchError
 from logstore.records.batch import InvalidBatchError, header_at
 from logstore.records.counting import Range, count, offsets_in
 from logstore.tools.verify import Place
@@ -66,6 +66,11 @@ class ClusterTopics:
 
     def is_compacted(self, name: str) -> bool:
         return self._client.run(lambda cluster: topic_settings(cluster, name)).is_compacted
+
+    def make_compacted(self, name: str) -> None:
+        if name not in self._client.topics():
+            with suppress(TopicExistsError):
+                self._client.create_topic(name, cleanup_policy="compact")
 
     def offsets(self, topic: str) -> dict[int, LedRange]:
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}

@@ -15,7 +15,7 @@ FROM_SPARK = {"checkpointLocation", "queryName"}
 
 def test_every_option_is_in_the_table_with_its_place():
     section = PAGE[PAGE.index("\n## Options\n") : PAGE.index("\n## Over a cluster")]
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", section, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([\w.-]+)` \| ([^|]+?) \|", section, re.MULTILINE))
     elsewhere = FROM_SPARK | {f"kafka.{name}" for name in SETTINGS}  # docs/client.md has these
     elsewhere |= {name for name in OPTIONS if name.startswith(STORAGE)}  # docs/operations.md
     code = {name: {str(use) for use in uses} for name, uses in OPTIONS.items() if name not in elsewhere}

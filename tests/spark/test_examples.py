@@ -17,6 +17,7 @@ from tests.support.repeats import only_long, times
 
 ROOT = Path(__file__).parents[2]
 SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends, with the same session
+TYPED = (ROOT / "docs" / "typed.md").read_text()
 CLIENT = (ROOT / "docs" / "client.md").read_text()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # They do much of what the pages do. tests/docs/test_python_examples.py runs them, too.
@@ -71,6 +72,14 @@ def shown_by(sources):
 @pytest.mark.spark
 def test_the_pages_run_and_show_what_they_say(script):
     check_pages(shown_by(PAGES), script)
+
+
+@only_long("streams of a page")
+@pytest.mark.spark
+def test_the_page_of_typed_topics_ends_with_a_dead_letter(script):
+    shown = shown_by(blocks("python", TYPED))
+    assert re.search(r"\| ?Ada\| ?12\.50\|", shown)
+    assert re.search(r'"Bob", "amount": "a lot"}\|value: amount: "a lot" is no decimal', shown)
 
 
 @pytest.mark.spark

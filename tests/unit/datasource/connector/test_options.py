@@ -429,6 +429,9 @@ def test_a_cluster_is_met_as_the_options_say_and_a_directory_is_not():
         assert ("needs a cluster" in str(caught.value)) == ("path" in options)
 
 
+TYPED = ("mode", "columnNameOfCorruptRecord", "dlq.topic", "dlq.name")
+
+
 def test_every_option_of_the_table_is_accepted_where_it_acts():
     texts = {
         "path": "/log", "assign": '{"a":[0]}', "subscribe": "a", "subscribePattern": "a", "columns": "value",
@@ -439,6 +442,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "failOnDataLoss": "true", "pushdown": "true", "maxTriggerDelay": "1s", "topic": "a",
         "partitioner": "sticky", "compression": "none", "checkpointLocation": "/c", "queryName": "q",
         "kafka.bootstrap.servers": "one:9092,[::1]:9093", "shortCircuit": "true",
+        "value.format": "json", "key.format": "raw", "value.fields-include": "EXCEPT_KEY", "mode": "PERMISSIVE",
     }  # fmt: skip
     for name, uses in OPTIONS.items():
         for use in uses:
@@ -448,6 +452,13 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
                 secured = JAAS if name == "kafka.sasl.jaas.config" else USER
                 secured = secured | (STORES if "store" in name else FILES)
                 together = {f"kafka.{each}": value for each, value in secured.items()}
+            if name.startswith(("key.f", "value.f")) or name in TYPED:
+                together = {
+                    "value.format": "json",
+                    **({"key.fields": "1a"} if name.startswith(("key.", "value.fields")) else {}),
+                }
+                together |= {"mode": "PERMISSIVE"} if name.startswith("columnName") else {}
+                together |= {"dlq.topic": "d", "dlq.name": "n"} if name.startswith("dlq.") else {}
             if name.startswith("kafka.") or name == "shortCircuit":
                 base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]

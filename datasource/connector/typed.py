@@ -1,0 +1,229 @@
+"""Records of typed topics as the columns that Spark asked for, and what becomes of those that do not fit."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from datasource.connector.checkpoints import QUERY_ID
+from datasource.connector.typed_options import CORRUPT_RECORD, DeadLetterTopic, TypedOptions
+from datasource.schema import check_kind
+from datasource.topics.locations import Location
+from datasource.topics.timestamps import Clamped, microseconds
+from logstore.env import SYSTEM
+from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, did_you_mean
+from logstore.schemas.formats import Format, JsonFormat, RawFormat
+from logstore.schemas.misfits import STORED, Mode, UnwritableError, dead_letters
+from logstore.schemas.typed import METADATA, TypedRecords
+
+logger = logging.getLogger(__name__)
+
+_FORMATS: Mapping[str, type[JsonFormat] | type[RawFormat]] = {"json": JsonFormat, "raw": RawFormat}
+_SPARKS = {"_timestamp": pa.timestamp("us", tz="UTC")}  # where Spark's type is another than that of records
+
+
+def typed_records(options: TypedOptions, schema: types.StructType | pa.Schema) -> TypedRecords:
+    """Return how records become these columns. Raises: InvalidConfigError: the options do not go with the columns."""
+    columns = _checked(_arrow(schema))
+    corrupt = next((field for field in columns if field.name == options.corrupt_record), None)
+    records = _formatted(options, columns)
+    _check_corrupt(corrupt, options.corrupt_record, has_value=records.value is not None)
+    return replace(records, columns=tuple(_inner(field, options.corrupt_record) for field in columns))
+
+
+def _formatted(options: TypedOptions, columns: Sequence[pa.Field]) -> TypedRecords:
+    """Return the formats of keys and values that hold these columns, whatever is asked for."""
+    given = {field.name: field for field in columns if field.name not in (*METADATA, options.corrupt_record)}
+    keys = [options.key_prefix + name for name in options.key_fields]
+    if missing := [name for name in keys if name not in given]:
+        hint = did_you_mean(missing[0], given)
+        raise InvalidConfigError(f"option key.fields: there is no column {missing[0]!r}{hint}")
+    in_value = [field for name, field in given.items() if options.is_key_in_value or name not in keys]
+    if options.value_format == "raw" and options.is_key_in_value and keys and len(in_value) > 1:
+        raise InvalidConfigError("option value.format=raw: a value is one column; set value.fields-include=EXCEPT_KEY")
+    key = [given[name].with_name(name.removeprefix(options.key_prefix)) for name in keys]
+    return TypedRecords(
+        columns=(),
+        key=_format(options.key_format, key),
+        value=_format(options.value_format, in_value),
+        mode=Mode(options.mode),
+        key_prefix=options.key_prefix,
+    )
+
+
+def _checked(columns: pa.Schema) -> tuple[pa.Field, ...]:
+    for field in columns:
+        if field.name in METADATA and field.type != (wanted := _SPARKS.get(field.name, METADATA[field.name][1])):
+            raise InvalidConfigError(f"schema: column {field.name!r} is {wanted}, not {field.type}")
+        if not field.nullable:
+            raise InvalidConfigError(
+                f"schema: column {field.name!r} is NOT NULL, and a record may have no value: leave NOT NULL away"
+            )
+    _check_distinct(columns.names)
+    return tuple(columns)
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidConfigError(f"a column appears twice in {', '.join(names)}")
+
+
+def _check_corrupt(field: pa.Field | None, name: str, *, has_value: bool) -> None:
+    if field is None and name != CORRUPT_RECORD:
+        raise InvalidConfigError(f"option columnNameOfCorruptRecord={name!r}: add '{name} string' to .schema(...)")
+    if field is not None and not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
+        raise InvalidConfigError(f"schema: column {name!r} holds values that do not fit: string or binary")
+    if field is not None and not has_value:
+        raise InvalidConfigError(f"schema: beside {name!r} name a column of the value, which is looked at then")
+
+
+def _arrow(schema: types.StructType | pa.Schema) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC") if isinstance(schema, types.StructType) else schema
+
+
+def _inner(field: pa.Field, corrupt_record: str) -> pa.Field:
+    """Return the field as `TypedRecords` knows it."""
+    if field.name == corrupt_record:
+        return field.with_name(CORRUPT_RECORD)
+    return field.with_type(METADATA[field.name][1]) if field.name in _SPARKS else field
+
+
+def _format(name: str, fields: list[pa.Field]) -> Format | None:
+    return _FORMATS[name](tuple(fields)) if fields else None
+
+
+class TypedShape:
+    """The columns that Spark asked for: which to read from the log, and how to make Spark's batches of them.
+
+    One instance makes the batches of one range. A dead letter is durable before the batch that lacks it is returned.
+    """
+
+    def __init__(self, options: TypedOptions, schema: types.StructType | pa.Schema, location: Location) -> None:
+        self._schema = _arrow(schema)
+        self._records = typed_records(options, schema)
+        names = [field.name for field in self._records.columns]
+        self._shown = names.index("_timestamp") if "_timestamp" in names else None
+        self._letters = DeadLetters(options.dead_letters, location) if options.dead_letters else None
+        self.stored = list(dict.fromkeys([*self._records.stored, *(STORED if self._letters else ())]))
+        if self._shown is not None and "_offset" not in names:  # so that a time which Spark cannot hold has a place
+            offset = pa.field("_offset", METADATA["_offset"][1])
+            self._records = replace(self._records, columns=(*self._records.columns, offset))
+        self._is_dropping = self._records.mode is Mode.DROPMALFORMED
+        self._clamped = Clamped()
+        self._misfits = 0
+
+    def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        """Return the batch for Spark. Raises: MisfitError: by FAILFAST; errors of the topic of dead letters."""
+        rows, misfits = self._records.decode(records, topic, partition)
+        if misfits:
+            self._misfits += len(misfits)
+            if self._letters is not None:
+                self._letters.append(records, misfits, topic, partition)
+        columns = rows.columns[: len(self._schema)]
+        if self._shown is not None:
+            known = {"timestamp": columns[self._shown], "offset": rows.column("_offset")}
+            columns[self._shown] = microseconds(pa.RecordBatch.from_pydict(known), self._clamped)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines for the log, when a range is read."""
+        found = [str(self._clamped)] if self._clamped.count else []
+        if self._misfits:
+            done = "dropped" if self._is_dropping else "rows of nulls"
+            where = f", and dead letters in {self._letters.topic}" if self._letters else ""
+            found.append(f"{self._misfits:,} records do not fit the columns: {done}{where}")
+        return found
+
+
+class DeadLetters:
+    """Appends dead letters to their topic: at least once, under the same keys each time."""
+
+    def __init__(self, options: DeadLetterTopic, location: Location) -> None:
+        self.topic = options.topic
+        self._query = _query_id()
+        self._name = options.name or self._query
+        self._location = location
+
+    def append(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> None:
+        """Make a dead letter of each of these rows (of the columns `misfits.STORED`); on return they are durable."""
+        if not self._name:
+            raise InvalidRequestError(
+                "Spark does not say which query a task belongs to, so dead letters have no name: set option 'dlq.name'"
+            )
+        letters = dead_letters(
+            records,
+            reasons,
+            topic=topic,
+            partition=partition,
+            name=self._name,
+            query=self._query,
+            now_ms=SYSTEM.clock.now_ms(),
+        )
+        target = self._location.write()
+        rows = pa.Table.from_batches([letters])
+        target.append(self.topic, rows, partitioner="murmur3", compression=None, transaction=None)
+        target.flush()
+
+
+def _query_id() -> str:
+    """Return the id of the streaming query that this task belongs to; "": of none."""
+    task = TaskContext.get()
+    return (task.getLocalProperty(QUERY_ID) or "") if task is not None else ""
+
+
+def prepare(options: TypedOptions, location: Location) -> None:
+    """Make in a planning process what all tasks need. Raises: as `_make_topic`."""
+    if options.dead_letters is not None:
+        _make_topic(location, options.dead_letters.topic)
+
+
+@functools.cache
+def _make_topic(location: Location, topic: str) -> None:
+    """Make the topic of dead letters if it is missing. Raises: InvalidRequestError: it is not compacted."""
+    target = location.write()
+    target.make_compacted(topic)
+    if not target.is_compacted(topic):
+        raise InvalidRequestError(
+            f"topic {topic!r}, of option 'dlq.topic', is not compacted, and would hold a dead letter as often as its "
+            f"record is read: pylog topics alter {topic} --config cleanup.policy=compact"
+        )
+
+
+class TypedRows:
+    """Rows of typed columns as rows of the log.
+
+    Raises: InvalidRecordError, InvalidConfigError: no row of these columns can be one.
+    """
+
+    def __init__(self, options: TypedOptions, schema: types.StructType, *, has_topic: bool, with_headers: bool) -> None:
+        names = [field.name for field in schema.fields]
+        _check_distinct(names)
+        if not has_topic and "_topic" not in names:
+            raise InvalidRecordError("no topic: set option 'topic', or add a string column '_topic'")
+        for field in schema.fields:
+            if field.name in METADATA and field.name != "_offset":
+                check_kind(field, field.name.removeprefix("_"))
+        columns = [field.with_nullable(True) for field in _arrow(schema)]
+        self._records = _formatted(options, columns)
+        if self._records.value is None:
+            raise InvalidRecordError(
+                "no column is left for the value: value.fields-include=ALL puts those of the key there"
+            )
+        self._left_out = [] if with_headers else ["_headers"]
+
+    def __call__(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Return the rows, with a column `topic` if they name theirs. Raises: InvalidRecordError: one does not fit."""
+        given = pa.Table.from_batches(batches)
+        try:
+            rows = self._records.encode(given.select([n for n in given.column_names if n not in self._left_out]))
+        except UnwritableError as error:
+            raise InvalidRecordError(f"a row cannot be written: {error.reason}") from None
+        return rows.append_column("topic", given.column("_topic")) if "_topic" in given.column_names else rows
