@@ -1,8 +1,9 @@
 """`pylog`: the root command. It parses and prints; the work is done by functions that return values.
 
-`terminal` is what all commands share, `places` where they act; `topics`, `records`, `top`, `files` and `transactions`
-are the commands on a directory. Those of the packages above this one are named as text, and loaded when they are used,
-so that nothing here imports upwards. Other distributions add theirs by entry points of the group `pylog.commands`.
+`terminal` is what all commands share, `places` where they act; `schemas`, `topics`, `records`, `top`, `files` and
+`transactions` are the commands on a directory. Those of the packages above this one are named as text, and loaded when
+they are used, so that nothing here imports upwards. Other distributions add theirs by entry points of the group
+`pylog.commands`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = ["cli", "main"]
 # name -> where it is, and the first sentence of its help: `pylog --help` loads none of them.
 _OWN = {
     "topics": ("logstore.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "schemas": ("logstore.cli.schemas:schemas", "List, show, register, delete and infer schemas."),
     "configs": ("replication.cli.configs:configs", "Describe and alter settings of topics and brokers."),
     "groups": ("replication.cli.groups:groups", "List, describe, reset and delete consumer groups."),
     "produce": ("logstore.cli.records:produce", "Append the lines of stdin as records."),

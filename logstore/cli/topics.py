@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from logstore.cli.places import ClusterOption, either_place
+from logstore.cli.schemas import columns_options
 from logstore.cli.terminal import (
     Commands,
     Failure,
@@ -30,6 +31,9 @@ from logstore.store.store import LogStore
 from logstore.store.topics import new_topic
 from logstore.tools.describe import describe_topic
 from logstore.tools.topic_patterns import deletable, is_pattern, matching
+
+if TYPE_CHECKING:
+    from logstore.schemas.declared import Declaration
 
 
 def topic_argument(
@@ -107,10 +111,19 @@ def topics() -> None:
 )
 @assignment_option
 @config_option
+@columns_options
 @click.option("--if-not-exists", is_flag=True, help="Do nothing, successfully, if the topic exists.")
 @either_place("replication.cli.topics:create")
 @output_option
-def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bool, path: Path, output: str) -> None:
+def create(
+    name: str,
+    partitions: int,
+    config: dict[str, str],
+    if_not_exists: bool,
+    path: Path,
+    output: str,
+    **columns: str | None,
+) -> None:
     """Create a topic, and the directory if it is missing.
 
     \b
@@ -118,15 +131,30 @@ def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bo
         --path data
     $ pylog topics create orders --partitions 6 --replication-factor 3 \\
         --bootstrap-server 127.0.0.1:9092
+    $ pylog topics create orders --value-schema 'user string, amount double' \\
+        --path data
     """
     new_topic(name, partitions, config)  # refused before the directory is made
+    declared = declaration_of(name, columns)
     with open_store(path, create=True) as store:
         if if_not_exists and name in _names(store):
             talk(f"topic {name} exists already")
         else:
-            store.create_topic(name, partitions=partitions, config=config, if_not_exists=if_not_exists)
+            store.create_topic(name, partitions=partitions, config=config, if_not_exists=if_not_exists, **declared)
             talk(f"created topic {name}")
         show([_summary(store.topic(name))], _SUMMARY, output)
+
+
+def declaration_of(name: str, columns: Mapping[str, str | None]) -> Declaration:
+    """Return the columns that options give a topic, looked at before anything is made. Raises: InvalidRequestError."""
+    if not any(value is not None for value in columns.values()):
+        return {}
+    from logstore.schemas.declared import declared
+    from logstore.tools.schemas import declaration
+
+    found = declaration(**columns)
+    declared(name, **found)
+    return found
 
 
 def filter_option(name: str, which: str) -> Callable[[Any], Any]:
@@ -217,6 +245,7 @@ def show_described(found: Iterable[dict[str, Any]], columns: Sequence[str]) -> N
 @assignment_option
 @config_option
 @click.option("--delete-config", multiple=True, metavar="KEY", help="Go back to the default; may be repeated.")
+@columns_options
 @if_exists_option
 @either_place("replication.cli.topics:alter")
 @output_option
@@ -228,21 +257,24 @@ def alter(
     if_exists: bool,
     path: Path,
     output: str,
+    **columns: str | None,
 ) -> None:
-    """Change settings, or add partitions.
+    """Change settings or columns, or add partitions.
 
     \b
     $ pylog topics alter orders --config segment.bytes=104857600 \\
         --delete-config retention.ms --path data
     """
-    if partitions is None and not config and not delete_config:
-        raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
+    if partitions is None and not config and not delete_config and not any(columns.values()):
+        raise click.UsageError("nothing to change: give --partitions, --config, --delete-config or --value-schema")
+    declared = declaration_of(name, columns)
     with open_store(path) as store:
         if if_exists and is_absent(name, _names(store)):
             show([], _SUMMARY, output)
             return
         before = store.topic(name)
-        info = store.alter_topic(name, partitions=partitions, config=config | dict.fromkeys(delete_config))
+        changed = config | dict.fromkeys(delete_config)
+        info = store.alter_topic(name, partitions=partitions, config=changed, **declared)
         if info.partitions > before.partitions:
             talk(KEYS_MOVE)
         talk(f"altered topic {name}")

@@ -8,5 +8,5 @@ and the way back.
 
 `json_schema`, columns as JSON Schema, and back; `subjects`, the records of the topic `_schemas` and their sum;
 `registry`, the schemas of a place, by following that topic; `declared`, the columns that a topic is made with;
-`choice`, which columns and formats a caller or the registry says.
+`choice`, which columns and formats a caller or the registry says; `inference`, the columns that JSON values have.
 """

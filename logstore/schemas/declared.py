@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.schemas import ddl, json_schema
-from logstore.schemas.registry import Schemas, schema_of
+from logstore.schemas.registry import FORMATS, Schemas, schema_of
 from logstore.schemas.subjects import JSON, Registered, Schema
 
 # Columns in Spark's DDL or as an Arrow schema, or the text of a schema in the topic's format, which begins with {.
 Columns: TypeAlias = str | pa.Schema | Sequence[pa.Field]
 Part = Literal["key", "value"]
-FORMATS = ("json",)
 
 
 class Declaration(TypedDict, total=False):

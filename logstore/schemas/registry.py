@@ -32,6 +32,8 @@ from logstore.schemas.subjects import (
 
 logger = logging.getLogger(__name__)
 
+FORMATS = ("json",)  # of keys and values whose columns can be registered
+COLUMNS_OF_TOPICS = frozenset({"schema", "format", "key_schema", "key_format"})  # `declared.Declaration`
 TRIES_MAX = 1000  # another writer was faster, each time
 
 

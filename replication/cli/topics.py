@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.cli.terminal import show, show_json, talk, usage_errors
-from logstore.cli.topics import KEYS_MOVE, chosen_names, confirm_deletion, is_absent, show_described
+from logstore.cli.topics import (
+    KEYS_MOVE,
+    chosen_names,
+    confirm_deletion,
+    declaration_of,
+    is_absent,
+    show_described,
+)
+from logstore.store.schemas import declare
 from logstore.tools.topic_patterns import deletable, matching
 from replication.cli.connecting import connected
 
@@ -29,9 +37,11 @@ def create(
     replication_factor: int | None,
     replica_assignment: str | None,
     output: str,
+    **columns: str | None,
 ) -> None:
     from replication.tools import topics
 
+    declared = declaration_of(name, columns)
     if replica_assignment and replication_factor is not None:
         raise click.UsageError("--replica-assignment sets the number of replicas: leave --replication-factor out")
     with usage_errors():
@@ -39,6 +49,8 @@ def create(
     if if_not_exists and name in topics.names(client):
         talk(f"topic {name} exists already")
     else:
+        if declared and name not in topics.names(client):
+            declare(client.schemas, name, declared)
         topics.create(client, name, partitions, replication_factor, config, assigned)
         talk(f"created topic {name}")
     show(topics.summaries(client, [name]), _SUMMARY, output)
@@ -83,6 +95,8 @@ def alter(
 ) -> None:
     from replication.tools import topics
 
+    columns = {key: settings.pop(key) for key in ("value_schema", "value_format", "key_schema", "key_format")}
+    declared = declaration_of(name, columns)
     if replica_assignment and partitions is None:
         raise click.UsageError("--replica-assignment is for new partitions: give --partitions, too")
     with usage_errors():
@@ -90,6 +104,9 @@ def alter(
     if if_exists and is_absent(name, topics.names(client)):
         show([], _SUMMARY, output)
         return
+    if declared:
+        topics.selected(client, [name])
+        declare(client.schemas, name, declared)
     topics.alter(client, name, partitions=partitions, assignments=assigned, **settings)
     if partitions is not None:
         talk(KEYS_MOVE)

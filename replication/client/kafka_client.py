@@ -14,10 +14,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from logstore.config import setting_text
-from logstore.errors import PylogError
+from logstore.errors import PylogError, TopicExistsError
 from logstore.records.batch import batches
 from logstore.records.tables import Tabular
+from logstore.schemas.registry import COLUMNS_OF_TOPICS
 from logstore.store.reading import schema_of
+from logstore.store.schemas import declare
 from replication.client import transactions
 from replication.client.blocking import Closing, Consumer, Producer, TransactionalProducer
 from replication.client.client_loop import ClientLoop
@@ -147,8 +149,15 @@ class KafkaClient(Closing):
     def create_topic(self, name: str, *, partitions: int = 1, replicas: int = BROKERS_DEFAULT, **settings: Any) -> None:
         """Make a topic; settings by Kafka's names, `_` for a dot; times of them may be timedeltas.
 
-        Raises: as `topics.create_topic`.
+        Its columns are `schema`, `format`, `key_schema` and `key_format`, as for `LogStore.create_topic`.
+
+        Raises: as `topics.create_topic`; InvalidRequestError: the columns are none, or do not fit those of before.
         """
+        columns: Any = {key: settings.pop(key) for key in COLUMNS_OF_TOPICS & settings.keys()}
+        if columns:
+            if name in self.topics():
+                raise TopicExistsError(name)
+            declare(self.schemas, name, columns)
         dotted = {key.replace("_", "."): value for key, value in settings.items()}
         named = {key: setting_text(key, value) for key, value in dotted.items()}
         self._run(create_topic(self._cluster, name, partitions=partitions, replicas=replicas, settings=named))

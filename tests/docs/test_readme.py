@@ -65,6 +65,7 @@ ORDER = [
     "retention",
     "compact",
     "transactions",
+    *(f"schemas {word}" for word in ("register", "list", "get", "level", "infer", "delete")),
     "delete-records",
     "delete",
 ]
@@ -103,6 +104,8 @@ def test_the_examples_of_the_help_pages_run(environment, monkeypatch):
     examples = [example for example in examples if "--bootstrap-server" not in example]
     shell("pylog topics create orders --path data; echo 1 | pylog produce orders --path data", environment)
     shell("pylog topics create test-1 --path data", environment)  # one that goes by a regular expression
+    values = """echo '{"n": 1}' > payments.jsonl; pylog topics create payments --path data"""
+    shell(f"{values}; pylog produce payments --path data < payments.jsonl", environment)
     ran = []
     for word in ORDER:
         for command in (e for e in examples if re.search(rf"pylog (topics )?{word}(?![\w-])", e) and e != LIVE):

@@ -46,6 +46,25 @@ def test_clients_see_what_each_other_registers(cluster, client):
         client.append(TOPIC, [{"key": b'{"keytype":"NOOP","magic":0}', "value": None}])
 
 
+def test_topics_have_columns_by_command_and_by_client(client, pylog, name):
+    pylog("topics", "create", name, "--value-schema", "n bigint").ok()
+    client.create_topic(f"{name}-typed", schema="n bigint", key_schema="id int")
+    rows = pylog("schemas", "list", "--output", "json").ok().json
+    assert [(row["subject"], row["id"]) for row in rows] == [
+        (f"{name}-typed-key", 2),
+        (f"{name}-typed-value", 1),
+        (f"{name}-value", 1),
+    ]
+    pylog("topics", "alter", name, "--key-schema", "id int").ok()
+    assert pylog("schemas", "get", f"{name}-key", "--output", "json").ok().json["columns"] == "id int"
+    assert "exists already" in pylog("topics", "create", name, "--value-schema", "m bigint").failed()
+    assert [entry.version for entry in client.schemas.versions(f"{name}-value")] == [1]
+    client.append(name, [{"value": '{"n": 1, "user": "Ada"}'}])
+    assert pylog("schemas", "infer", name).ok().out == "n bigint, user string\n"
+    pylog("schemas", "delete", f"{name}-key", "--yes").ok()
+    assert "written by" not in pylog("schemas", "level", f"{name}-value", "--set", "NONE").ok().err
+
+
 def test_a_topic_that_a_registry_writes_is_only_read(client):
     client.create_topic(TOPIC, cleanup_policy="compact")
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'

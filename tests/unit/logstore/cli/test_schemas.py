@@ -1,0 +1,84 @@
+"""`pylog schemas`, and the columns of `pylog topics`."""
+
+import json
+
+import logstore
+from logstore.schemas.declared import fields_of
+
+
+def test_a_topics_columns_are_registered_and_shown(pylog, path):
+    pylog("topics", "create", "orders", "--value-schema", "user string, n tinyint", "--key-schema", "id bigint").ok()
+    assert pylog("schemas", "list").ok().lines == [
+        "SUBJECT       VERSION  ID  TYPE  DELETED",
+        "orders-key          1   2  JSON       no",
+        "orders-value        1   1  JSON       no",
+    ]
+    found = pylog("schemas", "get", "orders-value", "--output", "json").ok().json
+    assert (found["version"], found["id"], found["columns"]) == (1, 1, "user string, n tinyint")
+    assert pylog("schemas", "get", "--id", 1).ok().json == json.loads(found["schema"])
+    with logstore.open(path) as store:
+        assert [field.name for field in fields_of(store.schemas.latest("orders-key").schema)] == ["id"]
+
+
+def test_a_schema_comes_from_a_file_or_as_columns(pylog, path, tmp_path):
+    pylog("topics", "create", "orders").ok()
+    file = tmp_path / "orders.json"
+    file.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    ran = pylog("schemas", "register", "a-value", file).ok()
+    assert ran.err == "subject a-value has the schema as version 1, with id 1\n"
+    assert pylog("schemas", "register", "b-value", file, "--output", "json").ok().json[0]["id"] == 1
+    pylog("topics", "alter", "orders", "--value-schema", file).ok()
+    assert pylog("schemas", "register", "c-value", "n bigint").ok().lines[1].split() == [
+        "c-value", "1", "2", "JSON", "no",
+    ]  # fmt: skip
+    assert "nope.json: no such file" in pylog("schemas", "register", "d-value", tmp_path / "nope.json").failed()
+    assert "write columns and types" in pylog("schemas", "register", "d-value", "n bigin").failed()
+    assert "level BACKWARD" in pylog("schemas", "register", "c-value", "n string").failed()
+
+
+def test_columns_that_are_none_make_neither_topic_nor_directory(pylog, path):
+    assert "write columns and types" in pylog("topics", "create", "orders", "--value-schema", "n bigin").failed()
+    assert "needs its schema" in pylog("topics", "create", "orders", "--value-format", "json").failed()
+    assert not path.exists()
+    pylog("topics", "create", "orders").ok()
+    assert pylog("topics", "alter", "orders").code == 2
+    assert pylog("topics", "create", "orders", "--if-not-exists", "--value-schema", "n int").ok()
+    assert pylog("schemas", "list").ok().lines == []
+
+
+def test_versions_are_deleted_and_levels_set(pylog):
+    pylog("topics", "create", "orders", "--value-schema", "n bigint").ok()
+    assert pylog("schemas", "level").ok().lines[1].split() == ["-", "BACKWARD"]
+    assert pylog("schemas", "level", "orders-value", "--set", "none").ok().lines[1].split() == ["orders-value", "NONE"]
+    pylog("schemas", "register", "orders-value", "n string").ok()
+    assert len(pylog("schemas", "list", "orders-value").ok().lines) == 3
+    assert pylog("schemas", "delete", "orders-value", "--version", 1).ok().err == "deleted 1 version of orders-value\n"
+    assert [row["version"] for row in pylog("schemas", "list", "orders-value", "--output", "json").json] == [2]
+    assert pylog("schemas", "get", "orders-value", "--version", 1, "--output", "json").ok().json["deleted"]
+    assert "is not deleted: delete it first" in pylog("schemas", "delete", "orders-value", "--permanent").failed()
+    gone = pylog("schemas", "delete", "orders-value", "--version", 1, "--permanent", "--yes", "--output", "json").ok()
+    assert [row["version"] for row in gone.json] == [1]
+    assert "no version 1, but 2" in pylog("schemas", "get", "orders-value", "--version", 1).failed()
+    assert pylog("schemas", "level", "orders-value", "--unset").ok().lines[1].split() == ["orders-value", "BACKWARD"]
+
+
+def test_wrong_usage_is_told(pylog):
+    pylog("topics", "create", "orders").ok()
+    for wrong in (("get",), ("get", "s", "--id", 1), ("get", "--id", 1, "--version", 1), ("infer",)):
+        assert pylog("schemas", *wrong).code == 2, wrong
+    assert pylog("schemas", "level", "--unset").code == 2
+    assert "did you mean 'NONE'" in pylog("schemas", "level", "--set", "nonne").failed()
+    assert "it has none yet" in pylog("schemas", "list", "orders-value").failed()
+
+
+def test_columns_are_inferred_from_a_topic_or_a_file(pylog, tmp_path):
+    pylog("topics", "create", "orders", "--partitions", 2).ok()
+    assert "nothing tells the columns" in pylog("schemas", "infer", "orders").failed()
+    pylog("produce", "orders", input='{"n": 1, "user": "Ada"}\n{"n": 2.5}\n').ok()
+    assert pylog("schemas", "infer", "orders").ok().out == "n double, user string\n"
+    found = pylog("schemas", "infer", "orders", "--output", "json").ok().json
+    assert (found["values"], found["columns"]) == (2, "n double, user string")
+    file = tmp_path / "lines.jsonl"
+    file.write_text('{"n": 1}\n\n{"n": "x"}\n')
+    assert "value 2: n is string here, and int64 before" in pylog("schemas", "infer", "--file", file).failed()
+    assert pylog("schemas", "infer", "--file", file, "--max-messages", 1).ok().out == "n bigint\n"
