@@ -37,10 +37,14 @@ class Decoder:
     """
 
     def __init__(self, writer: Schema, reader: Schema, column: str = "value") -> None:
+        self._given = writer, reader, column
         self._layout = Layout(reader, column)
         self.fields = self._layout.fields
         self._instructions, self._null_at = reading(resolve(writer, reader), self._layout)
         self._code = self._instructions.finished()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Decoder, self._given  # a program has addresses of this process
 
     def decode(self, values: pa.Array) -> Parsed:
         """Return the values (binary) as columns: the good rows, and the reasons of the bad ones."""

@@ -187,7 +187,8 @@ class _Reader:
         """Return the address of a table: what the reader has for each of the writer's symbols."""
         table = [len(writer.symbols)]
         for symbol in writer.symbols:
-            shown = symbol if symbol in reader.symbols else reader.default
+            is_known = reader.kind != "enum" or symbol in reader.symbols
+            shown = symbol if is_known else reader.default
             data = np.frombuffer((shown or " ").encode(), np.uint8)
             table += [self._instructions.keep(data), -1 if shown is None else len(data)]
         return self._instructions.keep(np.array(table, np.int64))

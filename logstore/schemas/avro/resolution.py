@@ -6,6 +6,9 @@ enum's symbol that the reader has not becomes the reader's default. Records, enu
 part of their names, or by the reader's aliases. A reader's union takes the first branch of the same type, else the
 first that fits.
 
+A reader that is made of columns has no names of types, so that any record, enum or fixed type is taken; an enum is text
+for it, and a fixed type bytes.
+
 Logical types: a time is a time in any unit, an instant is no local time; a decimal keeps its scale, and loses no digit;
 a plain type is read as the logical type that is made of it, and the other way round.
 """
@@ -26,6 +29,7 @@ _PROMOTIONS = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
+_OF_COLUMNS = {"enum": "string", "fixed": "bytes"}
 _INSTANTS = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
 
@@ -201,6 +205,8 @@ def _default(f: Field) -> Plan:
 
 
 def _leaf_mismatch(writer: Schema, reader: Schema) -> str:
+    if reader.is_column and _OF_COLUMNS.get(writer.kind) == reader.kind:
+        return _logical_mismatch(writer, reader)
     if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
         return f"{writer} is no {reader}"
     if writer.name and reader.name and not _same_name(writer, reader):

@@ -54,6 +54,7 @@ class Schema:
     default: str | None = None  # of an enum
     fields: tuple[Field, ...] = ()
     items: tuple[Schema, ...] = ()  # of an array or map: one; of a union: its branches
+    is_column: bool = False  # made of a column: its string takes enums, and its bytes what has a fixed size
 
     @property
     def short_name(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from logstore.errors import InvalidRequestError
-from logstore.schemas.avro.schema import Schema, is_name
+from logstore.schemas.avro.schema import PRIMITIVES, Field, Schema, is_name
 
 _ARROW = {
     "null": pa.null(),
@@ -34,6 +34,11 @@ _LOGICAL = {
     "timestamp-micros": pa.timestamp("us", tz="UTC"),
     "local-timestamp-millis": pa.timestamp("us"),
     "local-timestamp-micros": pa.timestamp("us"),
+}
+_WORDS = {_ARROW[word]: (word, "") for word in PRIMITIVES} | {
+    pa.date32(): ("int", "date"),
+    pa.timestamp("us", tz="UTC"): ("long", "timestamp-micros"),
+    pa.timestamp("us"): ("long", "local-timestamp-micros"),
 }
 _WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
@@ -87,6 +92,36 @@ def _type(shape: Shape) -> pa.DataType:
     if schema.logical == "decimal":
         return pa.decimal128(schema.precision, schema.scale)
     return _LOGICAL.get(schema.logical) or _ARROW[schema.kind]
+
+
+def schema_of(fields: Sequence[pa.Field]) -> Schema:
+    """Return the schema of a reader who wants these columns, whatever names the writer gave to types.
+
+    Raises: InvalidRequestError: a type that Avro has not.
+    """
+    return Schema("record", fields=tuple(Field(f.name, _of_column(f), default=None) for f in fields))
+
+
+def _of_column(f: pa.Field) -> Schema:
+    kind = f.type
+    parts = [kind.field(i) for i in range(kind.num_fields)]
+    if len(parts) > 1 and [part.name for part in parts] == [f"member{i}" for i in range(len(parts))]:
+        branches = tuple(_of_column(part.with_nullable(False)) for part in parts)
+        return Schema("union", items=(Schema("null"), *branches) if f.nullable else branches)
+    if pa.types.is_struct(kind):
+        found = schema_of(parts)
+    elif pa.types.is_list(kind):
+        found = Schema("array", items=(_of_column(kind.value_field),))
+    elif pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        found = Schema("map", items=(_of_column(kind.item_field),))
+    elif pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
+        found = Schema("bytes", logical="decimal", precision=kind.precision, scale=kind.scale, is_column=True)
+    else:
+        word, logical = _WORDS.get(kind, ("", ""))
+        if not word:
+            raise InvalidRequestError(f"column {f.name!r}: Avro has no type {kind}")
+        found = Schema(word, logical=logical, is_column=True)
+    return Schema("union", items=(Schema("null"), found)) if f.nullable and found.kind != "null" else found
 
 
 def schema_text(fields: Sequence[pa.Field], name: str = "Record", namespace: str = "") -> str:
