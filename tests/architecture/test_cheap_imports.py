@@ -9,6 +9,7 @@ import pytest
 import logstore
 from datasource.jobs import tiering
 from tests.support.commands import loaded_by_command
+from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"numba", "numpy", "pandas", "pyarrow", "pyspark"}
@@ -52,6 +53,7 @@ def test_what_looks_up_the_source_loads_neither_its_readers_nor_its_writers():
 KEPT_OUT = {"numba", "pandas", "pyspark"}
 
 
+@only_long("an interpreter for each command")
 def test_light_commands_load_neither_pandas_nor_spark_nor_the_kernels(tmp_path):
     """Each takes as long as all else that a command does, or longer."""
     for text, command in [

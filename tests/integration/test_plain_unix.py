@@ -69,6 +69,7 @@ with logstore.open(sys.argv[1]) as store:
 """
 
 
+@only_long("interpreters of their own")
 def test_a_store_appends_fsyncs_and_survives_kill_9(plain, tmp_path):
     killed = subprocess.run([sys.executable, "-c", LIBRARY, tmp_path], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -63,6 +63,7 @@ def test_the_brokers_are_those_of_the_test_before(pylog_cluster):
     run(pytester).assert_outcomes(passed=3)
 
 
+@only_long("a test run of its own, with brokers")
 def test_the_example_of_faults_runs_and_the_next_test_has_a_whole_cluster(pytester):
     pytester.makeini(INI)
     pytester.makepyfile(

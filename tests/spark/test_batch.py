@@ -10,7 +10,7 @@ from pyspark.sql import Row
 from pyspark.sql.functions import lit, unix_millis
 
 import logstore
-from tests.support.repeats import only_long
+from tests.support.repeats import only_long, times
 
 pytestmark = pytest.mark.spark
 
@@ -161,7 +161,7 @@ CONDITIONS = {
 
 
 def test_pushed_filters_give_the_same_rows(orders, read, pushdown):
-    for condition, count in CONDITIONS.items():
+    for condition, count in [*CONDITIONS.items()][:: times(3, 1)]:
         found = {
             tuple(
                 sorted((r.partition, r.offset) for r in read(subscribe="orders", **options).where(condition).collect())

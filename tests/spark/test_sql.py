@@ -46,6 +46,7 @@ def test_topics_are_views_that_sql_reads_and_writes(session, topics):
     assert session.sql("SELECT count(*) FROM out").first()[0] == 4
 
 
+@only_long("a query of its own")
 def test_a_table_is_read_and_written_by_with(session, topics):
     topics.create("in")
     topics.create("out")

@@ -8,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 from datasource import SteppedStream
 from logstore import InvalidRequestError
 from tests.integration.test_pytest_plugin import STREAM
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +40,7 @@ def test_a_step_is_one_micro_batch_of_all_that_is_there_and_goes_on_from_the_che
     assert [row.value for row in SteppedStream(orders, tmp_path / "checkpoint").step()] == ["d"]
 
 
+@only_long("a query of its own")
 def test_a_writer_writes_to_its_own_sink_and_needs_a_checkpoint(orders, pylog_store, pylog_stream, tmp_path):
     stream = pylog_stream(orders.writeStream.foreachBatch(lambda frame, number: None))
     stream.step()
@@ -51,6 +53,7 @@ def test_a_writer_writes_to_its_own_sink_and_needs_a_checkpoint(orders, pylog_st
     assert pylog_store.read("copy").read_all()["value"].to_pylist() == [b"a"]
 
 
+@only_long("a query of its own")
 def test_a_failed_step_is_repeated_by_the_next_one(orders, pylog_store, pylog_stream, tmp_path):
     (tmp_path / "poison").touch()
 

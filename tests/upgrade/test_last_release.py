@@ -124,6 +124,7 @@ class Watched:
             consumer.close()
 
 
+@only_long("an old broker beside")
 @pytest.mark.slow
 def test_a_broker_of_the_last_release_ends_at_once_in_a_cluster_that_was_raised(last, tmp_path):
     with Mixed(tmp_path, last) as mixed:

@@ -121,6 +121,7 @@ class Asker(threading.Thread):
         self.consumer.close()
 
 
+@only_long("brokers that are killed")
 def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
     """(R28) Nobody is told an older offset, or none, while coordinators are killed, stopped, paused, and load."""
     group = "committer"

@@ -44,6 +44,7 @@ def logs(directory, broker):
     return (directory / f"broker-{broker}" / "broker" / "server.log").read_text()
 
 
+@only_long("a cluster of its own")
 def test_one_broker_of_a_running_cluster_is_stopped_and_restarted_by_a_command(directory):
     settings = "--set", "default.replication.factor=3", "--set", "min.insync.replicas=2"
     with pylog("cluster", "start", "--node-id-start", 0, "--dir", directory, *settings) as (process, line):

@@ -217,6 +217,7 @@ def test_a_job_killed_beside_its_commit_leaves_each_record_once(log, s3, dies, m
     assert log.read() == every(101)
 
 
+@only_long("runs of tiering")
 def test_two_jobs_at_once_without_a_lock_tier_each_record_once(log, s3):
     """Over a cluster nothing locks them out. The store refuses the second of two entries of the table's log."""
     log.grow(100)
@@ -254,6 +255,7 @@ def test_a_commit_that_gets_no_answer_keeps_its_files(log, s3):
     assert log.tiered() == [1, 0]
 
 
+@only_long("runs of tiering")
 def test_a_commit_of_which_nobody_knows_keeps_its_files_and_the_log_its_records(log, s3):
     log.grow(1)
     assert log.notes() == {None}
