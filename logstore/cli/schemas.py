@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SUMMARY = ("subject", "version", "id", "type", "deleted")
 
 format_option = click.option(
-    "--format", "kind", type=click.Choice(FORMATS), help="How values are written.  [default: json]"
+    "--format", "kind", type=click.Choice(FORMATS), help="How values are written.  [default: that of the file, or json]"
 )
 version_option = click.option("--version", "number", type=click.IntRange(min=1), help="This version.")
 
@@ -41,7 +41,9 @@ def columns_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a topic's columns."""
     for part in ("key", "value"):
         function = click.option(
-            f"--{part}-format", type=click.Choice(FORMATS), help=f"How {part}s are written.  [default: json]"
+            f"--{part}-format",
+            type=click.Choice(FORMATS),
+            help=f"How {part}s are written.  [default: that of the file, or json]",
         )(function)
         function = click.option(
             f"--{part}-schema", metavar="FILE|DDL", help=f"The columns of the {part}, or a file with their schema."
@@ -198,9 +200,9 @@ def show_one(schemas: Schemas, *, subject: str | None, number: int | None, schem
     if schema_id is not None:
         if number is not None:
             raise click.UsageError("an id has no versions: leave --version out")
-        found: dict[str, Any] = {"id": schema_id, **described(schemas.by_id(schema_id))}
+        found: dict[str, Any] = {"id": schema_id, **described(schemas, schemas.by_id(schema_id))}
     else:
-        found = whole(version_of(schemas, str(subject), number))
+        found = whole(schemas, version_of(schemas, str(subject), number))
     if output == "json":
         show_json(found)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypedDict
 
@@ -9,8 +10,10 @@ import pyarrow as pa
 
 from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.schemas import ddl, json_schema
+from logstore.schemas.avro import schema as avro
+from logstore.schemas.avro import types as avro_types
 from logstore.schemas.registry import FORMATS, Schemas, schema_of
-from logstore.schemas.subjects import JSON, Registered, Schema
+from logstore.schemas.subjects import AVRO, JSON, Registered, Schema
 
 # Columns in Spark's DDL or as an Arrow schema, or the text of a schema in the topic's format, which begins with {.
 Columns: TypeAlias = str | pa.Schema | Sequence[pa.Field]
@@ -18,7 +21,7 @@ Part = Literal["key", "value"]
 
 
 class Declaration(TypedDict, total=False):
-    """The columns of a topic's values and keys, and the formats that hold them: json, which is the default."""
+    """The columns of a topic's values and keys, and the formats that hold them (`FORMATS`): json unless told."""
 
     schema: Columns | None
     format: str | None
@@ -44,28 +47,45 @@ def declared(
     given: dict[Part, tuple[Columns | None, str | None]] = {"value": (schema, format), "key": (key_schema, key_format)}
     for part, (columns, kind) in given.items():
         if columns is not None:
-            found[subject_of(topic, part)] = schema_from(columns, kind or "json")
+            found[subject_of(topic, part)] = schema_from(columns, kind)
         elif kind is not None:
             raise InvalidRequestError(f"the format {kind!r} of the {part} needs its schema")
     return found
 
 
-def schema_from(columns: Columns, kind: str) -> Schema:
-    """Return columns as a schema of this format. Raises: InvalidRequestError: the format has no such columns."""
+def schema_from(columns: Columns, kind: str | None = None) -> Schema:
+    """Return columns as a schema of this format; without one, of that which a text is in, or json.
+
+    Raises: InvalidRequestError: the format has no such columns.
+    """
+    is_text = isinstance(columns, str) and columns.lstrip()[:1] in ("{", "[", '"')
+    kind = kind or ("avro" if is_text and _is_avro(str(columns)) else "json")
     if kind not in FORMATS:
         raise InvalidRequestError(f"no schema has the format {kind!r}{did_you_mean(kind, FORMATS)}")
-    if isinstance(columns, str) and columns.lstrip().startswith("{"):
-        json_schema.fields_of(columns)
-        return schema_of(JSON, columns)
+    if is_text:
+        schema = schema_of(JSON if kind == "json" else AVRO, str(columns))
+        fields_of(schema)
+        return schema
     fields = ddl.parse(columns) if isinstance(columns, str) else tuple(columns)
-    return schema_of(JSON, json_schema.text_of(fields))
+    if kind == "json":
+        return schema_of(JSON, json_schema.text_of(fields))
+    return schema_of(AVRO, avro_types.schema_text(fields))
 
 
-def fields_of(schema: Schema) -> tuple[pa.Field, ...]:
-    """Return a schema's columns. Raises: InvalidRequestError: it has none."""
-    if schema.type != JSON:
-        raise InvalidRequestError(f"schemas of type {schema.type} have no columns here")
-    return json_schema.fields_of(schema.text)
+def _is_avro(text: str) -> bool:
+    return re.search(r'"type"\s*:\s*"record"', text) is not None
+
+
+def fields_of(schema: Schema, referred: avro.Referred | None = None) -> tuple[pa.Field, ...]:
+    """Return a schema's columns; `referred` gives the schemas that it refers to.
+
+    Raises: InvalidRequestError: it has none.
+    """
+    if schema.type == AVRO:
+        return avro_types.fields_of(avro.parse(schema.text, schema.references, referred))
+    if schema.type == JSON:
+        return json_schema.fields_of(schema.text)
+    raise InvalidRequestError(f"schemas of type {schema.type} have no columns here")
 
 
 def register(schemas: Schemas, subjects: Mapping[str, Schema]) -> list[Registered]:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from logstore.errors import InvalidRequestError, ReadOnlyStoreError, did_you_mean
+from logstore.schemas.avro import schema as avro
 from logstore.schemas.subjects import (
     AVRO,
     JSON,
@@ -32,7 +33,7 @@ from logstore.schemas.subjects import (
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("json",)  # of keys and values whose columns can be registered
+FORMATS = ("json", "avro", "avro-confluent")  # of keys and values whose columns can be registered
 COLUMNS_OF_TOPICS = frozenset({"schema", "format", "key_schema", "key_format"})  # `declared.Declaration`
 TRIES_MAX = 1000  # another writer was faster, each time
 
@@ -265,13 +266,22 @@ class TopicSchemas:
 
     def _check(self, subject: str, schema: Schema) -> None:
         for each in schema.references:
-            if each.version not in [entry.version for entry in self._state.versions(each.subject)]:
-                raise UnknownSchemaError(f"the schema refers to version {each.version} of {each.subject!r}: not there")
+            self._referred(each)
+        if schema.type == AVRO:
+            avro.parse(schema.text, schema.references, self._referred)
         if self._state.versions(subject) and self._state.level(subject) != "NONE":
             raise InvalidRequestError(
                 f"subject {subject!r} has another schema, and level {self._state.level(subject)} cannot be judged yet: "
                 "set its level to NONE to register this one all the same"
             )
+
+    def _referred(self, reference: avro.Reference) -> Schema:
+        for entry in self._state.versions(reference.subject):
+            if entry.version == reference.version:
+                return entry.schema
+        raise UnknownSchemaError(
+            f"the schema refers to version {reference.version} of {reference.subject!r}: not there"
+        )
 
     def _to_delete(self, subject: str, version: int | None, *, permanently: bool) -> list[int]:
         """Return the versions that this deletes."""

@@ -11,7 +11,7 @@ from logstore.errors import InvalidRequestError
 from logstore.schemas import ddl
 from logstore.schemas.declared import Declaration, fields_of, schema_from
 from logstore.schemas.inference import inferred
-from logstore.schemas.registry import FORMATS, Schemas, UnknownSchemaError
+from logstore.schemas.registry import Schemas, UnknownSchemaError
 from logstore.schemas.subjects import Registered, Schema
 
 Row = dict[str, Any]
@@ -35,14 +35,14 @@ def _summary(entry: Registered) -> Row:
     }
 
 
-def whole(entry: Registered) -> Row:
+def whole(schemas: Schemas, entry: Registered) -> Row:
     """A version with its text, references and, if it has any, columns."""
-    return {**_summary(entry), **described(entry.schema)}
+    return {**_summary(entry), **described(schemas, entry.schema)}
 
 
-def described(schema: Schema) -> Row:
+def described(schemas: Schemas, schema: Schema) -> Row:
     try:
-        columns = ddl.text_of(fields_of(schema))
+        columns = ddl.text_of(fields_of(schema, lambda r: version_of(schemas, r.subject, r.version).schema))
     except InvalidRequestError:
         columns = None
     return {
@@ -78,8 +78,8 @@ def columns_in(given: str) -> str:
 
 
 def schema_in(given: str, kind: str | None) -> Schema:
-    """The schema that an option says, in this format, or json. Raises: InvalidRequestError, StorageError."""
-    return schema_from(columns_in(given), kind or FORMATS[0])
+    """The schema that an option says, in this format, or in that of its text. Raises: InvalidRequestError."""
+    return schema_from(columns_in(given), kind)
 
 
 def declaration(

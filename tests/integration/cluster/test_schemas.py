@@ -7,7 +7,7 @@ import pytest
 
 from logstore import InvalidRequestError
 from logstore.schemas.registry import UnknownSchemaError, schema_of
-from logstore.schemas.subjects import TOPIC, Schema
+from logstore.schemas.subjects import TOPIC
 from replication.client.kafka_client import KafkaClient
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
@@ -80,9 +80,10 @@ def register_many(bootstrap, name, acknowledged, is_over):
     with KafkaClient(bootstrap) as client:
         number = 0
         while not is_over.is_set() or number % 20:
-            for subject, text in ((f"{name}-{number}", f'"{name}.{number}"'), (f"common-{number}", f'"c{number}"')):
-                entry = client.schemas.register(subject, Schema("AVRO", text))
-                acknowledged.append((subject, text, entry.version, entry.id))
+            for subject, kind in ((f"{name}-{number}", f"{name}{number}"), (f"common-{number}", f"common{number}")):
+                text = json.dumps({"type": "fixed", "name": kind, "size": 1})
+                entry = client.schemas.register(subject, schema_of("AVRO", text))
+                acknowledged.append((subject, entry.schema.text, entry.version, entry.id))
             number += 1
 
 

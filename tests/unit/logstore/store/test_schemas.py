@@ -18,6 +18,12 @@ from logstore.schemas.declared import fields_of
 from logstore.schemas.registry import UnknownSchemaError, schema_of
 from logstore.schemas.subjects import TOPIC, Reference, Schema
 
+
+def fixed(name):
+    """A type of this name."""
+    return schema_of("AVRO", json.dumps({"type": "fixed", "name": name, "size": 1}))
+
+
 STRING, INT = schema_of("AVRO", '"string"'), schema_of("avro", "int")
 
 
@@ -81,7 +87,7 @@ def test_a_second_schema_that_nobody_judges_is_refused(store):
 
 
 def test_a_schema_that_another_one_refers_to_stays(store):
-    part = store.schemas.register("parts", STRING)
+    part = store.schemas.register("parts", fixed("Part"))
     whole = Schema("AVRO", '"Part"', (Reference("Part", "parts", 1),))
     store.schemas.register("whole", whole)
     with pytest.raises(InvalidRequestError, match="version 1 of 'parts' is referred to by version 1 of 'whole'"):
@@ -160,6 +166,24 @@ def test_a_topic_is_made_with_columns(store):
     assert fields_of(store.schemas.latest("more-value").schema) == (pa.field("n", pa.int64()),)
 
 
+def test_the_columns_of_a_topic_are_avro_by_format_or_by_their_text(store):
+    store.create_topic("orders", schema="user string NOT NULL, amount decimal(10,2)", format="avro")
+    entry = store.schemas.latest("orders-value")
+    assert entry.schema.type == "AVRO"
+    assert [(f.name, f.type) for f in fields_of(entry.schema)] == [
+        ("user", pa.string()),
+        ("amount", pa.decimal128(10, 2)),
+    ]
+    store.create_topic("more", schema=entry.schema.text)
+    assert store.schemas.latest("more-value").id == entry.id
+
+
+def test_a_text_that_is_no_avro_schema_is_not_registered(store):
+    with pytest.raises(InvalidRequestError, match="Avro schema: "):
+        store.schemas.register("s", schema_of("AVRO", '"nope"'))
+    assert store.topics() == []
+
+
 def test_a_schemas_text_is_taken_as_it_is(store):
     text = '{"type": "object", "properties": {"n": {"type": "integer"}}}'
     store.create_topic("orders", schema=text)
@@ -170,7 +194,12 @@ def test_a_schemas_text_is_taken_as_it_is(store):
     ("columns", "why"),
     [
         ({"schema": "n bigin"}, "schema 'n bigin': write columns and types"),
-        ({"schema": "n bigint", "format": "xml"}, "no schema has the format 'xml'; there are 'json'"),
+        (
+            {"schema": "n bigint", "format": "xml"},
+            "no schema has the format 'xml'; there are 'avro', 'avro-confluent', ",
+        ),
+        ({"schema": '{"type": "record"}'}, "Avro schema: "),
+        ({"schema": "`a b` bigint", "format": "avro"}, "a b"),
         ({"format": "json"}, "the format 'json' of the value needs its schema"),
         ({"schema": '{"type": "string"}'}, "columns need an object with properties"),
         ({"schema": "m map<int, int>"}, "a JSON value cannot be of it"),
@@ -198,9 +227,9 @@ def register_many(path, name, count, acknowledged):
     fd = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with logstore.open(path) as store:
         for number in range(count):
-            for subject, text in ((f"{name}-{number}", f'"{name}.{number}"'), (f"common-{number}", f'"c{number}"')):
-                entry = store.schemas.register(subject, Schema("AVRO", text))
-                os.write(fd, json.dumps([subject, text, entry.version, entry.id]).encode() + b"\n")
+            for subject, kind in ((f"{name}-{number}", f"{name}{number}"), (f"common-{number}", f"common{number}")):
+                entry = store.schemas.register(subject, fixed(kind))
+                os.write(fd, json.dumps([subject, entry.schema.text, entry.version, entry.id]).encode() + b"\n")
 
 
 def assert_one_id_each(path, acknowledged):
@@ -241,7 +270,7 @@ def test_threads_of_one_store_register_at_once(store, tmp_path):
 
     def act(name):
         for number in range(10):
-            entry = store.schemas.register(f"{name}-{number}", Schema("AVRO", f'"{name if number % 2 else 0}{number}"'))
+            entry = store.schemas.register(f"{name}-{number}", fixed(f"{name if number % 2 else 'common'}{number}"))
             found.append((entry.subject, entry.schema.text, entry.version, entry.id))
 
     threads = [threading.Thread(target=act, args=(name,)) for name in "ab"]
