@@ -37,7 +37,7 @@ from datasource.connector.places import (
     tables_of,
     topics_of,
 )
-from datasource.connector.typed_options import TypedOptions, check_apart, typed_options
+from datasource.connector.typed_options import TypedOptions, check_apart, is_typed, typed_options
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
 from datasource.topics.transactions.state import LEASED
@@ -133,7 +133,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     """
     uses = READ if streaming is None else STREAM if streaming else BATCH
     given = known(options, uses)
-    selected_columns(options)
+    if not is_typed(options):
+        selected_columns(options)
     trigger = TriggerLimits(
         max_offsets=parse.positive(given, "maxOffsetsPerTrigger"),
         max_bytes=parse.positive(given, "maxBytesPerTrigger"),

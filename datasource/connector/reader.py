@@ -59,6 +59,7 @@ from logstore.store.reading import read_round
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from datasource.connector.registered import Evolution
     from datasource.connector.typed import TypedShape
     from datasource.topics.cluster import GroupPositions
 
@@ -263,6 +264,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._first: dict[str, Any] | None = None
+        self._evolution: Evolution | None = None
         self._goal: StreamOffset | None = None  # with trigger(availableNow=True) the query ends here
         self._committed: dict[str, Any] | None = None  # to the group
         self._commit_after_ms = -(10**12)
@@ -312,6 +314,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next batch ends; `start` if there is nothing to read, now and for a while (`idle`)."""
         # Spark asks when the batch before is done, and for the last batch calls no `commit`.
         self.commit(start)
+        self._look_at_schemas()
         clock = SYSTEM.clock
         wait_ms = 0 if self._goal is not None else self._idle.wait_ms(clock.monotonic_ms())
         end = start if wait_ms and self._has_just_ended(start) else self._next(start, limit)
@@ -350,6 +353,13 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (PylogError, OSError) as error:
             self._commit_after_ms = now_ms + COMMIT_PAUSE_MS
             logger.warning("group=%s progress not committed, next batch again: %s", self.options.group, error)
+
+    def _look_at_schemas(self) -> None:
+        if (typed := self.options.typed) is not None and typed.registered is not None:
+            from datasource.connector.registered import Evolution
+
+            self._evolution = self._evolution or Evolution(typed, self.options.location)
+            self._evolution.look()
 
     def _placed(self, offset: StreamOffset) -> dict[str, Any]:
         """Return the offset as Spark stores and shows it."""

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from datasource.connector.options import selected_columns
 from datasource.connector.server_paths import refuse_relative
+from datasource.connector.typed_options import is_typed
 from datasource.schema import spark_schema
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
@@ -152,6 +153,8 @@ def amend(part: Any) -> None:
     """Give a read its columns in the session's time zone, and a write one task, unless `repartition` says how many."""
     match part.DESCRIPTOR.name:
         case "Read" if _is_ours(part.data_source.format) and not part.data_source.schema:
+            if is_typed(part.data_source.options):
+                return
             # Hours and days of a time are those of its column's zone: of UTC, if the server asks us for the columns.
             columns = selected_columns(dict(part.data_source.options))
             part.data_source.schema = spark_schema(columns).simpleString()

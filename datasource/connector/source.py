@@ -15,7 +15,7 @@ from datasource.connector.garbage import exempt_loaded
 from datasource.connector.one_line import one_line
 from datasource.connector.options import check_read, read_options, selected_columns, write_options
 from datasource.connector.server_paths import check_paths
-from datasource.connector.typed_options import NEEDS_COLUMNS, is_typed
+from datasource.connector.typed_options import is_typed
 from datasource.schema import check_read_schema, spark_schema
 from logstore import InvalidRequestError, PylogError
 
@@ -66,9 +66,12 @@ class PylogDataSource(DataSource):
         """
         check_read(self.options)
         if is_typed(self.options):
-            raise InvalidRequestError(NEEDS_COLUMNS)
+            from datasource.connector.typed import spark_columns
+
+            columns = spark_columns(read_options(self.options, streaming=None))
+        else:
+            columns = spark_schema(selected_columns(self.options))
         exempt_loaded("schema")
-        columns = spark_schema(selected_columns(self.options))
         return sail.to_arrow(columns) if self._of_sail else columns
 
     @one_line
@@ -76,8 +79,7 @@ class PylogDataSource(DataSource):
         """Return the reader of a batch, for any of our columns."""
         from datasource.connector.reader import BatchReader, PushingBatchReader
 
-        options = read_options(self.options, streaming=False)
-        _check_columns(options, sail.to_spark(schema))
+        options = _prepared(read_options(self.options, streaming=False), sail.to_spark(schema))
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
 
@@ -89,9 +91,7 @@ class PylogDataSource(DataSource):
         from datasource.connector.reader import RefusedStreamReader, StreamReader
 
         try:
-            options = read_options(self.options, streaming=True)
-            _check_columns(options, schema)
-            return StreamReader(options, schema)
+            return StreamReader(_prepared(read_options(self.options, streaming=True), schema), schema)
         except PylogError as error:
             return RefusedStreamReader(error)
 
@@ -114,14 +114,14 @@ class PylogDataSource(DataSource):
         return StreamWriter(options, schema, overwrite=overwrite)
 
 
-def _check_columns(options: ReadOptions, schema: StructType) -> None:
-    """Raise InvalidRequestError, InvalidConfigError unless a read gives these columns."""
+def _prepared(options: ReadOptions, schema: StructType) -> ReadOptions:
+    """Return the options of a read of these columns. Raises: InvalidRequestError, InvalidConfigError: there is none."""
     if options.typed is None:
         check_read_schema(schema)
-        return
-    from datasource.connector.typed import typed_records
+        return options
+    from datasource.connector.typed import prepared
 
-    typed_records(options.typed, schema)
+    return prepared(options, schema)
 
 
 class SailDataSource(PylogDataSource):

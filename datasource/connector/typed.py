@@ -10,22 +10,29 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from datasource.connector.checkpoints import QUERY_ID
-from datasource.connector.typed_options import CORRUPT_RECORD, DeadLetterTopic, TypedOptions
+from datasource.connector.options import ReadOptions
+from datasource.connector.registered import columns_of, records_to_write, schema_of
+from datasource.connector.typed_options import (
+    CORRUPT_RECORD,
+    NEEDS_COLUMNS,
+    DeadLetterTopic,
+    TopicColumns,
+    TypedOptions,
+)
 from datasource.schema import check_kind
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, did_you_mean
-from logstore.schemas.formats import Format, JsonFormat, RawFormat
+from logstore.schemas.choice import Formats, made
 from logstore.schemas.misfits import STORED, Mode, UnwritableError, dead_letters
 from logstore.schemas.typed import METADATA, TypedRecords
 
 logger = logging.getLogger(__name__)
 
-_FORMATS: Mapping[str, type[JsonFormat] | type[RawFormat]] = {"json": JsonFormat, "raw": RawFormat}
 _SPARKS = {"_timestamp": pa.timestamp("us", tz="UTC")}  # where Spark's type is another than that of records
 
 
@@ -40,19 +47,31 @@ def typed_records(options: TypedOptions, schema: types.StructType | pa.Schema) -
 
 def _formatted(options: TypedOptions, columns: Sequence[pa.Field]) -> TypedRecords:
     """Return the formats of keys and values that hold these columns, whatever is asked for."""
-    given = {field.name: field for field in columns if field.name not in (*METADATA, options.corrupt_record)}
-    keys = [options.key_prefix + name for name in options.key_fields]
-    if missing := [name for name in keys if name not in given]:
-        hint = did_you_mean(missing[0], given)
-        raise InvalidConfigError(f"option key.fields: there is no column {missing[0]!r}{hint}")
-    in_value = [field for name, field in given.items() if options.is_key_in_value or name not in keys]
-    if options.value_format == "raw" and options.is_key_in_value and keys and len(in_value) > 1:
-        raise InvalidConfigError("option value.format=raw: a value is one column; set value.fields-include=EXCEPT_KEY")
-    key = [given[name].with_name(name.removeprefix(options.key_prefix)) for name in keys]
+    fields = [field for field in columns if field.name not in (*METADATA, options.corrupt_record)]
+    if options.registered is not None:
+        return _registered(options, options.registered, fields)
+    keys = tuple(options.key_prefix + name for name in options.key_fields)
+    formats = Formats(
+        value=options.value_format,
+        key=options.key_format,
+        key_fields=keys,
+        key_prefix=options.key_prefix,
+        is_key_in_value=options.is_key_in_value,
+        mode=Mode(options.mode),
+    )
+    return replace(formats.records(fields), columns=())
+
+
+def _registered(options: TypedOptions, topic: TopicColumns, fields: Sequence[pa.Field]) -> TypedRecords:
+    known = topic.key | topic.value
+    if strange := [field.name for field in fields if field.name not in known]:
+        raise InvalidConfigError(f"schema: the topic has no column {strange[0]!r}{did_you_mean(strange[0], known)}")
+    key = [f.with_name(f.name.removeprefix(options.key_prefix)) for f in fields if f.name in topic.key]
+    value = [field for field in fields if field.name in topic.value]
     return TypedRecords(
         columns=(),
-        key=_format(options.key_format, key),
-        value=_format(options.value_format, in_value),
+        key=made("json", key) if key else None,
+        value=made("json", value) if value else None,
         mode=Mode(options.mode),
         key_prefix=options.key_prefix,
     )
@@ -95,8 +114,28 @@ def _inner(field: pa.Field, corrupt_record: str) -> pa.Field:
     return field.with_type(METADATA[field.name][1]) if field.name in _SPARKS else field
 
 
-def _format(name: str, fields: list[pa.Field]) -> Format | None:
-    return _FORMATS[name](tuple(fields)) if fields else None
+def spark_columns(options: ReadOptions) -> types.StructType:
+    """Return the columns of a read that names none. Raises: InvalidRequestError: nor has the topic."""
+    typed = options.typed
+    assert typed is not None, "keys and values are columns"
+    if not typed.is_registered:
+        raise InvalidRequestError(NEEDS_COLUMNS)
+    return from_arrow_schema(
+        schema_of(typed, columns_of(typed, options.location, options.topics)), prefer_timestamp_ntz=True
+    )
+
+
+def prepared(options: ReadOptions, schema: types.StructType | pa.Schema) -> ReadOptions:
+    """Return the options with the columns of the topics' schemas, if these count.
+
+    Raises: InvalidConfigError: a read with these options has no such columns; as `columns_of`.
+    """
+    typed = options.typed
+    assert typed is not None, "keys and values are columns"
+    if typed.is_registered:
+        typed = replace(typed, registered=columns_of(typed, options.location, options.topics))
+    typed_records(typed, schema)
+    return replace(options, typed=typed)
 
 
 class TypedShape:
@@ -203,16 +242,32 @@ class TypedRows:
     Raises: InvalidRecordError, InvalidConfigError: no row of these columns can be one.
     """
 
-    def __init__(self, options: TypedOptions, schema: types.StructType, *, has_topic: bool, with_headers: bool) -> None:
+    def __init__(
+        self,
+        options: TypedOptions,
+        schema: types.StructType,
+        location: Location,
+        topic: str | None,
+        *,
+        with_headers: bool,
+    ) -> None:
         names = [field.name for field in schema.fields]
         _check_distinct(names)
-        if not has_topic and "_topic" not in names:
+        if topic is None and options.is_registered:
+            raise InvalidConfigError("option typed=true needs option 'topic': columns are those of one topic")
+        if topic is None and "_topic" not in names:
             raise InvalidRecordError("no topic: set option 'topic', or add a string column '_topic'")
         for field in schema.fields:
             if field.name in METADATA and field.name != "_offset":
                 check_kind(field, field.name.removeprefix("_"))
-        columns = [field.with_nullable(True) for field in _arrow(schema)]
-        self._records = _formatted(options, columns)
+        columns = pa.schema([field.with_nullable(True) for field in _arrow(schema)])
+        if topic is not None and options.is_registered:
+            self._records = records_to_write(options, location, topic)
+            self._records.encode(
+                columns.empty_table()
+            )  # raises for a column that the topic has not, or of another type
+        else:
+            self._records = _formatted(options, list(columns))
         if self._records.value is None:
             raise InvalidRecordError(
                 "no column is left for the value: value.fields-include=ALL puts those of the key there"

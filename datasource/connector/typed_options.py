@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from datasource.connector import option_parsing as parse
 from datasource.connector.option_names import BATCH, WRITE, Uses
 from datasource.connector.places import Assign, Subscribe, Topics
 from logstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NEEDS_COLUMNS = "values with a format have columns: name them by .schema('user string, amount double')"
 FORMATS = ("raw", "json")
@@ -21,7 +25,11 @@ CORRUPT_RECORD = "_corrupt_record"
 _INCLUDE = ("ALL", "EXCEPT_KEY")
 # Each of these says how columns are bytes; the rest of the options needs one of them.
 _OPENING = ("value.format", "key.format", "key.fields")
+_SAID = (*_OPENING, "value.fields-include")
+EVOLUTIONS = ("fixed", "restart")
 _RELATED = (
+    "metadata",
+    "schema.evolution",
     "key.fields-prefix",
     "value.fields-include",
     "mode",
@@ -29,6 +37,18 @@ _RELATED = (
     "dlq.topic",
     "dlq.name",
 )
+
+
+class TopicColumns(NamedTuple):
+    """The columns of a topic's latest schemas, and the names in keys and in values by all of their versions.
+
+    `versions`: the latest, by subject.
+    """
+
+    columns: tuple[pa.Field, ...]
+    key: frozenset[str]
+    value: frozenset[str]
+    versions: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,8 @@ class TypedOptions:
 
     `key_fields`: the columns of the key, without `key_prefix`, which their columns in Spark have; none: a key is no
     column. `is_key_in_value`: the value has these, too. `corrupt_record`: the column for values that do not fit.
+    `is_registered`: formats and columns are those of the topic's schemas, which are looked up as `registered`;
+    `columns`: these of them.
     """
 
     value_format: str
@@ -55,6 +77,11 @@ class TypedOptions:
     mode: str
     corrupt_record: str
     dead_letters: DeadLetterTopic | None
+    is_registered: bool
+    has_metadata: bool
+    columns: tuple[str, ...] | None
+    ends_at_new_schema: bool
+    registered: TopicColumns | None = None
 
 
 def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
@@ -62,9 +89,12 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
     if not is_typed(given):
         for name in _RELATED:
             if name.lower() in given:
-                raise _refused(given, name, "needs 'value.format', which says how values are columns")
+                raise _refused(given, name, "needs typed=true, or 'value.format', which says how values are columns")
         return None
-    columns = _key_columns(given)
+    is_registered = parse.flag(given, "typed", default=False)
+    if is_registered and (said := [name for name in _SAID if name in given]):
+        raise _refused(given, said[0], "typed=true takes this from the topic's schemas: leave one away")
+    key_fields = () if is_registered else _key_columns(given)
     dead_letters = _dead_letters(given, uses)
     mode = parse.choice(given, "mode", tuple(map(str.lower, MODES)), MODES[2 if dead_letters else 0].lower()).upper()
     if dead_letters and mode == "FAILFAST":
@@ -72,25 +102,27 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
     corrupt = given.get("columnnameofcorruptrecord", CORRUPT_RECORD).strip()
     if "columnnameofcorruptrecord" in given and (mode != "PERMISSIVE" or not corrupt):
         raise _refused(given, "columnNameOfCorruptRecord", "the name of a column, with mode=PERMISSIVE")
-    for other in ("columns", "includeHeaders"):
-        if other.lower() in given and uses != WRITE:
-            remedy = "with 'value.format' name the columns in .schema(...)"
-            raise _refused(given, other, f"{remedy}, headers as _headers array<struct<key:string,value:binary>>")
+    _check_columns(given, uses, is_registered=is_registered)
     return TypedOptions(
         value_format=parse.choice(given, "value.format", FORMATS, FORMATS[0]),
         key_format=parse.choice(given, "key.format", FORMATS, FORMATS[0]),
-        key_fields=columns,
+        key_fields=key_fields,
         key_prefix=given.get("key.fields-prefix", ""),
         is_key_in_value=_includes_key(given),
         mode=mode,
         corrupt_record=corrupt,
         dead_letters=dead_letters,
+        is_registered=is_registered,
+        has_metadata=parse.flag(given, "metadata", default=False),
+        columns=tuple(map(str.strip, given["columns"].split(","))) if "columns" in given else None,
+        ends_at_new_schema=parse.choice(given, "schema.evolution", EVOLUTIONS, EVOLUTIONS[0]) == "restart",
     )
 
 
 def is_typed(options: Mapping[str, str]) -> bool:
     """Whether keys or values are columns."""
-    return any(name.lower() in _OPENING for name in options)
+    given = {name.lower(): value for name, value in options.items()}
+    return given.get("typed", "false").strip().lower() != "false" or any(name in _OPENING for name in given)
 
 
 def check_apart(typed: TypedOptions | None, topics: Topics) -> None:
@@ -107,6 +139,22 @@ def check_apart(typed: TypedOptions | None, topics: Topics) -> None:
             reads = re.fullmatch(topics.pattern, topic) is not None
     if reads:
         raise parse.bad("dlq.topic", topic, "the query reads this topic: choose another, or a pattern without it")
+
+
+def _check_columns(given: Mapping[str, str], uses: Uses, *, is_registered: bool) -> None:
+    """Raise InvalidConfigError for an option that names columns where another way does."""
+    if uses == WRITE:
+        return
+    if is_registered and "includeheaders" in given:
+        raise _refused(given, "includeHeaders", "with typed=true set metadata=true, or name _headers in 'columns'")
+    if is_registered:
+        return
+    for name in ("columns", "includeHeaders", "metadata"):
+        if name.lower() in given:
+            remedy = "with 'value.format' name the columns in .schema(...)"
+            raise _refused(given, name, f"{remedy}, headers as _headers array<struct<key:string,value:binary>>")
+    if "schema.evolution" in given:
+        raise _refused(given, "schema.evolution", "needs typed=true: columns of .schema(...) stay as they are")
 
 
 def _key_columns(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -76,11 +76,10 @@ class _Appender:
                 "the topic and create it again"
             )
         self._options = options
-        self._schema = schema
         self._driver = sail.driver()
         if _COMMITTING in sys.modules:
             return
-        self._rows()
+        self._as_rows = self._rows(schema)
         target = options.location.read()
         if options.topic is not None:
             target.topic(options.topic)
@@ -94,10 +93,9 @@ class _Appender:
         options = self._options
         target = options.location.write()
         ranges: list[PartitionRange] = []
-        as_rows = self._rows()
         with self._begun(target) as transaction:
             for batches in _portions(iterator):
-                for topic, part in _by_topic(as_rows(batches), options.topic):
+                for topic, part in _by_topic(self._as_rows(batches), options.topic):
                     done = target.append(
                         topic,
                         part,
@@ -112,16 +110,16 @@ class _Appender:
         target.flush()
         return Appended(tuple(merged(ranges)))
 
-    def _rows(self) -> Callable[[Sequence[pa.RecordBatch]], pa.Table]:
+    def _rows(self, schema: StructType) -> Callable[[Sequence[pa.RecordBatch]], pa.Table]:
         """Return what makes rows of the log of Spark's. Raises: InvalidRecordError, InvalidConfigError: none can be."""
         options = self._options
-        has_topic, with_headers = options.topic is not None, options.include_headers
+        with_headers = options.include_headers
         if options.typed is None:
-            check_write_schema(self._schema, has_topic=has_topic)
+            check_write_schema(schema, has_topic=options.topic is not None)
             return partial(rows_to_append, with_headers=with_headers)
         from datasource.connector.typed import TypedRows
 
-        return TypedRows(options.typed, self._schema, has_topic=has_topic, with_headers=with_headers)
+        return TypedRows(options.typed, schema, options.location, options.topic, with_headers=with_headers)
 
     def _begun(self, target: WritableTopics) -> AbstractContextManager[Part | None]:
         """The transaction of this task, which an error aborts; None: none is asked for."""

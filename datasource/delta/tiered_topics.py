@@ -24,6 +24,7 @@ from datasource.topics.interface import Found, PartitionRange
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
+from logstore.schemas.registry import Schemas
 
 
 class TieredTopics:
@@ -45,6 +46,10 @@ class TieredTopics:
     @property
     def identity(self) -> str:
         return self._log.identity
+
+    @property
+    def schemas(self) -> Schemas:
+        return self._log.schemas
 
     def topics(self) -> list[TopicInfo]:
         return self._log.topics()

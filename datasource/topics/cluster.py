@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from datasource.topics.transactions.batches import ClusterPart, ClusterTransactions
+    from logstore.schemas.registry import Schemas
 
 CLIENTS_MAX = 8
 COMMIT_TIMEOUT_MS = 5_000  # a query waits for it, and can do without it
@@ -56,6 +57,10 @@ class ClusterTopics:
     @property
     def identity(self) -> str:
         return f"kafka:{self._client.cluster_id()}"
+
+    @property
+    def schemas(self) -> Schemas:
+        return self._client.schemas
 
     def topics(self) -> list[TopicInfo]:
         """Every topic that may be seen, by name; those of Kafka itself only if they are named."""

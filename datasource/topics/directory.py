@@ -39,6 +39,8 @@ from logstore.store.transactions.transaction import Prepared
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.schemas.registry import Schemas
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +68,10 @@ class DirectoryTopics:
     @property
     def identity(self) -> str:
         return str(self._store.path.resolve())
+
+    @property
+    def schemas(self) -> Schemas:
+        return self._store.schemas
 
     def topics(self) -> list[TopicInfo]:
         return self._store.topics()

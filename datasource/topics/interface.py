@@ -16,6 +16,8 @@ from logstore import OffsetRange, PylogError, TopicInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.schemas.registry import Schemas
+
 logger = logging.getLogger(__name__)
 
 # Larger than the engine's own: fewer switches between Spark's two processes.
@@ -64,6 +66,10 @@ class ReadableTopics(Protocol):
     @property
     def identity(self) -> str:
         """The identity of the directory or cluster: its real path, or `kafka:` and the cluster's id."""
+
+    @property
+    def schemas(self) -> Schemas:
+        """The schemas of topics."""
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from decimal import Decimal
 
 import pytest
 from pyspark.errors import PySparkException
 
+import logstore
+from logstore.schemas.declared import schema_from
+from tests.spark.test_stream import until
 from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
@@ -48,6 +52,15 @@ def test_values_are_columns_and_the_first_misfit_is_one_line(orders, read):
     assert "at offset" in str(caught.value)
     assert "value: not JSON" in str(caught.value)
     assert "Traceback" not in str(caught.value)
+
+
+def declare(topics, columns: str, topic: str = "orders") -> None:
+    """Register these columns as those of the topic's values."""
+    subject = f"{topic}-value"
+    with ExitStack() as stack:
+        place = stack.enter_context(logstore.open(topics.path)) if topics.location.path else topics.client
+        place.schemas.set_level("NONE", subject)
+        place.schemas.register(subject, schema_from(columns, "json"))
 
 
 class Stream:
@@ -109,6 +122,49 @@ def test_what_was_read_is_written_and_read_as_it_was_or_refused_as_a_whole(spark
     with pytest.raises(PySparkException, match="no column 'usr'; did you mean 'user'"):
         write(frame, topic="copy", **JSON, **KEYED | {"key.fields": "usr"})
     assert len(orders.values("copy")) == 2
+
+
+def test_columns_are_those_of_the_topics_schemas(spark, orders, read, write):
+    declare(orders, ORDERS)
+    declare(orders, f"{ORDERS}, n int", "copy")
+    orders.create("copy", partitions=2)
+    frame = read(subscribe="orders", typed="true", columns="user,_offset", metadata="true")
+    assert frame.columns == ["user", "_offset", "_topic", "_partition", "_timestamp", "_headers", "_key"]
+    write(frame.selectExpr("*", "int(7) AS n"), topic="copy", typed="true")
+    found = read(subscribe="copy", typed="true")
+    assert found.schema.simpleString() == "struct<user:string,amount:decimal(10,2),n:int>"
+    assert sorted(map(tuple, found.collect())) == [("ada", None, 7), ("bob", None, 7)]
+    with pytest.raises(PySparkException, match="column 'n' is string, and the topic has int32"):
+        write(frame.selectExpr("*", "'7' AS n"), topic="copy", typed="true")
+
+
+@only_long("a query that waits")
+def test_a_newer_schema_ends_a_query_that_asks_for_it_after_a_batch(spark, orders, read, tmp_path):
+    declare(orders, ORDERS)
+    given = orders.options | {"subscribe": "orders", "startingOffsets": "earliest", "typed": "true"}
+
+    def started():
+        frame = spark.readStream.format("pylog").options(**given, **{"schema.evolution": "restart"}).load()
+        writer = frame.writeStream.format("memory").queryName("evolved")
+        return writer.start()
+
+    query = started()
+    try:
+        query.processAllAvailable()
+        assert spark.table("evolved").columns == ["user", "amount"]
+        declare(orders, f"{ORDERS}, more int")
+        until(lambda: not query.isActive, 60)
+    finally:
+        query.stop()
+    assert "orders-value has version" in str(query.exception())
+    assert "start it again, with the new columns" in str(query.exception())
+    assert spark.table("evolved").count() == 2
+    query = started()
+    try:
+        query.processAllAvailable()
+        assert spark.table("evolved").columns == ["user", "amount", "more"]
+    finally:
+        query.stop()
 
 
 @only_long("two runs of a query")

@@ -162,8 +162,8 @@ def test_filters_narrow_by_what_the_log_knows_and_not_by_a_users_column_of_that_
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"mode": "PERMISSIVE"}, "mode='PERMISSIVE': needs 'value.format'"),
-        ({"dlq.topic": "d"}, "needs 'value.format'"),
+        ({"mode": "PERMISSIVE"}, "mode='PERMISSIVE': needs typed=true, or 'value.format'"),
+        ({"dlq.topic": "d"}, "needs typed=true"),
         ({"value.format": "xml"}, "one of raw, json"),
         (JSON | {"mode": "strict"}, "one of failfast, permissive, dropmalformed"),
         (JSON | {"key.format": "json"}, "needs 'key.fields'"),
@@ -240,10 +240,10 @@ def test_words_of_the_options_are_those_of_the_core():
     assert misfits.CORRUPT_RECORD == CORRUPT_RECORD
 
 
-def rows_of(frame, schema, *, topic="t", **options):
+def rows_of(frame, schema, *, topic="t", path="/p", **options):
     """The rows of the log that a write makes of an Arrow table with this schema of Spark."""
-    given = write_options({"path": "/p", **({"topic": topic} if topic else {}), **options})
-    as_rows = TypedRows(given.typed, as_spark(schema), has_topic=bool(topic), with_headers=given.include_headers)
+    given = write_options({"path": str(path), **({"topic": topic} if topic else {}), **options})
+    as_rows = TypedRows(given.typed, as_spark(schema), given.location, given.topic, with_headers=given.include_headers)
     return as_rows(pa.table(frame).cast(columns(schema)).to_batches())
 
 

@@ -1,0 +1,122 @@
+"""The columns of topics by their registered schemas: of a read and of a write, and when there are newer ones."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from datasource.connector.places import Assign, Subscribe, Topics
+from datasource.connector.typed_options import TopicColumns, TypedOptions
+from datasource.topics.interface import ReadableTopics
+from datasource.topics.locations import Location
+from logstore.env import SYSTEM
+from logstore.errors import InvalidConfigError, InvalidRequestError, did_you_mean
+from logstore.schemas.choice import Formats, registered
+from logstore.schemas.declared import fields_of, subject_of
+from logstore.schemas.registry import Schemas
+from logstore.schemas.typed import KEY, METADATA, TypedRecords
+
+LOOK_EACH_MS = 1_000  # at the schemas, while a stream runs
+
+logger = logging.getLogger(__name__)
+
+
+def columns_of(options: TypedOptions, location: Location, topics: Topics) -> TopicColumns:
+    """Return the columns that all of these topics have.
+
+    Raises: UnknownSchemaError: one has none; InvalidRequestError: two have other columns, or there is no topic.
+    """
+    target = location.read()
+    names = _named(target, topics)
+    found = {topic: _columns(options, target.schemas, topic) for topic in names}
+    first = found[names[0]]
+    for topic, each in found.items():
+        if each[:3] != first[:3]:
+            raise InvalidRequestError(
+                f"topics {names[0]!r} and {topic!r} have different columns: read them one by one, or name the columns "
+                "by 'value.format' and .schema(...)"
+            )
+    return first._replace(versions={subject: v for each in found.values() for subject, v in each.versions.items()})
+
+
+def schema_of(options: TypedOptions, topic: TopicColumns) -> pa.Schema:
+    """Return what a read shows, any of it may be null. Raises: InvalidConfigError: `columns` names another."""
+    metadata = [pa.field(name, kind) for name, (_, kind) in METADATA.items() if name != KEY or not topic.key]
+    corrupt = pa.field(options.corrupt_record, pa.string())
+    known = {field.name: field for field in (*topic.columns, corrupt, *metadata)}
+    names = [field.name for field in topic.columns]
+    if options.columns is not None:
+        if strange := [name for name in options.columns if name not in known]:
+            raise InvalidConfigError(f"option columns: no column {strange[0]!r}{did_you_mean(strange[0], known)}")
+        names = list(options.columns)
+    names += [corrupt.name] if options.mode == "PERMISSIVE" else []
+    names += [field.name for field in metadata] if options.has_metadata else []
+    return pa.schema([_sparks(known[name]) for name in dict.fromkeys(names)])
+
+
+def records_to_write(options: TypedOptions, location: Location, topic: str) -> TypedRecords:
+    """Return how rows become records of the topic, by its latest schemas. Raises: as `choice.registered`."""
+    target = location.read()
+    return registered(target.topic(topic).name, target.schemas, Formats(key_prefix=options.key_prefix))
+
+
+def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
+    match topics:
+        case Subscribe(names):
+            found: Iterable[str] = names
+        case Assign(partitions):
+            found = partitions
+        case _:
+            found = [info.name for info in target.topics() if re.fullmatch(topics.pattern, info.name)]
+            if not found:
+                raise InvalidRequestError(f"no topic matches {topics.pattern!r} yet, so there are no columns")
+    return [target.topic(name).name for name in found]
+
+
+def _columns(options: TypedOptions, schemas: Schemas, topic: str) -> TopicColumns:
+    records = registered(topic, schemas, Formats(key_prefix=options.key_prefix))
+    value, key = (subject_of(topic, part) for part in ("value", "key"))
+    prefix, versions = options.key_prefix, {value: schemas.latest(value).version}
+    in_key: frozenset[str] = frozenset()
+    if records.key is not None:
+        in_key = frozenset(prefix + name for name in _names(schemas, key))
+        versions[key] = schemas.latest(key).version
+    return TopicColumns(records.columns, in_key, _names(schemas, value), versions)
+
+
+def _names(schemas: Schemas, subject: str) -> frozenset[str]:
+    return frozenset(field.name for each in schemas.versions(subject) for field in fields_of(each.schema))
+
+
+def _sparks(field: pa.Field) -> pa.Field:
+    kind = pa.timestamp("us", tz="UTC") if field.name == "_timestamp" else field.type
+    return pa.field(field.name, kind)
+
+
+class Evolution:
+    """Notices, while a stream runs, that its topics have newer schemas; may be pickled."""
+
+    def __init__(self, options: TypedOptions, location: Location) -> None:
+        assert options.registered is not None, "they were looked up"
+        self._versions: Mapping[str, int] = options.registered.versions
+        self._ends, self._location = options.ends_at_new_schema, location
+        self._looked_ms = -LOOK_EACH_MS
+
+    def look(self) -> None:
+        """Say so once. Raises: InvalidRequestError: the query is to end then."""
+        now_ms = SYSTEM.clock.monotonic_ms()
+        if now_ms - self._looked_ms < LOOK_EACH_MS:
+            return
+        self._looked_ms = now_ms
+        schemas = self._location.read().schemas
+        newer = {subject: schemas.latest(subject).version for subject in self._versions}
+        if newer == self._versions:
+            return
+        said = ", ".join(f"{subject} has version {v}" for subject, v in newer.items() if v != self._versions[subject])
+        self._versions = newer
+        if self._ends:
+            raise InvalidRequestError(f"{said}, which is newer than this query: start it again, with the new columns")
+        logger.warning("%s: the query keeps its columns until it is started again", said)

@@ -1,0 +1,169 @@
+"""Reads and writes by the schemas of topics: columns that nobody has to name, and newer ones while a stream runs."""
+
+import json
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+import logstore
+from datasource.connector.options import read_options, write_options
+from datasource.connector.reader import BatchReader
+from datasource.connector.registered import LOOK_EACH_MS, Evolution
+from datasource.connector.source import PylogDataSource
+from datasource.connector.typed import TypedRows, prepared
+from logstore import InvalidConfigError, InvalidRecordError, InvalidRequestError, UnknownTopicError
+from logstore.env import SYSTEM
+from logstore.errors import PylogError
+from logstore.schemas import ddl
+from logstore.schemas.declared import schema_from
+from tests.support.inside import close_stores
+
+TYPED = {"typed": "true"}
+VALUE = "user string NOT NULL, amount decimal(10,2), at timestamp"
+
+
+@pytest.fixture(autouse=True)
+def no_open_stores():
+    yield
+    close_stores()
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        store.create_topic("orders", schema=VALUE, key_schema="id bigint")
+        store.create_topic("plain")
+        values = ['{"user":"ada","amount":"1.50"}', "nonsense", None]
+        store.append("orders", pa.table({"key": [b'{"id":1}', b'{"id":2}', b'{"id":3}'], "value": values}))
+    return path
+
+
+def given(path, **options):
+    return {"path": str(path), "subscribe": "orders", **TYPED, **{n.replace("__", "."): o for n, o in options.items()}}
+
+
+def shown(path, **options):
+    return PylogDataSource(given(path, **options)).schema()
+
+
+def rows(path, schema=None, **options):
+    schema = schema or shown(path, **options)
+    reader = PylogDataSource(given(path, **options)).reader(schema)
+    assert isinstance(reader, BatchReader)
+    reader = pickle.loads(pickle.dumps(reader))
+    found = pa.Table.from_batches(batch for task in reader.partitions() for batch in reader.read(task))
+    assert found.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    return found.to_pylist()
+
+
+def register(path, columns, subject="orders-value"):
+    with logstore.open(path) as store:
+        store.schemas.set_level("NONE", subject)
+        store.schemas.register(subject, schema_from(columns, "json"))
+
+
+def test_the_columns_are_those_of_the_key_and_of_the_value(path):
+    assert shown(path).simpleString() == "struct<id:bigint,user:string,amount:decimal(10,2),at:timestamp>"
+    found = rows(path, mode="DROPMALFORMED")
+    assert [(row["id"], row["user"]) for row in found] == [(1, "ada"), (3, None)]
+    found = rows(path, mode="PERMISSIVE")
+    assert [(row["id"], row["_corrupt_record"]) for row in found] == [(1, None), (2, "nonsense"), (3, None)]
+
+
+def test_metadata_and_fewer_columns_are_shown_on_request(path):
+    everything = shown(path, metadata="true").names
+    assert everything[4:] == ["_topic", "_partition", "_offset", "_timestamp", "_headers"]  # the key has a column
+    assert rows(path, columns="user,_offset", mode="DROPMALFORMED") == [
+        {"user": "ada", "_offset": 0},
+        {"user": None, "_offset": 2},
+    ]
+    assert rows(path, from_arrow_schema(pa.schema(ddl.parse("user string"))), mode="DROPMALFORMED")[0] == {
+        "user": "ada"
+    }
+    with pytest.raises(InvalidConfigError, match="no column 'usr'; did you mean 'user'"):
+        shown(path, columns="usr")
+    with pytest.raises(InvalidConfigError, match="the topic has no column 'usr'"):
+        rows(path, from_arrow_schema(pa.schema(ddl.parse("usr string"))))
+
+
+def test_a_column_that_only_an_older_schema_has_stays_in_a_query_that_knows_it(path):
+    before = shown(path, mode="DROPMALFORMED")
+    register(path, "amount decimal(10,2), more int")
+    assert shown(path).names == ["id", "amount", "more"]
+    assert rows(path, before, mode="DROPMALFORMED")[0]["user"] == "ada"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"subscribe": "plain"}, InvalidRequestError, "topic 'plain' has no columns of its own"),
+        ({"subscribe": "ordres"}, UnknownTopicError, "did you mean 'orders'"),
+        ({"value__format": "json"}, InvalidConfigError, "leave one away"),
+        ({"key__fields": "id"}, InvalidConfigError, "leave one away"),
+        ({"includeHeaders": "true"}, InvalidConfigError, "set metadata=true"),
+        ({"typed": "false", "metadata": "true"}, InvalidConfigError, "needs typed=true"),
+        ({"typed": "false", "value__format": "json", "metadata": "true"}, InvalidConfigError, r"\.schema\("),
+        ({"typed": "yes"}, InvalidConfigError, "one of true, false"),
+    ],
+)
+def test_what_gives_no_columns_is_refused(path, options, kind, says):
+    with pytest.raises(kind, match=says):
+        shown(path, **options)
+
+
+def test_topics_of_one_read_have_the_same_columns(path):
+    with logstore.open(path) as store:
+        store.create_topic("more", schema=VALUE, key_schema="id bigint")
+        store.create_topic("other", schema="user string")
+    assert shown(path, subscribe="orders,more") == shown(path)
+    with pytest.raises(InvalidRequestError, match="'orders' and 'other' have different columns"):
+        shown(path, subscribe="orders,other")
+    pattern = {"path": str(path), "subscribePattern": "or.*|mor.", **TYPED}
+    assert PylogDataSource(pattern).schema() == shown(path)
+    with pytest.raises(InvalidRequestError, match="no topic matches"):
+        PylogDataSource(pattern | {"subscribePattern": "x"}).schema()
+
+
+def written(path, frame, schema, topic="orders", **options):
+    arrow = pa.schema(ddl.parse(schema))
+    asked = write_options({"path": str(path), **TYPED, **({"topic": topic} if topic else {}), **options})
+    as_rows = TypedRows(asked.typed, from_arrow_schema(arrow), asked.location, asked.topic, with_headers=True)
+    return pickle.loads(pickle.dumps(as_rows))(pa.table(frame, schema=arrow).to_batches())
+
+
+def test_a_write_has_the_types_of_the_topic_or_is_refused(path):
+    found = written(path, {"user": ["bob"], "id": [7], "amount": [2]}, "user string, id int, amount int")
+    assert found["key"].to_pylist() == [b'{"id":7}']
+    assert json.loads(found["value"][0].as_py(), parse_float=str) == {"user": "bob", "amount": "2.00"}
+    refused = [
+        ({}, "usr string", "no column 'usr'; did you mean 'user'"),
+        ({}, "user int", "column 'user' is int32, and the topic has string"),
+        ({"id": [1], "amount": [1]}, "id int, amount int", "user: missing, and declared NOT NULL"),
+    ]
+    for frame, schema, says in refused:
+        with pytest.raises(InvalidRecordError, match=says):
+            written(path, frame or pa.schema(ddl.parse(schema)).empty_table().to_pydict(), schema)
+    with pytest.raises(PylogError, match="needs option 'topic'"):
+        written(path, {"user": ["bob"]}, "user string", topic="")
+
+
+@pytest.mark.parametrize("way", ["fixed", "restart"])
+def test_a_newer_schema_is_said_once_or_ends_the_query(path, way, monkeypatch, caplog):
+    options = read_options(given(path, schema__evolution=way), streaming=True)
+    evolution = Evolution(prepared(options, shown(path)).typed, options.location)
+    now = iter(range(0, 100 * LOOK_EACH_MS, LOOK_EACH_MS))
+    monkeypatch.setattr(type(SYSTEM.clock), "monotonic_ms", lambda clock: next(now))
+    evolution.look()
+    register(path, f"{VALUE}, more int")
+    if way == "restart":
+        with pytest.raises(InvalidRequestError, match=r"^orders-value has version 2, which is newer.*: start it again"):
+            evolution.look()
+        return
+    for _ in range(3):
+        evolution.look()
+    assert [r.getMessage() for r in caplog.records if "orders-value" in r.getMessage()] == [
+        "orders-value has version 2: the query keeps its columns until it is started again"
+    ]
