@@ -8,8 +8,8 @@ made and deleted; `groups`, committed offsets; `group_admin` and `admin`, what o
 ended; `fetching`, the batches of a range of offsets; `replicas`, those of any replica; `local_replicas`, a leader's
 files on this machine; `partition_queue`, batches of one partition on their way; `producing`, batches in order and once
 each; `producer`, tables to topics, also in a transaction; `membership`, a member as a machine; `member_requests`, its
-requests; `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`, `schemas`, of
-the topic `_schemas`, and `kafka_client`, all of that without an event loop.
+requests; `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`, `typed`, rows
+of columns, `schemas`, of the topic `_schemas`, and `kafka_client`, all of that without an event loop.
 
-Everything but those four belongs to one event loop. Nothing decodes a record before Arrow does.
+Everything but those five belongs to one event loop. Nothing decodes a record before Arrow does.
 """

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from logstore.config import setting_text
 from logstore.errors import PylogError, TopicExistsError
@@ -44,6 +44,7 @@ from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import alter_settings, settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic, delete_topic
 from replication.client.transactions import Pair, Transaction
+from replication.client.typed import TypedConsumer
 from replication.errors import KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
@@ -51,6 +52,7 @@ from replication.protocol.messages import Isolation
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.schemas.choice import Typing
     from logstore.schemas.registry import Schemas
 
 Arguments = ParamSpec("Arguments")
@@ -211,16 +213,35 @@ class KafkaClient(Closing):
         fetch_bytes: int = FETCH_BYTES,
         short_circuit: bool = False,
         leader_epoch: int = NO_EPOCH,
+        **typing: Unpack[Typing],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records with start <= offset < end, in the columns of `RECORD_SCHEMA` or these of them.
 
         One answer of about `fetch_bytes` is asked for ahead, so memory is bounded by a few of them. CRCs are checked.
         `short_circuit`: the files of a leader that runs on this machine are read instead; see `local_replicas`.
         `leader_epoch` is that of the extent that `end` is from: later records in their place are an error.
+        With `schema` or `typed`, see `logstore.schemas.choice.Typing`, the rows have typed columns instead.
 
         Raises: OffsetOutOfRangeError, TruncatedError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError;
-        InvalidRequestError: an unknown column.
+        InvalidRequestError: an unknown column; MisfitError, by mode FAILFAST.
         """
+        if typing:
+            from logstore.schemas.choice import chosen
+
+            records = chosen(topic, typing, lambda: self.schemas).only(columns)
+            found = self.read(
+                topic,
+                partition,
+                start,
+                end,
+                columns=records.stored,
+                isolation=isolation,
+                fetch_bytes=fetch_bytes,
+                short_circuit=short_circuit,
+                leader_epoch=leader_epoch,
+            )
+            yield from (records.decode(rows, topic, partition).rows for rows in found)
+            return
         names = schema_of(columns).names  # an unknown one fails before anything is asked
         tp = TopicPartition(topic, partition)
         is_local = short_circuit and start < end
@@ -288,14 +309,19 @@ class KafkaClient(Closing):
         *,
         partitioner: str = "murmur3",
         compression: str | None = None,
+        **typing: Unpack[Typing],
     ) -> dict[int, Extent]:
         """Append rows with acks=all, each once; return the offsets that each partition's got, the first to the last.
 
-        Rows and columns are those of `LogStore.append`. Others may append between the batches of one call.
+        Rows, columns and `typing` are those of `LogStore.append`. Others may append between the batches of one call.
 
         Raises: InvalidRecordError, RecordTooLargeError (both before anything is sent), UnknownTopicError, KafkaError:
         some rows failed, and which ones is not known.
         """
+        if typing:
+            from logstore.schemas.choice import encoded
+
+            data = encoded(topic, data, typing, lambda: self.schemas)
         return self._run(self._append(topic, data, partitioner, compression))
 
     def producer(self, **settings: Any) -> Producer:
@@ -314,8 +340,13 @@ class KafkaClient(Closing):
     ) -> Consumer:
         """A member of a group, with `ConsumerSettings`; `AsyncConsumer` says when it calls. It ends with this client.
 
+        With `schema` or `typed` among the settings, see `logstore.schemas.choice.Typing`, it polls typed rows.
+
         Raises: InvalidConfigError.
         """
+        from logstore.schemas.choice import Typing, chosen
+
+        typing: Any = {name: settings.pop(name) for name in Typing.__annotations__ if name in settings}
 
         async def made() -> AsyncConsumer:
             return AsyncConsumer(
@@ -328,6 +359,9 @@ class KafkaClient(Closing):
             )
 
         consumer = self._run(made())
+        if typing:
+            records_of = partial(chosen, typing=typing, schemas=lambda: self.schemas)
+            return TypedConsumer(consumer, self._run, self._ending(consumer.close), records_of)
         return Consumer(consumer, self._run, self._ending(consumer.close))
 
     # ------------------------------------------------------------ transactions

@@ -49,6 +49,7 @@ def check_pages(shown, directory):
     assert re.search(r"^\{'orders': \{.*\}\} by partition, as JSON$", shown, re.MULTILINE)
     assert "100 clicks acknowledged" in shown
     assert "100 clicks read" in shown
+    assert "[{'_offset': 0, 'pears': 3}]" in shown
     assert "b'Cyd'" in shown
     with logstore.open(directory / "data") as store:
         values = store.read("thanks", partition=0).read_all()["value"].to_pylist()

@@ -1,0 +1,63 @@
+"""Columns over brokers: appended, read, and polled by a member of a group."""
+
+import itertools
+from decimal import Decimal
+
+import pytest
+
+from logstore import InvalidRecordError
+from logstore.schemas.declared import declared, register
+from logstore.schemas.misfits import MisfitError
+from logstore.schemas.subjects import TOPIC
+from replication.client.kafka_client import KafkaClient
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "user string, amount decimal(10,2)"
+ADA, BOB = {"user": "Ada", "amount": Decimal("12.50")}, {"user": "Bob", "amount": None}
+
+
+@pytest.fixture
+def client(cluster):
+    with KafkaClient(cluster.running.bootstrap) as client:
+        yield client
+        if TOPIC in client.topics():
+            client.delete_topic(TOPIC)
+
+
+def rows_of(batches):
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_columns_are_appended_read_and_polled(cluster, client):
+    topic = next(cluster.names)
+    client.create_topic(topic, partitions=1)
+    typing = {"schema": SCHEMA, "key_fields": "user"}
+    client.append(topic, [ADA, BOB], **typing)
+    assert rows_of(client.read(topic, 0, 0, 2, **typing)) == [ADA, BOB]
+    assert rows_of(client.read(topic, 0, 0, 2, columns=["_offset", "user"], metadata=True, **typing)) == [
+        {"_offset": 0, "user": "Ada"},
+        {"_offset": 1, "user": "Bob"},
+    ]
+    assert rows_of(client.read(topic, 0, 0, 1, columns=["value"])) == [{"value": b'{"user":"Ada","amount":12.50}'}]
+    with client.consumer(topic, f"{topic}-group", auto_offset_reset="earliest", **typing) as consumer:
+        rows = (row for batch in consumer for row in batch.to_pylist())
+        assert list(itertools.islice(rows, 2)) == [ADA, BOB]
+
+
+def test_a_topics_own_columns_and_a_misfit_among_them(cluster, client):
+    topic = next(cluster.names)
+    client.create_topic(topic, partitions=1)
+    register(client.schemas, declared(topic, schema=SCHEMA))
+    client.append(topic, [ADA], typed=True)
+    with pytest.raises(InvalidRecordError, match="the topic has no column 'usr'; did you mean 'user'"):
+        client.append(topic, [{"usr": "x"}], typed=True)
+    client.append(topic, {"value": b"{"})
+    client.append(topic, [BOB], typed=True)
+    with pytest.raises(MisfitError, match=rf"{topic}-0 at offset 1: value: not JSON"):
+        rows_of(client.read(topic, 0, 0, 3, typed=True))
+    assert rows_of(client.read(topic, 0, 0, 3, typed=True, mode="DROPMALFORMED")) == [ADA, BOB]
+    settings = {"auto_offset_reset": "earliest", "typed": True, "mode": "PERMISSIVE"}
+    with client.consumer(topic, f"{topic}-group", **settings) as consumer:
+        found = list(itertools.islice((row for batch in consumer for row in batch.to_pylist()), 3))
+    assert [row["_corrupt_record"] for row in found] == [None, "{", None]
