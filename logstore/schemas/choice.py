@@ -11,27 +11,31 @@ import pyarrow as pa
 from logstore.errors import InvalidConfigError, InvalidRequestError, did_you_mean
 from logstore.records.tables import Tabular
 from logstore.schemas import ddl
+from logstore.schemas.avro import types
+from logstore.schemas.avro.format import AvroFormat, ConfluentAvroFormat
+from logstore.schemas.avro.schema import Reference, parse
+from logstore.schemas.avro.schema import Schema as AvroSchema
 from logstore.schemas.declared import Columns, fields_of, subject_of
 from logstore.schemas.fitting import as_columns
-from logstore.schemas.formats import Format, JsonFormat, RawFormat
+from logstore.schemas.formats import RESCUED, Format, JsonFormat, RawFormat
 from logstore.schemas.misfits import CORRUPT_RECORD, Mode
 from logstore.schemas.registry import Schemas, UnknownSchemaError
-from logstore.schemas.subjects import JSON, Schema
+from logstore.schemas.subjects import AVRO, JSON, Schema
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
-FORMATS = ("json", "raw")
+FORMATS = ("json", "raw", "avro", "avro-confluent")
 Include: TypeAlias = Literal["ALL", "EXCEPT_KEY"]
-_MAKERS: dict[str, Callable[[tuple[pa.Field, ...]], Format]] = {"json": JsonFormat, "raw": RawFormat}
 
 
 class Typing(TypedDict, total=False):
     """How records are rows of columns: either `typed`, by the topic's schemas, or the columns of `schema`.
 
-    `schema`: Spark's DDL, as "user string, amount decimal(10,2)", or Arrow's. `value_format`: json (default) or raw.
-    `key_fields`: the columns that are in the key, whose format is `key_format`: raw (the default) or json. They are in
+    `schema`: Spark's DDL, as "user string, amount decimal(10,2)", or Arrow's. `value_format`: one of FORMATS, json
+    by default. `key_fields`: the columns that are in the key, whose format is `key_format`, raw by default. They are in
     the value, too, unless `value_fields_include` is EXCEPT_KEY. `key_fields_prefix`: their names begin with it, but not
     in the key. `mode`: as a misfit is read (`logstore.schemas.misfits.Mode`). `metadata`: with `_topic`, `_partition`,
-    `_offset`, `_timestamp`, `_headers`, and `_key` if the key has no columns.
+    `_offset`, `_timestamp`, `_headers`, and `_key` if the key has no columns. `rescued`: with `_rescued`, members of
+    JSON that are not declared; in a `schema` name it.
     """
 
     typed: bool
@@ -43,6 +47,7 @@ class Typing(TypedDict, total=False):
     value_fields_include: Include
     mode: str
     metadata: bool
+    rescued: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +60,9 @@ class Formats:
     key_prefix: str = ""
     is_key_in_value: bool = True
     mode: Mode = Mode.FAILFAST
+    is_rescuing: bool = False
 
-    def records(self, columns: Sequence[pa.Field]) -> TypedRecords:
+    def records(self, columns: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> TypedRecords:
         """Return how records are these columns, of which those of METADATA and `_corrupt_record` are in no format.
 
         Raises: InvalidConfigError: the formats do not go with the columns.
@@ -75,18 +81,49 @@ class Formats:
         in_key = [given[name].with_name(name.removeprefix(self.key_prefix)) for name in keys]
         return TypedRecords(
             columns=tuple(columns),
-            key=made(self.key, in_key) if in_key else None,
-            value=made(self.value, in_value) if in_value else None,
+            key=made(self.key, in_key, schemas) if in_key else None,
+            value=made(self.value, in_value, schemas) if in_value else None,
             mode=self.mode,
             key_prefix=self.key_prefix,
         )
 
 
-def made(name: str, fields: Sequence[pa.Field]) -> Format:
-    """Return the format of this name for these columns. Raises: InvalidConfigError: there is none, or not for them."""
-    if name not in _MAKERS:
-        raise InvalidConfigError(f"no format {name!r}{did_you_mean(name, FORMATS)}")
-    return _MAKERS[name](tuple(fields))
+def made(name: str, fields: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> Format:
+    """Return the format of this name for these columns; `schemas` gives the registry, if it needs one.
+
+    Raises: InvalidConfigError: there is none of this name, or not for these columns.
+    """
+    match name:
+        case "json":
+            return JsonFormat(tuple(fields))
+        case "raw":
+            return RawFormat(tuple(fields))
+        case "avro":
+            return AvroFormat(types.schema_of(fields))
+        case "avro-confluent":
+            return ConfluentAvroFormat(types.schema_of(fields), _AvroSchemas(schemas()))
+    raise InvalidConfigError(f"no format {name!r}{did_you_mean(name, FORMATS)}")
+
+
+class _AvroSchemas:
+    """The schemas of Avro in a registry, by id."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+
+    def __call__(self, schema_id: int) -> AvroSchema:
+        return self.parsed(self._schemas.by_id(schema_id))
+
+    def parsed(self, schema: Schema) -> AvroSchema:
+        if schema.type != AVRO:
+            raise InvalidRequestError(f"it is of type {schema.type}, and no Avro")
+        return parse(schema.text, schema.references, self._referred)
+
+    def _referred(self, reference: Reference) -> Schema:
+        for entry in self._schemas.versions(reference.subject, with_deleted=True):
+            if entry.version == reference.version:
+                return entry.schema
+        raise UnknownSchemaError(f"subject {reference.subject!r} has no version {reference.version}")
 
 
 def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedRecords:
@@ -100,8 +137,10 @@ def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedR
             raise InvalidRequestError(f"{without[0]} does not go with typed, which takes it from the topic's schemas")
         records = registered(topic, schemas(), formats)
     elif "schema" in typing:
+        if "rescued" in typing:
+            raise InvalidRequestError(f"rescued goes with typed; in a schema, name the column '{RESCUED} string'")
         given = typing["schema"]
-        records = formats.records(ddl.parse(given) if isinstance(given, str) else tuple(given))
+        records = formats.records(ddl.parse(given) if isinstance(given, str) else tuple(given), schemas)
     else:
         raise InvalidRequestError("which columns? Say schema='user string, …', or typed=True for those of the topic")
     return _with_metadata(records) if typing.get("metadata") else records
@@ -122,28 +161,33 @@ def registered(topic: str, schemas: Schemas, formats: Formats) -> TypedRecords:
     Raises: UnknownSchemaError: the topic's values have no schema; InvalidRequestError: it has no columns here.
     """
     try:
-        value = _fields(schemas.latest(subject_of(topic, "value")).schema)
+        value = _registered(schemas, subject_of(topic, "value"), "value")
     except UnknownSchemaError as error:
         raise UnknownSchemaError(f"topic {topic!r} has no columns of its own: {error}; or give a schema") from None
-    shown = list(value)
+    if formats.is_rescuing:
+        if not isinstance(value, JsonFormat):
+            raise InvalidRequestError(f"rescued goes with JSON, and the values of {topic!r} are {value.name}")
+        value = JsonFormat((*value.fields, pa.field(RESCUED, pa.string())))
+    shown = list(value.fields)
     if formats.mode is Mode.PERMISSIVE:
         shown.append(pa.field(CORRUPT_RECORD, pa.string()))
     try:
-        key = _fields(schemas.latest(subject_of(topic, "key")).schema)
+        key: Format | None = _registered(schemas, subject_of(topic, "key"), "key")
     except UnknownSchemaError:
-        return formats.records(shown)
-    names = {field.name for field in value}
-    own = [field.with_name(formats.key_prefix + field.name) for field in key]
+        key = formats.records(value.fields, lambda: schemas).key
+    names = {field.name for field in shown}
+    own = [field.with_name(formats.key_prefix + field.name) for field in key.fields] if key else []
     columns = (*(field for field in own if field.name not in names), *shown)
-    return TypedRecords(
-        columns=columns, key=JsonFormat(key), value=JsonFormat(value), mode=formats.mode, key_prefix=formats.key_prefix
-    )
+    return TypedRecords(columns=columns, key=key, value=value, mode=formats.mode, key_prefix=formats.key_prefix)
 
 
-def _fields(schema: Schema) -> tuple[pa.Field, ...]:
-    if schema.type != JSON:
-        raise InvalidRequestError(f"a schema of type {schema.type} cannot be read as columns yet")
-    return fields_of(schema)
+def _registered(schemas: Schemas, subject: str, column: str) -> Format:
+    """Return the format of a subject's latest schema; `column` is the name of the only one, where it has no names."""
+    entry = schemas.latest(subject)
+    if entry.schema.type == JSON:
+        return JsonFormat(fields_of(entry.schema))
+    avro = _AvroSchemas(schemas)
+    return ConfluentAvroFormat(avro.parsed(entry.schema), avro, entry.id, column=column)
 
 
 def _formats(typing: Typing) -> Formats:
@@ -158,6 +202,7 @@ def _formats(typing: Typing) -> Formats:
         key_fields=tuple(keys.replace(",", ";").split(";") if isinstance(keys, str) else keys),
         key_prefix=typing.get("key_fields_prefix", ""),
         is_key_in_value=include == "ALL",
+        is_rescuing=typing.get("rescued", False),
         mode=Mode(_word("mode", typing.get("mode", "FAILFAST").upper(), [mode.value for mode in Mode])),
     )
     if "key_format" in typing and not found.key_fields:

@@ -11,8 +11,9 @@ rule, and the reasons: it takes what the parser refuses, and what the parser rea
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 
 import numpy as np
@@ -25,6 +26,7 @@ from logstore.schemas.parsed import Parsed, joined
 
 BLOCK_ROWS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
+_SPACES = frozenset(" \t\n\r")
 FEW = 64  # documents that are sooner read one after the other
 _DEPTH_MAX = 64
 _DIGITS_MAX = 4000  # Python refuses an integer of 4,300
@@ -53,6 +55,65 @@ def plain(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:
     """Return whether each value looks like one JSON object that Arrow reads as Python does, if it reads it."""
     from logstore.records import kernels
 
+    return np.asarray(_looks(values, fields) & kernels.PLAIN, np.bool_)
+
+
+def undeclared(values: pa.Array, fields: Sequence[pa.Field]) -> pa.Array:
+    """Return the members of each object (JSON objects, with their texts as they came) that are not among these fields.
+
+    Null where there are none, and where a value is no object.
+    """
+    found: list[str | None] = [None] * len(values)
+    for row in _may_have_more(values, fields):
+        found[row] = _more(values[row].as_py(), {f.name for f in fields})
+    return pa.array(found, pa.string())
+
+
+def _may_have_more(values: pa.Array, fields: Sequence[pa.Field]) -> Sequence[int]:
+    if len(values) <= FEW:
+        return range(len(values))
+    from logstore.records import kernels
+
+    return np.flatnonzero(_looks(values, fields) != kernels.PLAIN).tolist()
+
+
+def _more(value: bytes | None, names: Collection[str]) -> str | None:
+    try:
+        members = scan_members((value or b"").decode())
+    except (ValueError, RecursionError):
+        return None  # a misfit, which `parse` has a reason for
+    more = [f"{json.dumps(name, ensure_ascii=False)}:{member}" for name, member in members.items() if name not in names]
+    return "{" + ",".join(more) + "}" if more else None
+
+
+def scan_members(text: str) -> dict[str, str]:
+    """Return the texts of an object's members; of several of one name it is the last one. Raises: ValueError."""
+    members: dict[str, str] = {}
+    at = _space_end(text, 0)
+    if text[at : at + 1] != "{":
+        return members
+    at = _space_end(text, at + 1)
+    while text[at : at + 1] == '"':
+        name, at = _scan(text, at)
+        start = _space_end(text, _space_end(text, at) + 1)
+        _, end = _scan(text, start)
+        members[name] = text[start:end]
+        at = _space_end(text, _space_end(text, end) + 1)
+    return members
+
+
+_scan = json.JSONDecoder().raw_decode
+
+
+def _space_end(text: str, at: int) -> int:
+    while text[at : at + 1] in _SPACES:
+        at += 1
+    return at
+
+
+def _looks(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:
+    from logstore.records import kernels
+
     names = cells(pa.array([f.name for f in fields], pa.string()), "name")
     kinds = np.array([_kinds(f.type) | (kernels.NULL if f.nullable else 0) for f in fields], np.int64)
     digits = np.array([_DIGITS[f.type.bit_width] if pa.types.is_integer(f.type) else 0 for f in fields], np.int64)
@@ -69,7 +130,7 @@ def plain(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:
     )
     found, texts = np.zeros(len(values), np.uint8), cells(values, "value")
     kernels.plain_objects(*texts.pointers(), len(values), members, found.ctypes.data)
-    return found.view(np.bool_)
+    return found
 
 
 def _kinds(kind: pa.DataType) -> int:

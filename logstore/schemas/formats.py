@@ -16,6 +16,7 @@ from logstore.schemas.misfits import UnwritableError
 from logstore.schemas.parsed import Parsed, are_utf8
 from logstore.schemas.rendering import render
 
+RESCUED = "_rescued"
 WIRE_HEADER_BYTES = 5  # of values that name their schema: a byte 0, and the id in four bytes
 
 
@@ -84,6 +85,8 @@ class RawFormat:
 class JsonFormat:
     """The members of one JSON object, as `documents` reads them; an id of a schema before it is passed over.
 
+    A column RESCUED (string) is a JSON object of the members that are not declared, null if there are none.
+
     Raises: InvalidConfigError: a type that JSON has not.
     """
 
@@ -94,14 +97,50 @@ class JsonFormat:
         for field in self.fields:
             if not is_supported(field.type):
                 raise InvalidConfigError(f"format json has no type {field.type}, of column {field.name!r}")
+            if field.name == RESCUED and not pa.types.is_string(field.type):
+                raise InvalidConfigError(f"column {RESCUED!r} has the members that are not declared: string")
 
     def decode(self, values: pa.Array) -> Parsed:
-        """Return the columns. A missing member is null, an undeclared one is dropped."""
-        return documents.parse(_without_wire_headers(values), self.fields)
+        """Return the columns. A missing member is null, an undeclared one is dropped if it is not rescued."""
+        values, declared = _without_wire_headers(values), self._declared
+        found = documents.parse(values, declared)
+        if len(declared) < len(self.fields):
+            more = documents.undeclared(values, declared)
+            at = [field.name for field in self.fields].index(RESCUED)
+            found.columns.insert(at, more.take(pa.array(found.good)) if found.reasons else more)
+        return found
 
     def encode(self, columns: pa.RecordBatch) -> pa.Array:
-        """Return an object for each row, without members for nulls."""
-        return render(columns)
+        """Return an object for each row, without members for nulls, and with those that were rescued."""
+        declared = self._declared
+        objects = render(columns.select([field.name for field in declared]))
+        return (
+            objects if len(declared) == len(self.fields) else _with_rescued(objects, columns.column(RESCUED), declared)
+        )
+
+    @property
+    def _declared(self) -> tuple[pa.Field, ...]:
+        return tuple(field for field in self.fields if field.name != RESCUED)
+
+
+def _with_rescued(objects: pa.Array, rescued: pa.Array, declared: tuple[pa.Field, ...]) -> pa.Array:
+    rows = np.flatnonzero(rescued.is_valid().to_numpy(zero_copy_only=False))
+    if not rows.size:
+        return objects
+    texts = rescued.take(pa.array(rows)).cast(pa.binary())
+    wrong = documents.parse(texts, ()).reasons
+    if wrong:
+        row, reason = next(iter(wrong.items()))
+        raise UnwritableError(int(rows[row]), f"{RESCUED}: {reason}")
+    more = documents.undeclared(texts, declared)
+    found = [_merged(*pair) for pair in zip(objects.take(pa.array(rows)).to_pylist(), more.to_pylist(), strict=True)]
+    return pc.replace_with_mask(objects, rescued.is_valid(), pa.array(found, pa.binary()))
+
+
+def _merged(value: bytes, more: str | None) -> bytes:
+    if more is None:
+        return value
+    return value[:-1] + (b"," if len(value) > len("{}") else b"") + more[1:].encode()
 
 
 def _is_raw(kind: pa.DataType) -> bool:

@@ -14,6 +14,8 @@ from logstore.records.kernels.native import I64, VOID, i64, inner, kernel, numbe
 # The kinds of a value, by its first byte; a day is text that begins with one.
 TEXT, NUMBER, BOOLEAN, NULL, OBJECT, ARRAY, DAY = (1 << bit for bit in range(7))
 
+PLAIN, MORE = 1, 2
+
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS = 0x22, 0x5C, 0x2C, 0x3A, 0x2D
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = 0x7B, 0x7D, 0x5B, 0x5D
 _ZERO, _NINE, _SPACE, _F, _I, _N, _T, _SMALL_N = 0x30, 0x39, 0x20, 0x66, 0x49, 0x4E, 0x74, 0x6E
@@ -180,13 +182,18 @@ def _fits(members: Members, number: int, at: int, stop: int) -> bool:
 
 @inner
 def _object_end(members: Members, at: int, end: int) -> int:
-    """Where the object that begins at `at` has its closing brace; `end`: it has none, or is not plain."""
-    at, missing = _no_space(at + 1, end), members.required_total
+    """Where the object that begins at `at` has its closing brace; `end`: it has none, or is not plain.
+
+    Negative: one of its members is not declared.
+    """
+    at, missing, sign = _no_space(at + 1, end), members.required_total, 1
     if _byte(at, end) == _CLOSE_OBJECT:
         return end if missing else at
     while _byte(at, end) == _QUOTE:
         name, at = at + 1, _string_end(at, end)
         number = _member(members, name, at - name)
+        if number < 0:
+            sign = -1
         at = _no_space(at + 1, end)
         if _byte(at, end) != _COLON:
             return end
@@ -198,17 +205,19 @@ def _object_end(members: Members, at: int, end: int) -> int:
             missing -= 1
         at = _no_space(stop, end)
         if _byte(at, end) != _COMMA:
-            return at if _byte(at, end) == _CLOSE_OBJECT and missing == 0 else end
+            return sign * at if _byte(at, end) == _CLOSE_OBJECT and missing == 0 else end
         at = _no_space(at + 1, end)
     return end
 
 
 @kernel(VOID(I64, I64, I64, numbers(Members), I64))
 def plain_objects(values: int, sizes: int, rows: int, members: Members, to: int) -> None:
-    """Write a byte per value: 1 if it is plain; a null (size -1) is not."""
+    """Write a byte per value: PLAIN if it is plain, with MORE if it has undeclared members; a null (size -1) is not."""
     for row in range(rows):
         at, size = i64(values + 8 * row), i64(sizes + 8 * row)
-        is_plain = size >= 2 and u8(at) == _OPEN_OBJECT
-        if is_plain:
-            is_plain = _object_end(members, at, at + size) == at + size - 1
-        put8(to + row, 1 if is_plain else 0)
+        found = 0
+        if size >= 2 and u8(at) == _OPEN_OBJECT:
+            end = _object_end(members, at, at + size)
+            if abs(end) == at + size - 1:
+                found = PLAIN if end > 0 else PLAIN | MORE
+        put8(to + row, found)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+import logstore
 from logstore.errors import InvalidConfigError, InvalidRequestError
 from logstore.schemas.choice import Formats, chosen, encoded
 from logstore.schemas.formats import JsonFormat, RawFormat
 from logstore.schemas.misfits import Mode
+from logstore.schemas.registry import schema_of
 
 SCHEMA = "user string, tenant int, amount double"
 
@@ -77,6 +79,7 @@ def test_metadata_comes_behind_with_the_keys_bytes_unless_the_key_has_columns():
         ),
         ({"typed": True, "schema": "a int"}, "schema does not go with typed"),
         ({"schema": "a interval"}, "is no type of a column"),
+        ({"schema": "a int", "rescued": True}, "name the column '_rescued string'"),
     ],
     ids=str,
 )
@@ -93,4 +96,49 @@ def test_what_says_how_to_read_is_refused_in_a_write():
 
 def test_no_format_of_this_name():
     with pytest.raises(InvalidConfigError, match="no format 'xml'"):
-        Formats(value="xml").records([pa.field("a", pa.int8())])
+        Formats(value="xml").records([pa.field("a", pa.int8())], nothing)
+
+
+ORDER = (
+    '{"type": "record", "name": "Order", "fields": [{"name": "user", "type": "string"}, {"name": "n", "type": "%s"}]}'
+)
+
+
+def test_avro_is_written_and_read_in_the_columns_of_a_schema():
+    found = choose(schema="user string, n bigint", value_format="avro")
+    rows = pa.table({"user": ["a"], "n": [7]})
+    assert found.encode(rows).column("value").to_pylist() == [b"\x02\x02a\x02\x0e"]
+
+
+def test_a_topic_of_avro_is_written_with_its_latest_schema_and_read_with_that_of_each_record(tmp_path):
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", partitions=1)
+        first = store.schemas.register("orders-value", schema_of("AVRO", ORDER % "int"))
+        store.append("orders", [{"user": "a", "n": 7}], typed=True)
+        store.schemas.set_level("NONE", "orders-value")
+        store.schemas.register("orders-value", schema_of("AVRO", ORDER % "long"))
+        store.schemas.register("orders-key", schema_of("AVRO", '"string"'))
+        store.append("orders", {"key": "k", "user": "b", "n": 2**40}, typed=True)
+        [before, after] = store.read("orders", typed=True, mode="PERMISSIVE").read_all().to_pylist()
+        assert before == {"key": None, "user": "a", "n": 7, "_corrupt_record": None}
+        assert after == {"key": "k", "user": "b", "n": 2**40, "_corrupt_record": None}
+        value = store.read("orders", columns=["value"]).read_all().column("value")[0].as_py()
+        assert value == b"\0" + first.id.to_bytes(4, "big") + b"\x02a\x0e"
+        confluent = {"schema": "n bigint", "value_format": "avro-confluent"}
+        assert store.read("orders", **confluent).read_all().to_pylist() == [{"n": 7}, {"n": 2**40}]
+        with pytest.raises(InvalidRequestError, match="rescued goes with JSON"):
+            store.read("orders", typed=True, rescued=True)
+
+
+def test_members_that_are_not_declared_are_rescued_on_request(tmp_path):
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", partitions=1, schema="n int")
+        store.append("orders", {"value": [b'{"n":1}', b'{"n":2,"more":[1.10]}']})
+        found = store.read("orders", typed=True, rescued=True).read_all()
+        assert found.to_pylist() == [{"n": 1, "_rescued": None}, {"n": 2, "_rescued": '{"more":[1.10]}'}]
+        assert store.read("orders", schema="n int, _rescued string").read_all().equals(found)
+        store.append("orders", found, typed=True, rescued=True)
+        assert store.read("orders", partition=0, start=2, columns=["value"]).read_all().column("value").to_pylist() == [
+            b'{"n":1}',
+            b'{"n":2,"more":[1.10]}',
+        ]

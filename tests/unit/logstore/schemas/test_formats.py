@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidConfigError
+from logstore.schemas import documents
 from logstore.schemas.formats import JsonFormat, RawFormat
 from logstore.schemas.misfits import UnwritableError
 
@@ -90,3 +91,41 @@ def test_json_goes_both_ways_and_passes_over_the_id_of_confluents_serializer():
 def test_json_refuses_types_that_it_has_not():
     with pytest.raises(InvalidConfigError, match=r"format json has no type time64\[us\], of column 't'"):
         JsonFormat((pa.field("t", pa.time64("us")),))
+
+
+RESCUING = JsonFormat((pa.field("a", pa.int64()), pa.field("_rescued", pa.string()), pa.field("s", pa.string())))
+MORE = {
+    b'{"a":1,"s":"x"}': None,
+    b"{}": None,
+    b'{"a":2,"z":1.10, "\\u0079":{"q":[1, 2]}, "z" : null }': '{"z":null,"y":{"q":[1, 2]}}',
+    b' { "k" :"\\u00e9\\n"} ': '{"k":"\\u00e9\\n"}',
+    b'{"a":1,"a b":{"a":"}"}}': '{"a b":{"a":"}"}}',
+    b'{"a":1,"big":%s}' % (b"1" * 5000): None,  # a number too long for Python is a misfit
+    b'{"a":"x","z":1}': None,  # a misfit
+}
+
+
+@pytest.mark.parametrize("times", [1, 40])
+def test_undeclared_members_are_rescued_as_they_came(times):
+    found = RESCUING.decode(pa.array([*MORE] * times, pa.binary()))
+    good = [text for value, text in MORE.items() if value[:7] != b'{"a":"x' and len(value) < 5000]
+    assert found.columns[1].to_pylist() == good * times
+    rows = pa.RecordBatch.from_arrays(found.columns, schema=pa.schema(RESCUING.fields))
+    again = RESCUING.decode(RESCUING.encode(rows))
+    assert [ours.equals(theirs) for ours, theirs in zip(found.columns, again.columns, strict=True)] == [True] * 3
+
+
+def test_only_rows_with_undeclared_members_are_looked_into(monkeypatch):
+    values = pa.array([b'{"a":1, "s":"x"}'] * 500 + [b'{"z":1}', b'{"a":1, "s":{}}'], pa.binary())
+    looked = []
+    monkeypatch.setattr(documents, "scan_members", lambda text: looked.append(text) or {})
+    documents.undeclared(values, RESCUING.fields)
+    assert looked == ['{"z":1}', '{"a":1, "s":{}}']
+
+
+def test_what_was_rescued_must_be_an_object():
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2], "_rescued": [None, "[1]"], "s": ["", ""]})
+    with pytest.raises(UnwritableError, match="row 1: _rescued: not an object"):
+        RESCUING.encode(rows)
+    with pytest.raises(InvalidConfigError, match="column '_rescued' has the members"):
+        JsonFormat((pa.field("_rescued", pa.int64()),))
