@@ -62,7 +62,7 @@ class Formats:
     mode: Mode = Mode.FAILFAST
     is_rescuing: bool = False
 
-    def records(self, columns: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> TypedRecords:
+    def records(self, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None) -> TypedRecords:
         """Return how records are these columns, of which those of METADATA and `_corrupt_record` are in no format.
 
         Raises: InvalidConfigError: the formats do not go with the columns.
@@ -81,14 +81,18 @@ class Formats:
         in_key = [given[name].with_name(name.removeprefix(self.key_prefix)) for name in keys]
         return TypedRecords(
             columns=tuple(columns),
-            key=made(self.key, in_key, schemas) if in_key else None,
-            value=made(self.value, in_value, schemas) if in_value else None,
+            key=made(self.key, in_key, schemas or _no_schemas) if in_key else None,
+            value=made(self.value, in_value, schemas or _no_schemas) if in_value else None,
             mode=self.mode,
             key_prefix=self.key_prefix,
         )
 
 
-def made(name: str, fields: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> Format:
+def _no_schemas() -> Schemas:
+    raise InvalidConfigError("format avro-confluent needs the registry that has the ids of its schemas")
+
+
+def made(name: str, fields: Sequence[pa.Field], schemas: Callable[[], Schemas] = _no_schemas) -> Format:
     """Return the format of this name for these columns; `schemas` gives the registry, if it needs one.
 
     Raises: InvalidConfigError: there is none of this name, or not for these columns.
