@@ -7,6 +7,7 @@ columns are the bytes of a key or a value; `avro`, the same for Avro's; `typed`,
 and the way back.
 
 `json_schema`, columns as JSON Schema, and back; `subjects`, the records of the topic `_schemas` and their sum;
-`registry`, the schemas of a place, by following that topic; `declared`, the columns that a topic is made with;
-`choice`, which columns and formats a caller or the registry says; `inference`, the columns that JSON values have.
+`compatibility`, whether one may follow others; `registry`, the schemas of a place, by following that topic; `declared`,
+the columns that a topic is made with; `choice`, which columns and formats a caller or the registry says; `inference`,
+the columns that JSON values have.
 """

@@ -265,23 +265,26 @@ class TopicSchemas:
         return found
 
     def _check(self, subject: str, schema: Schema) -> None:
+        from logstore.schemas.compatibility import SHOWN_MAX, Version, reasons
+
         for each in schema.references:
-            self._referred(each)
+            if each.version not in [entry.version for entry in self._state.versions(each.subject)]:
+                raise UnknownSchemaError(f"the schema refers to version {each.version} of {each.subject!r}: not there")
         if schema.type == AVRO:
             avro.parse(schema.text, schema.references, self._referred)
-        if self._state.versions(subject) and self._state.level(subject) != "NONE":
+        level = self._state.level(subject)
+        earlier = [Version(entry.version, entry.schema) for entry in self._state.versions(subject)]
+        if found := reasons(level, schema, earlier, self._referred):
             raise InvalidRequestError(
-                f"subject {subject!r} has another schema, and level {self._state.level(subject)} cannot be judged yet: "
-                "set its level to NONE to register this one all the same"
+                f"subject {subject!r}, level {level}: {'; '.join(found[:SHOWN_MAX])}"
+                f"{'; …' if len(found) > SHOWN_MAX else ''}; set the level to NONE to register it all the same"
             )
 
-    def _referred(self, reference: avro.Reference) -> Schema:
-        for entry in self._state.versions(reference.subject):
+    def _referred(self, reference: Reference) -> Schema:
+        for entry in self._state.versions(reference.subject, with_deleted=True):
             if entry.version == reference.version:
                 return entry.schema
-        raise UnknownSchemaError(
-            f"the schema refers to version {reference.version} of {reference.subject!r}: not there"
-        )
+        raise UnknownSchemaError(f"version {reference.version} of {reference.subject!r} is not there")
 
     def _to_delete(self, subject: str, version: int | None, *, permanently: bool) -> list[int]:
         """Return the versions that this deletes."""

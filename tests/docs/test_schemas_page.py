@@ -17,4 +17,8 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     subjects, text, *rest = printed.getvalue().splitlines()
     assert subjects == "['orders-key', 'orders-value']"
     assert '"amount":{"type":["string","number","null"],"x-spark-type":"decimal(10,2)"}' in text
+    *rest, refusal = rest
     assert rest == ["True", "2", "[1, 2] ['orders-key', 'orders-value', 'refunds-value']"]
+    assert refusal.startswith(
+        "subject 'visits-value', level BACKWARD: it cannot read version 2: user: string is no bigint"
+    )

@@ -116,7 +116,7 @@ class Written(Protocol):
     def references(self) -> Sequence[Reference]: ...
 
 
-Referred = Callable[[Reference], Written]
+Referred = Callable[[Any], Written]  # of a Reference, as it was given
 
 
 def parse(text: str, references: Sequence[Reference] = (), referred: Referred | None = None) -> Schema:

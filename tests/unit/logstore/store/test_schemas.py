@@ -78,9 +78,11 @@ def test_levels_are_of_all_subjects_or_of_one(store):
         schemas.set_level("BACKWARDS")
 
 
-def test_a_second_schema_that_nobody_judges_is_refused(store):
+def test_a_second_schema_that_does_not_fit_the_first_is_refused(store):
     store.schemas.register("s", STRING)
-    with pytest.raises(InvalidRequestError, match="set its level to NONE to register this one"):
+    with pytest.raises(
+        InvalidRequestError, match="level BACKWARD: it cannot read version 1: string is no int; set the level to NONE"
+    ):
         store.schemas.register("s", INT)
     store.schemas.set_level("NONE", "s")
     assert store.schemas.register("s", INT).version == 2
