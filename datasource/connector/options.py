@@ -33,6 +33,7 @@ from datasource.connector.places import (
     Tables,
     Topics,
     ending,
+    is_latest,
     starting,
     tables_of,
     topics_of,
@@ -85,6 +86,7 @@ class ReadOptions:
     typed: TypedOptions | None
     short_circuit: bool
     pushdown: bool
+    is_latest: bool
     trigger: TriggerLimits
     tasks: TaskLimits
     retries: int
@@ -169,6 +171,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         typed=typed,
         short_circuit=short_circuit,
         pushdown=parse.flag(given, "pushdown", default=False),
+        is_latest=is_latest(given),
         trigger=trigger,
         tasks=TaskLimits(
             min_partitions=parse.positive(given, "minPartitions"),

@@ -175,3 +175,25 @@ def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed:
         if word not in words and any(offset in parts.values() for parts in offsets.values()):
             raise parse.bad(name, text, f"{offset} ({word}) is not allowed here")
     return Offsets(offsets)
+
+
+def is_latest(given: Mapping[str, str]) -> bool:
+    """Whether a read is of the latest value of each key. Raises: InvalidConfigError: with an option that cuts keys."""
+    if not parse.choice(given, "view", ("latest",), ""):
+        return False
+    start, task = (
+        "reads from the beginning: remove it; endingOffsets bounds it",
+        "reads a partition in one task: remove it",
+    )
+    refused = {
+        "startingOffsets": start,
+        "startingTimestamp": start,
+        "startingOffsetsByTimestamp": start,
+        "startingOffsetsByTimestampStrategy": start,
+        "minPartitions": task,
+        "maxRecordsPerPartition": task,
+    }
+    for name, why in refused.items():
+        if name.lower() in given:
+            raise parse.bad(name, given[name.lower()].strip(), f"view=latest {why}")
+    return True

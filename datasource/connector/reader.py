@@ -158,7 +158,7 @@ class _Tasks:
         for r in self._there(target, partition):
             shape = self._shape()
             try:
-                for records in self._readable(target, r, shape.stored):
+                for records in self._rows(target, r, shape.stored):
                     batch = shape.batch(records, r.topic, r.partition)
                     exempt_loaded("task")
                     yield batch
@@ -172,6 +172,15 @@ class _Tasks:
         from datasource.connector.typed import TypedShape
 
         return TypedShape(self.options.typed, self._schema, self.options.location)
+
+    def _rows(self, target: ReadableTopics, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`, or the latest value of each key in it, as the options say."""
+        read = functools.partial(self._readable, target)
+        if not self.options.is_latest:
+            return read(r, columns)
+        from datasource.topics.latest import LatestValues
+
+        return LatestValues(target, read).rows(r, columns)
 
     def _there(self, target: ReadableTopics, partition: LogPartition) -> Iterator[PartitionRange]:
         """The ranges of a task as far as they are there now, in order. Raises: DataLossError, as the options say."""
@@ -217,6 +226,8 @@ class BatchReader(_Tasks, DataSourceReader):
         """Return the part of `r` that can hold rows which pass the filters."""
         if not self._bounds.allows(r.topic, r.partition):
             return replace(r, end=r.start)
+        if self.options.is_latest:  # what another filter leaves out may be the last record of its key
+            return r
         start, end = self._bounds.offsets(r.start, r.end)
         if (low_ms := self._bounds.timestamp_ms) is not None and start < end:
             found = target.offset_for_time(r.topic, r.partition, low_ms)
@@ -423,28 +434,3 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [
             replace(r, end=min(r.end, target.offset_after_bytes(r, shares[r]))) if r in shares else r for r in ranges
         ]
-
-
-class RefusedStreamReader(DataSourceStreamReader):
-    """Raises what is wrong with the query, whichever method Spark calls first."""
-
-    def __init__(self, error: PylogError) -> None:
-        self._error = error
-
-    @one_line
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        raise self._error
-
-    @one_line
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        """Raise the error. With this signature Spark asks for no limit first."""
-        raise self._error
-
-    @one_line
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raise the error. Spark calls this first when a query resumes in the middle of a batch."""
-        raise self._error
-
-    @one_line
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        raise self._error

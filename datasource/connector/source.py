@@ -88,7 +88,8 @@ class PylogDataSource(DataSource):
 
         If this method raised, Spark 4.2 would try to stop a reader that it does not have, and report that instead.
         """
-        from datasource.connector.reader import RefusedStreamReader, StreamReader
+        from datasource.connector.reader import StreamReader
+        from datasource.connector.refused import RefusedStreamReader
 
         try:
             return StreamReader(_prepared(read_options(self.options, streaming=True), schema), schema)

@@ -64,7 +64,7 @@ class Snapshot:
         """Return the first offset in a file that may hold rows of the partition; None: there is no such file."""
         if partition not in self._firsts:
             held = self.held(PartitionRange("", partition, 0, self.boundary(partition) or 0))
-            self._firsts[partition] = min((_first(file) for file in held), default=None)
+            self._firsts[partition] = min((file.first for file in held), default=None)
         return self._firsts[partition]
 
     def tell(self, losses: Mapping[str, str], *, fail: bool) -> None:
@@ -82,7 +82,7 @@ class Snapshot:
         Raises: StorageError: VACUUM removed a file; a retry takes a newer snapshot.
         """
         schema = schema_of(columns)
-        for file in sorted(self.held(r), key=_first):
+        for file in sorted(self.held(r), key=lambda file: file.first):
             try:
                 for batch in _rows(self.table.place, file.name, r, columns):
                     yield batch.cast(schema)
@@ -94,10 +94,6 @@ class Snapshot:
     def held(self, r: PartitionRange) -> list[TableFile]:
         """Return the files that may hold records of the range."""
         return [file for file in self.files if file.bounds.may_hold(r.partition, r.start, r.end)]
-
-
-def _first(file: TableFile) -> int:
-    return file.bounds.offsets[0] if file.bounds.offsets else 0
 
 
 _snapshots: dict[tuple[int, Owner, TableStorage], Snapshot] = {}

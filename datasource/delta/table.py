@@ -73,6 +73,11 @@ class TableFile:
     records: int | None
     bounds: RowBounds
 
+    @property
+    def first(self) -> int:
+        """The first offset that it may hold."""
+        return self.bounds.offsets[0] if self.bounds.offsets else 0
+
 
 def app_id(topic_id: str, partition: int | str) -> str:
     """Return the app id by which a table says how far it holds a partition ("": the prefix of all partitions)."""

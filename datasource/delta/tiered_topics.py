@@ -118,6 +118,19 @@ class TieredTopics:
         size = self.size_bytes(old)
         return old.end if size <= max_bytes else old.start + max(1, old.count * max_bytes // size)
 
+    def offset_before_bytes(self, r: PartitionRange, max_bytes: int) -> int:
+        """Where that is in the log; in the table, where a file begins: a file that is cut is read twice."""
+        old, new, found = self._parts(r)
+        if new.count:
+            return self._log.offset_before_bytes(new, max_bytes)
+        start, size = old.end, 0
+        for file in sorted(found.held(old) if found else (), key=lambda file: file.first, reverse=True):
+            size += _share(file, old)
+            if size > max_bytes and start < old.end:
+                return start
+            start = max(old.start, min(start, file.first))
+        return old.start
+
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the records of `r`: those of the table, then those of the log.
 

@@ -116,6 +116,13 @@ class ClusterTopics:
         count = max(stored.first_batch_offsets, max_bytes * stored.offsets // stored.size_bytes)
         return min(r.end, r.start + count)
 
+    def offset_before_bytes(self, r: PartitionRange, max_bytes: int) -> int:
+        """Start of about the last `max_bytes` of `r`, by the size of its first batches."""
+        stored = self._sample(r)
+        if not stored.size_bytes:
+            return r.start
+        return max(r.start, r.end - max(1, max_bytes * stored.offsets // stored.size_bytes))
+
     def _sample(self, r: PartitionRange) -> Sample:
         """The first batches of what is there of a range. A read of the range raises for records that are gone."""
         try:

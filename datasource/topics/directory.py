@@ -120,6 +120,10 @@ class DirectoryTopics:
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         return self._store.log(r.topic, r.partition).reader.offset_after_bytes(r.start, max_bytes)
 
+    def offset_before_bytes(self, r: PartitionRange, max_bytes: int) -> int:
+        reader = self._store.log(r.topic, r.partition).reader
+        return max(r.start, reader.offset_before_bytes(r.end, max_bytes))
+
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from self._store.read(
             r.topic,

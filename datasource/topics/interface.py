@@ -104,6 +104,9 @@ class ReadableTopics(Protocol):
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """End of the whole batches from the start of `r` that fit into `max_bytes`; at least one batch."""
 
+    def offset_before_bytes(self, r: PartitionRange, max_bytes: int) -> int:
+        """Start of the last batches of `r` that have about `max_bytes`, or that are read at once; below its end."""
+
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""
 

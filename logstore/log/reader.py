@@ -137,6 +137,13 @@ class LogReader:
         """
         return self._point.look_up(lambda view: lookup.offset_after_bytes(self._files, view, start, max_bytes))
 
+    def offset_before_bytes(self, end: int, max_bytes: int) -> int:
+        """Return the largest start where a batch begins and [start, end) has at least `max_bytes` stored bytes.
+
+        The start of the log, if there are fewer.
+        """
+        return self._point.look_up(lambda view: lookup.offset_before_bytes(self._files, view, end, max_bytes))
+
     def offset_for_time(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
         return self._point.look_up(lambda view: lookup.first_since(self._files, view, timestamp_ms))

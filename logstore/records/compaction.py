@@ -26,10 +26,8 @@ from logstore.records.batch import (
 )
 from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
 from logstore.records.kernels import REASONS, compacting, offset_map, stored
+from logstore.records.key_map import KeyMap
 
-SLOTS_MIN = 1024
-# At most this part of the slots is taken, so that a key is found within a few looks.
-_LOAD = 0.6
 # Room for the growth of small batches.
 _OUT_BYTES = 4 * 1024 * 1024
 
@@ -51,54 +49,8 @@ def whole_in_order(data: Buffer, next_offset: int, limit: int, where: Where) -> 
     return found.end, found.next_offset
 
 
-class OffsetMap:
-    """Keys and the last offset of each, in at most `memory_bytes`; keys are compared byte by byte."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        # Memory that is never touched costs nothing: the whole arena is set aside, and filled as keys come.
-        self._arena = np.empty(memory_bytes, dtype=np.uint8)
-        self._memory_bytes = memory_bytes
-        self._numbers = np.zeros(offset_map.NUMBERS, dtype=np.int64)
-        self._waiting = np.empty(compacting.WAITING_BYTES, dtype=np.uint8)
-        self.table, self.waiting = self._numbers.ctypes.data, self._waiting.ctypes.data
-        self.clear(0, 0)
-
-    def clear(self, start: int, end: int) -> None:
-        """Forget all keys, before the records in [start, end) are collected.
-
-        A bitmap marks those with a later record, if it takes an eighth of the memory at most: they need no look-up.
-        """
-        bitmap_bytes = (end - start + 7) // 8
-        if bitmap_bytes > self._memory_bytes // 8:
-            bitmap_bytes = 0
-        self._gone = np.zeros(bitmap_bytes + 1, dtype=np.uint8)
-        self._room_bytes = self._memory_bytes - bitmap_bytes
-        self._numbers[:] = 0
-        self._numbers[offset_map.ARENA] = self._arena.ctypes.data
-        self._numbers[offset_map.GONE] = self._gone.ctypes.data
-        self._numbers[offset_map.GONE_FROM] = start
-        self._numbers[offset_map.GONE_COUNT] = 8 * bitmap_bytes
-        self._take_slots(SLOTS_MIN)
-
-    def _take_slots(self, count: int) -> None:
-        self._slots = np.zeros(count, dtype=np.int64)
-        numbers = self._numbers
-        numbers[offset_map.SLOTS], numbers[offset_map.SLOT_COUNT] = self._slots.ctypes.data, count
-        numbers[offset_map.KEYS_MAX] = int(count * _LOAD)
-        numbers[offset_map.ARENA_BYTES] = max(0, self._room_bytes - count * offset_map.SLOT_BYTES)
-
-    @property
-    def keys(self) -> int:
-        return int(self._numbers[offset_map.KEYS])
-
-    def _grow(self) -> bool:
-        """Take twice the slots, if entries and both tables fit into the memory together."""
-        count, used = len(self._slots), int(self._numbers[offset_map.USED])
-        if used + 3 * count * offset_map.SLOT_BYTES > self._room_bytes:
-            return False
-        self._take_slots(2 * count)
-        offset_map.refill(self.table)
-        return True
+class OffsetMap(KeyMap):
+    """The keys of stored batches."""
 
     def collect(self, data: Buffer, *, start: int, skipped: Callable[[BatchHeader], bool], where: Where) -> int | None:
         """Collect the keys of the records from `start` on; return the first offset without room, if any.
@@ -119,7 +71,7 @@ class OffsetMap:
                     at += header.size_bytes
             if found.error:
                 raise undecoded(data, batches.InvalidBatchError(at, REASONS[found.error]), where)
-            if found.full == offset_map.NO_ROOM or (found.full == offset_map.NO_SLOT and not self._grow()):
+            if found.full == offset_map.NO_ROOM or (found.full == offset_map.NO_SLOT and not self.grow()):
                 return found.offset
         return None
 

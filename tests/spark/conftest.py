@@ -33,7 +33,19 @@ from tests.spark.connect_server import serving
 from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("batch", "count", "sail", "stream", "tiering", "tiered_stream", "exactly_once", "sql", "typed", "upserts")
+NAMES = (
+    "batch",
+    "count",
+    "latest",
+    "sail",
+    "stream",
+    "tiering",
+    "tiered_stream",
+    "exactly_once",
+    "sql",
+    "typed",
+    "upserts",
+)
 PRODUCT = {f"tests.spark.test_{name}" for name in NAMES}
 BROKERS = {
     "log.retention.check.interval.ms": 300,

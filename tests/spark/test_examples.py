@@ -43,6 +43,7 @@ def check_pages(shown, directory):
     assert "['orders', 'thanks'] are views" in shown
     assert re.search(r"\| ?thanks in SQL\| +\d", shown)
     assert re.search(r"^4 orders$", shown, re.MULTILINE)
+    assert re.search(r"\| ?ada\| *London\|", shown)
     assert "4 orders in table and log" in shown
     assert "0 orders behind" in shown
     assert re.search(r"^reports +stopped +\d+ +\S+/data +orders +0 +0.0 +0 +0 ", shown, re.MULTILINE)

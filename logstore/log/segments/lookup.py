@@ -142,6 +142,19 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
     return end
 
 
+def offset_before_bytes(files: PartitionDirectory, view: DirectoryView, end: int, max_bytes: int) -> int:
+    place = place_of(files, view, end)
+    number, position = (place.number, place.position) if place else (len(view.bases) - 1, view.tail.position)
+    while number >= 0:
+        segment = files.segment(view.bases[number])
+        if max_bytes <= position:
+            return max(view.start, segment.offset_at(position - max_bytes))
+        max_bytes -= position
+        number -= 1
+        position = files.segment(view.bases[number]).size_bytes() if number >= 0 else 0
+    return view.start
+
+
 def newest(files: PartitionDirectory, view: DirectoryView) -> OffsetAndTimestamp | None:
     """Return the first record or marker that has the largest timestamp of the log. Raises: as `first_since`."""
     closed, count = closed_in(files, view)

@@ -6,9 +6,9 @@ be anything: every length is checked against the end of its section before it is
 
 From the ground up: `native` (how they are compiled, loads and stores), `varints`, `crc`, `hashing`,
 `headers`, `decoding`, `checking` (records against their header), `encoding`, `contents` (a sum over rows in any order),
-`documents` (JSON objects whose members have the declared kinds), `offset_map` (keys to their last offset), `stored`
-(batches and records where they lie), `compacting`. Only users of Avro import `avro_values`,
-`avro_reading` and `avro_writing`.
+`documents` (JSON objects whose members have the declared kinds), `offset_map` (keys to their last offset), `newest`
+(the newest row of each key), `stored` (batches and records where they lie), `compacting`. Only users of Avro import
+`avro_values`, `avro_reading` and `avro_writing`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """

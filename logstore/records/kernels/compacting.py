@@ -29,18 +29,23 @@ from logstore.records.batch import (
 from logstore.records.kernels.crc import crc_of
 from logstore.records.kernels.decoding import BAD_DELTA, LEFT_OVER
 from logstore.records.kernels.native import I64, be16, be64, copy, i64, inner, kernel, numbers, put8, put64
-from logstore.records.kernels.offset_map import STORED, bit_of, first_place, has_bit, hash_of, latest, near_place, put
+from logstore.records.kernels.offset_map import (
+    NOTE_BYTES,
+    STORED,
+    WAITING_MAX,
+    bit_of,
+    first_place,
+    has_bit,
+    hash_of,
+    latest,
+    near_place,
+    put_waiting,
+)
 from logstore.records.kernels.stored import Entry, Section, batch_error, entry_at, section_at
 from logstore.records.kernels.varints import put_varint, varint_bytes
 
 # A record whose timestamp delta is written anew grows by this at most: the delta, and the length before it.
 GROWTH_BYTES = 14
-
-# So many keys are looked up together, and this is noted of each: hash, place in the table, address, size, offset; of a
-# record that may stay also its end, the size of its value, its timestamp.
-WAITING_MAX = 32
-_NOTE_BYTES = 64
-WAITING_BYTES = _NOTE_BYTES * WAITING_MAX
 
 _SPECIAL = CODEC_MASK | TRANSACTIONAL | CONTROL
 
@@ -95,20 +100,6 @@ class Retained(NamedTuple):
 
 
 @inner
-def _put_waiting(table: int, waiting: int, count: int) -> tuple[int, int]:
-    """Note the keys that wait; (what `put` said of the first that has no room, its offset)."""
-    for i in range(count):
-        at = waiting + _NOTE_BYTES * i
-        put64(at + 8, near_place(table, i64(at), i64(at + 8)))
-    for i in range(count):
-        at = waiting + _NOTE_BYTES * i
-        said = put(table, i64(at), i64(at + 8), i64(at + 16), i64(at + 24), i64(at + 32))
-        if said != STORED:
-            return said, i64(at + 32)
-    return STORED, 0
-
-
-@inner
 def _collect(table: int, waiting: int, section: Section, start: int) -> Collected:
     """Note the keys of the records from offset `start` on, some at a time: memory is far away."""
     at, before, count = section.at, -1, 0
@@ -121,7 +112,7 @@ def _collect(table: int, waiting: int, section: Section, start: int) -> Collecte
         at, before = entry.end, entry.offset_delta
         offset = section.base_offset + entry.offset_delta
         if offset >= start and entry.key_size >= 0:
-            h, place = hash_of(entry.key, entry.key_size), waiting + _NOTE_BYTES * count
+            h, place = hash_of(entry.key, entry.key_size), waiting + NOTE_BYTES * count
             put64(place, h)
             put64(place + 8, first_place(table, h))
             put64(place + 16, entry.key)
@@ -129,11 +120,11 @@ def _collect(table: int, waiting: int, section: Section, start: int) -> Collecte
             put64(place + 32, offset)
             count += 1
             if count == WAITING_MAX:
-                said, offset = _put_waiting(table, waiting, count)
+                said, offset = put_waiting(table, waiting, count)
                 count = 0
                 if said != STORED:
                     return Collected(0, 0, said, offset)
-    said, offset = _put_waiting(table, waiting, count)
+    said, offset = put_waiting(table, waiting, count)
     error = LEFT_OVER if at != section.end else 0
     return Collected(error, 0, said, offset)
 
@@ -218,12 +209,12 @@ def _keep(rules: Rules, section: Section, to: int) -> Kept:
                 return Kept(entry.error, 0, 0, 0, 0)
             if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
                 return Kept(BAD_DELTA, 0, 0, 0, 0)
-            _note(rules, section, entry, rules.waiting + _NOTE_BYTES * i)
+            _note(rules, section, entry, rules.waiting + NOTE_BYTES * i)
             at, before = entry.end, entry.offset_delta
         for i in range(some):
-            _bring_near(rules, rules.waiting + _NOTE_BYTES * i)
+            _bring_near(rules, rules.waiting + NOTE_BYTES * i)
         for i in range(some):
-            note = rules.waiting + _NOTE_BYTES * i
+            note = rules.waiting + NOTE_BYTES * i
             if _stays(rules, section, note):
                 count += 1
                 tombstones += i64(note + 48) < 0

@@ -6,8 +6,8 @@ Keys are kept and compared byte by byte: the hash only says where to look. An en
 
 and a slot of the table holds 16 bits of the hash and where the entry is (0: free). Linear probing.
 
-Beside it there is a bitmap, `GONE`, of the records from offset `GONE_FROM` on that have a later one of their key:
-the second pass need not look these up again.
+Beside it there is a bitmap, `GONE`, of the records from offset `GONE_FROM` on that have a later one of their key (or
+none that counts): the second pass need not look these up again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ NUMBERS = 10
 
 # The results of `put`.
 STORED, NO_ROOM, NO_SLOT = range(3)
+
+# So many keys are looked up together, and this is noted of each: hash, place in the table, address, size, offset; of a
+# record that compaction may keep also its end, the size of its value, its timestamp.
+WAITING_MAX = 32
+NOTE_BYTES = 64
+WAITING_BYTES = NOTE_BYTES * WAITING_MAX
 
 _PLACE_BITS = 48
 _PLACE_MASK = (1 << _PLACE_BITS) - 1
@@ -116,7 +122,8 @@ def has_bit(table: int, offset: int) -> bool:
 
 
 @inner
-def _note_gone(table: int, offset: int) -> None:
+def note_gone(table: int, offset: int) -> None:
+    """Mark the record in the bitmap, if the bitmap tells about it."""
     if has_bit(table, offset):
         bit = offset - i64(table + 8 * GONE_FROM)
         at = i64(table + 8 * GONE) + (bit >> 3)
@@ -132,14 +139,16 @@ def bit_of(table: int, offset: int) -> bool:
 
 @inner
 def put(table: int, h: int, place: int, key: int, size: int, offset: int) -> int:
-    """Note that the last record of this key is at `offset`; NO_ROOM or NO_SLOT if it does not fit."""
+    """Note that there is a record of this key at `offset`; NO_ROOM or NO_SLOT if it does not fit."""
     place = _slot_of(table, h, place, key, size)
     slot, arena = i64(place), i64(table + 8 * ARENA)
     if slot:
         entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
         if i64(entry) < offset:
-            _note_gone(table, i64(entry))
+            note_gone(table, i64(entry))
             put64(entry, offset)
+        elif i64(entry) > offset:
+            note_gone(table, offset)
         return STORED
     used, keys = i64(table + 8 * USED), i64(table + 8 * KEYS)
     needed = ENTRY_BYTES + ((size + 7) & ~7)
@@ -156,6 +165,20 @@ def put(table: int, h: int, place: int, key: int, size: int, offset: int) -> int
     put64(table + 8 * USED, used + needed)
     put64(table + 8 * KEYS, keys + 1)
     return STORED
+
+
+@inner
+def put_waiting(table: int, waiting: int, count: int) -> tuple[int, int]:
+    """Note the keys that wait; (what `put` said of the first that has no room, its offset)."""
+    for i in range(count):
+        at = waiting + NOTE_BYTES * i
+        put64(at + 8, near_place(table, i64(at), i64(at + 8)))
+    for i in range(count):
+        at = waiting + NOTE_BYTES * i
+        said = put(table, i64(at), i64(at + 8), i64(at + 16), i64(at + 24), i64(at + 32))
+        if said != STORED:
+            return said, i64(at + 32)
+    return STORED, 0
 
 
 @inner

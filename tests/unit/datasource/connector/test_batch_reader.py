@@ -103,6 +103,15 @@ def test_filters_leave_out_what_cannot_pass_and_are_all_applied_again(target):
     assert planned(reader.partitions()) == [("t", 0, 20, 30)]
 
 
+def test_filters_leave_out_no_record_that_another_one_of_its_key_may_follow(target):
+    reader = pushing_reader(target, subscribe="t", view="latest")
+    since = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(1.5, UTC))
+    reader.pushFilters(
+        [LessThan(("partition",), 1), GreaterThanOrEqual(("offset",), 2), LessThan(("offset",), 9), since]
+    )
+    assert planned(reader.partitions()) == [("t", 0, 0, 30)]
+
+
 def test_filters_that_nothing_passes_leave_no_task(target):
     reader = pushing_reader(target, subscribe="t")
     reader.pushFilters([EqualTo(("topic",), "u")])

@@ -74,6 +74,16 @@ def test_topics_are_chosen_in_three_ways():
     assert read_options(assign, streaming=False).topics == Assign({"a": (2,), "b": (0, 1)})
 
 
+def test_a_view_of_latest_values_reads_whole_partitions():
+    assert read_options(READ | {"view": "Latest", "endingOffsets": "latest"}, streaming=False).is_latest
+    assert not read_options(READ, streaming=False).is_latest
+    assert "one of latest" in refusal(READ | {"view": "first"})
+    for name, value in {"startingOffsets": "earliest", "startingTimestamp": "5", "minPartitions": "4"}.items():
+        assert f"option {name}={value!r}: view=latest reads " in refusal(READ | {"view": "latest", name: value})
+    assert "datasource.upsert keeps the last state" in refusal(READ | {"view": "latest"}, streaming=True)
+    assert "'view' has no meaning in a write" in refusal(WRITE | {"view": "latest"}, write=True)
+
+
 @pytest.mark.parametrize("more", [{"assign": '{"a":[0]}'}, {"subscribePattern": "a"}])
 def test_topics_are_chosen_in_one_way_only(more):
     assert "exactly one of" in refusal(READ | more)
@@ -444,6 +454,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "kafka.bootstrap.servers": "one:9092,[::1]:9093", "shortCircuit": "true",
         "value.format": "json", "key.format": "raw", "value.fields-include": "EXCEPT_KEY", "mode": "PERMISSIVE",
         "typed": "true", "metadata": "true", "schema.evolution": "restart",
+        "view": "latest",
     }  # fmt: skip
     for name, uses in OPTIONS.items():
         for use in uses:
