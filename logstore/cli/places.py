@@ -31,7 +31,8 @@ command_config_option = click.option(
     "--command-config",
     type=FILE,
     metavar="FILE",
-    help="Settings of the client, a line each: default.api.timeout.ms, and those of TLS and SASL (docs/client.md).",
+    help="Settings of the client, a line each: default.api.timeout.ms, and those of TLS, SASL and a schema registry "
+    "(docs/client.md).",
 )
 
 

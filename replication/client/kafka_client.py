@@ -88,8 +88,10 @@ class KafkaClient(Closing):
     """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
     `security`: TLS and SASL, by the settings of `security.SETTINGS`. A failure there is an AuthenticationError.
+    `schema_registry`: a registry with a REST API, by the settings of `schema_registry.SETTINGS`.
 
-    Raises: InvalidConfigError: the addresses or `security` are wrong. No broker is asked before the first call.
+    Raises: InvalidConfigError: the addresses, `security` or `schema_registry` are wrong. No broker is asked before the
+    first call.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class KafkaClient(Closing):
         timeout_ms: int = 60_000,
         rack: str = "",
         security: Security | Mapping[str, str] = PLAINTEXT,
+        schema_registry: Mapping[str, str] | None = None,
     ) -> None:
         self._security = security if isinstance(security, Security) else security_of(security)
         self._cluster = Cluster(
@@ -111,6 +114,11 @@ class KafkaClient(Closing):
         self._run, self._ending = self._loop.run, self._loop.ending
         self._producer: AsyncProducer | None = None
         self._schemas: Schemas | None = None
+        if schema_registry:
+            from replication.client.schema_registry import RestSchemas
+            from replication.client.schema_registry import settings_of as registry_of
+
+            self._schemas = RestSchemas(registry_of(schema_registry))
 
     def __repr__(self) -> str:
         return f"KafkaClient({self.where!r}{', closed' * self._loop.is_closed})"
@@ -129,7 +137,7 @@ class KafkaClient(Closing):
 
     @property
     def schemas(self) -> Schemas:
-        """The schemas of the cluster, in its topic `_schemas`."""
+        """The schemas of the cluster: in its topic `_schemas`, or those of `schema_registry`."""
         if self._schemas is None:
             from replication.client.schemas import schemas_of
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from logstore.errors import InvalidConfigError
+from replication.client import schema_registry
 from replication.client.kafka_client import KafkaClient
 from replication.client.security import SETTINGS, hint_of, security_of
 
@@ -22,9 +24,11 @@ def client_of(
     """
     known = (_TIMEOUT, *more)
     secured = {key: value for key, value in properties.items() if key in SETTINGS}
-    for key in properties.keys() - {*known, *secured}:
-        hint = hint_of(key) or f"{', '.join(known)}, and those of TLS and SASL can be set"
+    registry = {key: value for key, value in properties.items() if key in schema_registry.SETTINGS}
+    for key in properties.keys() - {*known, *secured, *registry}:
+        hint = hint_of(key) or f"{', '.join(known)}, those of TLS, SASL and a schema registry can be set"
         raise InvalidConfigError(f"{key}: {hint}")
     if not (timeout := properties.get(_TIMEOUT, _TIMEOUT_MS)).isdecimal():
         raise InvalidConfigError(f"{_TIMEOUT}={timeout} is not a number of milliseconds")
-    return KafkaClient(bootstrap, client_id=client_id, timeout_ms=int(timeout), security=security_of(secured))
+    options: dict[str, Any] = {"timeout_ms": int(timeout), "security": security_of(secured)}
+    return KafkaClient(bootstrap, client_id=client_id, schema_registry=registry, **options)

@@ -1,0 +1,241 @@
+"""Schemas of a registry behind its REST API: that of Confluent's, which Karapace and Apicurio speak, too.
+
+Nothing is repeated but at another address of `schema.registry.url`, where one cannot be connected to. An id is asked
+for once. No message shows a password, and no redirection is followed: it would get the password, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
+
+from logstore.errors import InvalidConfigError, InvalidRequestError, PylogError, did_you_mean
+from logstore.schemas.registry import UnknownSchemaError
+from logstore.schemas.subjects import AVRO, LEVELS, Reference, Registered, Schema
+from replication.client.security import security_of
+from replication.network.authentication import tls_context
+
+URL = "schema.registry.url"
+_TLS = "schema.registry."  # before the names of the settings of TLS
+_USER_INFO, _SOURCE = "basic.auth.user.info", "basic.auth.credentials.source"
+SETTINGS = frozenset(
+    {
+        URL,
+        _USER_INFO,
+        _SOURCE,
+        *(
+            f"{_TLS}ssl.{name}"
+            for name in (
+                "ca.location",
+                "certificate.location",
+                "endpoint.identification.algorithm",
+                "key.location",
+                "key.password",
+                "keystore.location",
+                "keystore.type",
+                "truststore.location",
+                "truststore.type",
+            )
+        ),
+    }
+)
+TIMEOUT_S = 30.0
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+_TYPE = "application/vnd.schemaregistry.v1+json"
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 401, 403, 404, 409, 422
+_NO_OWN_LEVEL = 40408
+
+
+class RegistryError(PylogError):
+    """The registry cannot be reached, or failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySettings:
+    """Addresses without passwords, the header that says who we are ("": none), and TLS."""
+
+    urls: tuple[str, ...]
+    authorization: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+
+
+def settings_of(given: Mapping[str, str]) -> RegistrySettings:
+    """Parse the settings of a registry, by the names of Confluent's clients. Raises: InvalidConfigError."""
+    for name in sorted(given.keys() - SETTINGS):
+        raise InvalidConfigError(f"{name}: no setting of a registry{did_you_mean(name, SETTINGS)}", option=name)
+    urls, credentials = [], ""
+    for text in given.get(URL, "").split(","):
+        url = urlsplit(text.strip())
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise InvalidConfigError(f"{URL}: each address begins with http:// or https://", option=URL)
+        if url.username is not None:
+            credentials = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        urls.append(url._replace(netloc=url.netloc.rpartition("@")[2]).geturl().rstrip("/"))
+    source = given.get(_SOURCE, "USER_INFO" if _USER_INFO in given else "URL").upper()
+    if source not in ("USER_INFO", "URL"):
+        raise InvalidConfigError(f"{_SOURCE}={source}: USER_INFO or URL", option=_SOURCE)
+    if source == "USER_INFO":
+        credentials = given.get(_USER_INFO, "")
+        if ":" not in credentials:
+            raise InvalidConfigError(f"{_USER_INFO}: user and password with a colon between them", option=_USER_INFO)
+    authorization = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else ""
+    return RegistrySettings(urls=tuple(urls), authorization=authorization, tls=_tls(given, urls))
+
+
+def _tls(given: Mapping[str, str], urls: Sequence[str]) -> ssl.SSLContext | None:
+    named = {name.removeprefix(_TLS): value for name, value in given.items() if name.startswith(f"{_TLS}ssl.")}
+    if not any(url.startswith("https:") for url in urls):
+        for name in sorted(named):
+            raise InvalidConfigError(f"{_TLS}{name}: it needs an address that begins with https://", option=name)
+        return None
+    return tls_context(security_of({"security.protocol": "SSL", **named}, _TLS))
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        return None
+
+
+class RestSchemas:
+    """`logstore.schemas.registry.Schemas` of a registry. Safe for threads."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._opener: OpenerDirector = build_opener(_NoRedirects, HTTPSHandler(context=settings.tls))
+        self._by_id: dict[int, Schema] = {}
+
+    @property
+    def where(self) -> str:
+        return ", ".join(self._settings.urls)
+
+    def subjects(self, *, with_deleted: bool = False) -> list[str]:
+        return sorted(self._ask("GET", "/subjects" + "?deleted=true" * with_deleted))
+
+    def versions(self, subject: str, *, with_deleted: bool = False) -> list[Registered]:
+        shown = self._ask("GET", f"{_of(subject)}/versions")
+        numbers = self._ask("GET", f"{_of(subject)}/versions?deleted=true") if with_deleted else shown
+        found = []
+        for number in sorted(numbers):
+            is_deleted = number not in shown
+            path = f"{_of(subject)}/versions/{number}" + "?deleted=true" * is_deleted
+            found.append(self._registered(self._ask("GET", path), is_deleted=is_deleted))
+        return found
+
+    def latest(self, subject: str) -> Registered:
+        return self._registered(self._ask("GET", f"{_of(subject)}/versions/latest"))
+
+    def by_id(self, schema_id: int) -> Schema:
+        if (known := self._by_id.get(schema_id)) is None:
+            known = self._by_id[schema_id] = _schema(self._ask("GET", f"/schemas/ids/{schema_id}"))
+        return known
+
+    def register(self, subject: str, schema: Schema) -> Registered:
+        body = _body(schema)
+        self._ask("POST", f"{_of(subject)}/versions", body)
+        # Apicurio leaves the type out of this answer.
+        return self._registered(self._ask("POST", _of(subject), body))._replace(schema=schema)
+
+    def delete(self, subject: str, version: int | None = None, *, permanently: bool = False) -> list[int]:
+        path = _of(subject) if version is None else f"{_of(subject)}/versions/{version}"
+        gone = self._ask("DELETE", path + "?permanent=true" * permanently)
+        return [int(number) for number in (gone if isinstance(gone, list) else [gone])]
+
+    def level(self, subject: str | None = None) -> str:
+        if subject is not None:
+            try:
+                return self._level(self._ask("GET", f"/config/{quote(subject, safe='')}?defaultToGlobal=true"))
+            except UnknownSchemaError:
+                pass  # it has none of its own
+        return self._level(self._ask("GET", "/config"))
+
+    def set_level(self, level: str | None, subject: str | None = None) -> None:
+        if level is not None and level.upper() not in LEVELS:
+            raise InvalidRequestError(f"compatibility level {level!r}{did_you_mean(level.upper(), LEVELS)}")
+        path = "/config" if subject is None else f"/config/{quote(subject, safe='')}"
+        if level is None:
+            self._ask("DELETE", path)
+        else:
+            self._ask("PUT", path, {"compatibility": level.upper()})
+
+    # ---------------------------------------------------------------- private
+
+    def _registered(self, row: Any, *, is_deleted: bool = False) -> Registered:
+        try:
+            return Registered(str(row["subject"]), int(row["version"]), int(row["id"]), _schema(row), is_deleted)
+        except (KeyError, TypeError, ValueError):
+            raise RegistryError(f"the registry at {self.where} answers without subject, version and id") from None
+
+    def _level(self, row: Any) -> str:
+        return str(row.get("compatibilityLevel") or row.get("compatibility"))
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Return the answer. Raises: UnknownSchemaError, InvalidRequestError, RegistryError."""
+        said = ""
+        for url in self._settings.urls:
+            try:
+                with self._opener.open(self._request(method, url + path, body), timeout=TIMEOUT_S) as answer:
+                    return _decoded(url, answer.read(ANSWER_BYTES_MAX))
+            except HTTPError as error:
+                raise _refusal(url, error) from None
+            except (URLError, HTTPException, OSError) as error:
+                said += f"; {url}: {getattr(error, 'reason', None) or error}"
+        raise RegistryError(f"no registry answers{said}")
+
+    def _request(self, method: str, url: str, body: Any) -> Request:
+        headers = {"Accept": f"{_TYPE}, application/json", "Content-Type": _TYPE}
+        if self._settings.authorization:
+            headers["Authorization"] = self._settings.authorization
+        data = None if body is None else json.dumps(body).encode()
+        return Request(url, data, headers, method=method)
+
+
+def _of(subject: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}"
+
+
+def _body(schema: Schema) -> dict[str, Any]:
+    body: dict[str, Any] = {"schema": schema.text}
+    if schema.type != AVRO:
+        body["schemaType"] = schema.type
+    if schema.references:
+        body["references"] = [each._asdict() for each in schema.references]
+    return body
+
+
+def _schema(row: Any) -> Schema:
+    references = [Reference(r["name"], r["subject"], int(r["version"])) for r in row.get("references") or ()]
+    return Schema(row.get("schemaType") or AVRO, row["schema"], tuple(references))
+
+
+def _decoded(url: str, data: bytes) -> Any:
+    try:
+        return json.loads(data) if data else None
+    except ValueError:
+        raise RegistryError(f"{url} answers with something else than JSON: is it the address of a registry?") from None
+
+
+def _refusal(url: str, error: HTTPError) -> PylogError:
+    """Return the error that an answer stands for, in one line."""
+    with error:
+        try:
+            found = json.loads(error.read(ANSWER_BYTES_MAX))
+            said, code = str(found["message"]), int(found.get("error_code", error.code))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            said, code = str(error.reason), error.code
+    said = f"the registry at {url} refused it: {' '.join(said.split())} ({code})"
+    if error.code == _NOT_FOUND:
+        return UnknownSchemaError(said)
+    if error.code in (_CONFLICT, _UNPROCESSABLE):
+        return InvalidRequestError(said)
+    hint = f": check {_USER_INFO}" if error.code in (_UNAUTHORIZED, _FORBIDDEN) else ""
+    return RegistryError(f"{said}{hint}")

@@ -1,0 +1,72 @@
+"""Schemas of a real registry over its REST API: registered, found, judged and deleted as in a topic of ours."""
+
+import json
+
+import pytest
+
+from logstore import InvalidRequestError
+from logstore.schemas.declared import fields_of, schema_from
+from logstore.schemas.registry import UnknownSchemaError
+from logstore.schemas.subjects import Reference, Schema
+from replication.client.schema_registry import RestSchemas, settings_of
+from tests.support.repeats import only_long
+
+pytestmark = [pytest.mark.slow, only_long("a JVM"), pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def schemas(registry):
+    return RestSchemas(settings_of({"schema.registry.url": registry.url}))
+
+
+def record(**fields):
+    rows = [{"name": name, **(kind if isinstance(kind, dict) else {"type": kind})} for name, kind in fields.items()]
+    return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": rows}))
+
+
+def test_a_schema_is_registered_and_found_by_subject_and_by_id(schemas):
+    columns = schema_from("user string NOT NULL, amount decimal(10,2)", "json")
+    first = schemas.register("rest-orders-value", columns)
+    assert first.version == 1
+    assert schemas.register("rest-orders-value", columns) == first == schemas.latest("rest-orders-value")
+    assert schemas.register("rest-more-value", columns).id == first.id
+    assert schemas.by_id(first.id).type == "JSON"
+    assert fields_of(schemas.by_id(first.id)) == fields_of(columns)
+    assert {"rest-orders-value", "rest-more-value"} <= set(schemas.subjects())
+
+
+def test_versions_are_judged_by_the_level_and_deleted(schemas):
+    assert schemas.register("rest-a", record(n="int")).version == 1
+    schemas.set_level("backward", "rest-a")
+    assert schemas.level("rest-a") == "BACKWARD"
+    with pytest.raises(InvalidRequestError, match=r"the registry at .* refused it: .*ncompatible"):
+        schemas.register("rest-a", record(n="int", m="string"))
+    second = schemas.register("rest-a", record(n="int", m={"type": "string", "default": ""}))
+    assert [(each.version, each.is_deleted) for each in schemas.versions("rest-a")] == [(1, False), (2, False)]
+    assert schemas.delete("rest-a", 1) == [1]
+    assert schemas.versions("rest-a") == [second]
+    assert schemas.delete("rest-a") == [2]
+    with pytest.raises(UnknownSchemaError):
+        schemas.latest("rest-a")
+    assert sorted(schemas.delete("rest-a", permanently=True)) == [1, 2]
+
+
+def test_a_schema_refers_to_another_one(schemas):
+    schemas.register(
+        "rest-part", Schema("AVRO", '{"type":"record","name":"Part","fields":[{"name":"x","type":"int"}]}')
+    )
+    whole = '{"type":"record","name":"Whole","fields":[{"name":"part","type":"Part"}]}'
+    entry = schemas.register("rest-whole", Schema("AVRO", whole, (Reference("Part", "rest-part", 1),)))
+    assert schemas.by_id(entry.id).references == (Reference("Part", "rest-part", 1),)
+
+
+def test_what_is_not_there_is_told_in_one_line(schemas):
+    for act in (
+        lambda: schemas.latest("rest-nope"),
+        lambda: schemas.by_id(987654),
+        lambda: schemas.delete("rest-nope"),
+    ):
+        with pytest.raises(UnknownSchemaError, match=r"the registry at .* refused it: "):
+            act()
+    with pytest.raises(InvalidRequestError):
+        schemas.register("rest-bad", Schema("AVRO", '{"type":"nope"}'))
