@@ -1,9 +1,9 @@
 """`pylog`: the root command. It parses and prints; the work is done by functions that return values.
 
-`terminal` is what all commands share, `places` where they act; `schemas`, `topics`, `records`, `top`, `files` and
-`transactions` are the commands on a directory. Those of the packages above this one are named as text, and loaded when
-they are used, so that nothing here imports upwards. Other distributions add theirs by entry points of the group
-`pylog.commands`.
+`terminal` is what all commands share, `places` where they act, `columns` on what; `schemas`, `topics`, `records`,
+`top`, `files` and `transactions` are the commands on a directory. Those of the packages above are named as text, and
+loaded when they are used, so that nothing here imports upwards. Other distributions add theirs by entry points of the
+group `pylog.commands`.
 """
 
 from __future__ import annotations

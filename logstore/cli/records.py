@@ -12,15 +12,19 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.cli.columns import typed_formatter, typed_target, typing_options
 from logstore.cli.places import ClusterOption, either_place
 from logstore.cli.terminal import Failure, counted, open_store, output_option, show, talk, usage_errors
 from logstore.cli.topics import topic_argument
 from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
 from logstore.tools import console
+
+if TYPE_CHECKING:
+    from logstore.schemas.choice import Typing
 
 # The capacity of a pipe: one append per read keeps a slow writer's lines from waiting for more.
 CHUNK_BYTES = 1024 * 1024
@@ -41,24 +45,30 @@ property_option = click.option(
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     help="Codec of the batches. [default: the topic's compression.type]",
 )
+@typing_options(reading=False)
 @either_place("replication.cli.records:produce")
 @output_option
-def produce(name: str, path: Path, output: str, **options: Any) -> None:
+def produce(name: str, path: Path, output: str, typing: Typing, **options: Any) -> None:
     """Append the lines of stdin as records, make them durable, and print their offsets.
 
     \b
     $ printf 'Ada:1\\nBob:2\\n' | pylog produce orders --key-separator : --path data
     $ echo 'hello' | pylog produce orders --bootstrap-server 127.0.0.1:9092
+    $ echo '{"user": "Ada", "n": 3}' | pylog produce orders --path data \\
+        --schema 'user string, n int'
 
     RECORDS counts the lines that this command wrote, at offsets from START to before END. Records of other
     writers may be between them. After an error the command prints the offsets of the lines before.
 
     Properties have the names of the console producer: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
+
+    With --typed or --schema each value is a JSON object of these columns. One that does not fit is refused with the
+    number of its line; the others are written in the format of the topic.
     """
     writer = line_writer(name, **options)
     with open_store(path) as store:
-        write_lines(name, writer, store, output)
+        write_lines(name, writer, typed_target(store, name, typing, lambda: store.schemas), output)
 
 
 def line_writer(
@@ -155,6 +165,7 @@ def _signals_end_stdin() -> Iterator[None]:
     default="read_committed",
     help="read_committed skips records of open and aborted transactions.",
 )
+@typing_options(reading=True)
 @either_place("replication.cli.records:consume")
 @output_option
 def consume(
@@ -169,6 +180,7 @@ def consume(
     template: str | None,
     path: Path,
     output: str,
+    typing: Typing,
 ) -> None:
     """Print the records of a topic, partition by partition, or with --follow the new ones as they come.
 
@@ -179,6 +191,7 @@ def consume(
 
     \b
     --output json prints one line of JSON per record.
+    --typed or --schema prints columns: cells, or JSON with --output json.
     -f replaces %t topic, %p partition, %o offset, %T timestamp (ms), %k key,
     %s value, %K and %S their sizes in bytes, %h headers, and \\n, \\t.
 
@@ -188,10 +201,12 @@ def consume(
     A batch that cannot be decoded is named on stderr and skipped; the exit code is 1 then.
     """
     with usage_errors():
-        format_record = formatter(output, template, given)
+        format_record = formatter(output, template, given, typing)
     follow = follow or timeout_ms is not None
     first = start_of(from_beginning, offset, partition)
     with open_store(path, mode="r") as store:
+        if typing:
+            format_record = typed_formatter(name, output, typing, lambda: store.schemas)
         if follow:
             read = partial(console.followed_records, store, name, partition, first, timeout_ms)
         else:
@@ -239,10 +254,12 @@ def print_records(
         raise Failure(f"{counted(missed, 'offset')} skipped, in batches that cannot be decoded")
 
 
-def formatter(output: str, template: str | None, given: tuple[str, ...]) -> console.Formatter:
-    """Return the formatter of records for these options of `consume`. Raises: InvalidRequestError."""
+def formatter(output: str, template: str | None, given: tuple[str, ...], typing: Typing) -> console.Formatter:
+    """Return the formatter of records for these options of `consume`, but for columns. Raises: InvalidRequestError."""
     if (template is not None) + bool(given) + (output == "json") > 1:
         raise click.UsageError("give one of --format, --property and --output json")
+    if typing and (template is not None or given):
+        raise click.UsageError("columns have no --format and no --property: leave these options out")
     if output == "json":
         return console.json_formatter
     if template is not None:

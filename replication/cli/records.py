@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.cli.columns import typed_formatter, typed_target
 from logstore.cli.records import formatter, line_writer, print_records, start_of, write_lines
 from logstore.cli.terminal import usage_errors
 from replication.cli.connecting import connected, end_of_signals
 
 if TYPE_CHECKING:
+    from logstore.schemas.choice import Typing
     from replication.tools.connecting import KafkaClient
 
 
 @connected
-def produce(client: KafkaClient, name: str, output: str, **options: Any) -> None:
+def produce(client: KafkaClient, name: str, output: str, typing: Typing, **options: Any) -> None:
     from replication.tools.console import ClusterTarget
 
-    write_lines(name, line_writer(name, **options), ClusterTarget(client), output)
+    target = typed_target(ClusterTarget(client), name, typing, lambda: client.schemas)
+    write_lines(name, line_writer(name, **options), target, output)
 
 
 @connected
@@ -37,11 +40,14 @@ def consume(
     group: str | None,
     isolation_level: str,
     output: str,
+    typing: Typing,
 ) -> None:
     from replication.tools.console import Isolation, members_records, records
 
     with usage_errors():
-        format_record = formatter(output, template, given)
+        format_record = formatter(output, template, given, typing)
+    if typing:
+        format_record = typed_formatter(name, output, typing, lambda: client.schemas)
     printed: dict[int, int] | None = None
     first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]
     follow = follow or timeout_ms is not None

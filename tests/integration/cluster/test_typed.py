@@ -10,6 +10,7 @@ from logstore.schemas.declared import declared, register
 from logstore.schemas.misfits import MisfitError
 from logstore.schemas.subjects import TOPIC
 from replication.client.kafka_client import KafkaClient
+from tests.support.commands import run_pylog
 
 pytestmark = pytest.mark.slow
 
@@ -61,3 +62,19 @@ def test_a_topics_own_columns_and_a_misfit_among_them(cluster, client):
     with client.consumer(topic, f"{topic}-group", **settings) as consumer:
         found = list(itertools.islice((row for batch in consumer for row in batch.to_pylist()), 3))
     assert [row["_corrupt_record"] for row in found] == [None, "{", None]
+
+
+def test_lines_are_checked_and_printed_as_columns(cluster, client):
+    topic = next(cluster.names)
+    client.create_topic(topic, partitions=1)
+    register(client.schemas, declared(topic, schema=SCHEMA))
+    place = ["--typed", "--bootstrap-server", cluster.running.bootstrap]
+    lines = '{"user": "Ada", "amount": 12.5}\n{"user": "Bob", "amount": "x"}\n'
+    done = run_pylog("produce", topic, *place, input=lines)
+    assert (done.code, done.err.splitlines()[-1]) == (
+        1,
+        'pylog: line 2: amount: "x" is no decimal128(10, 2); the lines before it were written, no later one',
+    )
+    assert run_pylog("consume", topic, *place).ok().out == "user\tamount\nAda\t12.50\n"
+    in_group = ["--group", f"{topic}-group", "--from-beginning", "--max-messages", 1, "--output", "json"]
+    assert run_pylog("consume", topic, *in_group, *place).ok().json == {"user": "Ada", "amount": 12.5}
