@@ -1,4 +1,4 @@
-"""Avro data to columns, on one core, against fastavro, which makes a dict of each record.
+"""Avro data to columns and back, on one core, against fastavro, which has a dict for each record.
 
     python tests/benchmarks/bench_avro.py
 
@@ -21,9 +21,10 @@ import pyarrow as pa
 from harness import AGAIN, interleave, ratio, show
 
 from logstore.schemas.avro.decoding import Decoder
+from logstore.schemas.avro.encoding import Encoder
 from logstore.schemas.avro.schema import parse
 
-ROWS = 100_000
+ROWS = 50_000
 SMALL_ROWS = 100
 BAD_EVERY = 1000
 ROUNDS = 9
@@ -91,6 +92,24 @@ def reading(name: str, writer: Any, reader: Any, data: list[bytes], times: int) 
     return measured(name, len(data) * times, lambda: [decoder.decode(array) for _ in range(times)], peer)
 
 
+def writing(name: str, schema: Any, rows: int, times: int) -> list[object]:
+    parsed, ours = fastavro.parse_schema(schema), parse(json.dumps(schema))
+    decoder, encoder = Decoder(ours, ours), Encoder(ours)
+    arrays = decoder.decode(pa.array(written(schema, rows))).columns
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(decoder.fields))
+    values = [value(i) for i in range(rows)]
+
+    def peer() -> object:
+        for _ in range(times):
+            for each in values:
+                out = io.BytesIO()
+                fastavro.schemaless_writer(out, parsed, each)
+                out.getvalue()
+        return None
+
+    return measured(name, rows * times, lambda: [encoder.encode(batch) for _ in range(times)], peer)
+
+
 def measured(name: str, rows: int, ours: Callable[[], object], peer: Callable[[], object]) -> list[object]:
     seconds = interleave({"ours": ours, "peer": peer, AGAIN: peer}, rounds=ROUNDS, cpu=True)
     return [
@@ -109,6 +128,9 @@ def bench() -> Iterator[list[object]]:
     yield reading("read as another schema", plain, READER, data, 1)
     yield reading("read, nested", nested, nested, written(nested, ROWS), 1)
     yield reading(f"read, {SMALL_ROWS} rows a call", plain, plain, data[:SMALL_ROWS], ROWS // SMALL_ROWS)
+    yield writing("written, 100 B", plain, ROWS, 1)
+    yield writing("written, nested", nested, ROWS, 1)
+    yield writing(f"written, {SMALL_ROWS} rows a call", plain, SMALL_ROWS, ROWS // SMALL_ROWS)
 
 
 def main() -> None:

@@ -5,8 +5,12 @@ import pickle
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from logstore.errors import InvalidConfigError, InvalidRequestError
+from logstore.schemas.avro import wire
 from logstore.schemas.avro.format import AvroFormat, ConfluentAvroFormat
 from logstore.schemas.avro.schema import parse
 from logstore.schemas.avro.types import schema_of
@@ -118,3 +122,22 @@ def test_columns_that_a_reader_declares_take_any_names_of_types():
     ]
     with pytest.raises(InvalidRequestError, match="column 'x': Avro has no type int8"):
         schema_of([pa.field("x", pa.int8())])
+
+
+def test_values_of_confluents_serializer_are_read_and_its_deserializer_reads_ours():
+    registry = SchemaRegistryClient.new_client({"url": "mock://"})
+    context = SerializationContext("orders", MessageField.VALUE)
+    old, new = (AvroSerializer(registry, json.dumps(schema)) for schema in (FIRST, SECOND))
+    values = [
+        old({"user": "é", "amount": -1}, context),
+        new({"user": "b", "amount": 2**40, "note": "n"}, context),
+    ]
+    ids = {wire.split(pa.array(values)).ids[i]: schema for i, schema in enumerate((SCHEMAS[1], SCHEMAS[2]))}
+    found = ConfluentAvroFormat(SCHEMAS[2], ids.__getitem__, max(ids))
+    parsed = found.decode(pa.array(values))
+    assert [column.to_pylist() for column in parsed.columns] == [[-1, 2**40], ["é", "b"], [None, "n"]]
+    batch = pa.RecordBatch.from_arrays(parsed.columns, schema=pa.schema(found.fields))
+    written = found.encode(batch)
+    assert written[1].as_py() == values[1]
+    read = AvroDeserializer(registry)
+    assert [read(value, context) for value in written.to_pylist()] == batch.to_pylist()
