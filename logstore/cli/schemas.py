@@ -14,6 +14,7 @@ from logstore.cli.places import either_place
 from logstore.cli.terminal import (
     FILE,
     Commands,
+    Failure,
     ask_first,
     counted,
     open_store,
@@ -48,12 +49,14 @@ def columns_options(function: Callable[..., Any]) -> Callable[..., Any]:
         function = click.option(
             f"--{part}-schema", metavar="FILE|DDL", help=f"The columns of the {part}, or a file with their schema."
         )(function)
-    return function
+    return click.option(
+        "--subject-name-strategy", metavar="NAME", help="TopicName (the default), RecordName or TopicRecordName."
+    )(function)
 
 
 @click.group(cls=Commands)
 def schemas() -> None:
-    """List, show, register, delete and infer schemas, in the topic _schemas.
+    """List, show, check, register, delete and infer schemas, in the topic _schemas.
 
     \b
     $ pylog schemas list --path data
@@ -110,6 +113,25 @@ def register(subject: str, schema: str, kind: str | None, path: Path, output: st
     """
     with open_store(path) as store:
         do_register(store.schemas, subject=subject, schema=schema, kind=kind, output=output)
+
+
+@schemas.command()
+@click.argument("subject")
+@click.argument("schema", metavar="FILE|DDL")
+@format_option
+@either_place("replication.cli.schemas:check")
+@output_option
+def check(subject: str, schema: str, kind: str | None, path: Path, output: str) -> None:
+    """Say whether a schema may be registered, and why not.
+
+    \b
+    $ pylog schemas check orders-value 'user string, amount decimal(10,2)' \\
+        --path data
+
+    Exit code 1 if it does not go with those before it, by the level of the subject.
+    """
+    with open_store(path, mode="r") as store:
+        do_check(store.schemas, subject=subject, schema=schema, kind=kind, output=output)
 
 
 @schemas.command()
@@ -215,6 +237,16 @@ def do_register(schemas: Schemas, *, subject: str, schema: str, kind: str | None
     entry = schemas.register(subject, schema_in(schema, kind))
     talk(f"subject {subject} has the schema as version {entry.version}, with id {entry.id}")
     show([row for row in summaries(schemas, subject) if row["version"] == entry.version], _SUMMARY, output)
+
+
+def do_check(schemas: Schemas, *, subject: str, schema: str, kind: str | None, output: str) -> None:
+    from logstore.tools.schemas import schema_in
+
+    reasons = schemas.check(subject, schema_in(schema, kind))
+    show([{"reason": reason} for reason in reasons], ("reason",), output)
+    if reasons:
+        raise Failure(f"subject {subject}, level {schemas.level(subject)}: the schema cannot be registered")
+    talk(f"subject {subject} can get the schema")
 
 
 def do_delete(schemas: Schemas, *, subject: str, number: int | None, permanent: bool, yes: bool, output: str) -> None:

@@ -18,7 +18,6 @@ from logstore.schemas.avro.schema import parse
 from logstore.schemas.subjects import AVRO, JSON, Reference, Schema
 
 Referred = Callable[[Reference], Schema]
-SHOWN_MAX = 3
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 

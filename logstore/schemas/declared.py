@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypedDict
@@ -18,20 +19,48 @@ from logstore.schemas.subjects import AVRO, JSON, Registered, Schema
 # Columns in Spark's DDL or as an Arrow schema, or the text of a schema in the topic's format, which begins with {.
 Columns: TypeAlias = str | pa.Schema | Sequence[pa.Field]
 Part = Literal["key", "value"]
+# Confluent's, by their names without Strategy; a schema registered by another one is read by its id.
+STRATEGIES = ("TopicName", "RecordName", "TopicRecordName")
 
 
 class Declaration(TypedDict, total=False):
-    """The columns of a topic's values and keys, and the formats that hold them (`FORMATS`): json unless told."""
+    """The columns of a topic's values and keys, and the formats that hold them (`FORMATS`): json unless told.
+
+    `subject_name_strategy`: where they are registered, one of STRATEGIES.
+    """
 
     schema: Columns | None
     format: str | None
     key_schema: Columns | None
     key_format: str | None
+    subject_name_strategy: str
 
 
 def subject_of(topic: str, part: Part) -> str:
     """Return the subject of a topic's keys or values, by the strategy TopicName."""
     return f"{topic}-{part}"
+
+
+def subject_by(strategy: str, topic: str, part: Part, schema: Schema) -> str:
+    """Return the subject of a schema by one of STRATEGIES; RecordName: of the record, whatever the topic.
+
+    Raises: InvalidRequestError: there is no such strategy, or the schema has no name (of Avro, or a title of JSON).
+    """
+    short = strategy.rpartition(".")[2].removesuffix("Strategy")
+    if short not in STRATEGIES:
+        raise InvalidRequestError(f"strategy {strategy!r}{did_you_mean(short, STRATEGIES)}")
+    if short == "TopicName":
+        return subject_of(topic, part)
+    if not (name := _record_name(schema)):
+        raise InvalidRequestError(f"the strategy {short} needs a schema with a name: of a record of Avro, or a title")
+    return name if short == "RecordName" else f"{topic}-{name}"
+
+
+def _record_name(schema: Schema) -> str:
+    if schema.type == AVRO:
+        return avro.parse(schema.text).name
+    title = json.loads(schema.text).get("title")
+    return title if isinstance(title, str) else ""
 
 
 def declared(
@@ -41,15 +70,19 @@ def declared(
     format: str | None = None,
     key_schema: Columns | None = None,
     key_format: str | None = None,
+    subject_name_strategy: str = STRATEGIES[0],
 ) -> dict[str, Schema]:
     """Return the schema of each subject of the topic that is given. Raises: InvalidRequestError."""
     found = {}
     given: dict[Part, tuple[Columns | None, str | None]] = {"value": (schema, format), "key": (key_schema, key_format)}
     for part, (columns, kind) in given.items():
         if columns is not None:
-            found[subject_of(topic, part)] = schema_from(columns, kind)
+            made = schema_from(columns, kind)
+            found[subject_by(subject_name_strategy, topic, part, made)] = made
         elif kind is not None:
             raise InvalidRequestError(f"the format {kind!r} of the {part} needs its schema")
+    if not found:
+        raise InvalidRequestError("a strategy of subjects needs a schema")
     return found
 
 

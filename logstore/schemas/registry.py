@@ -34,7 +34,10 @@ from logstore.schemas.subjects import (
 logger = logging.getLogger(__name__)
 
 FORMATS = ("json", "avro", "avro-confluent")  # of keys and values whose columns can be registered
-COLUMNS_OF_TOPICS = frozenset({"schema", "format", "key_schema", "key_format"})  # `declared.Declaration`
+COLUMNS_OF_TOPICS = frozenset(  # `declared.Declaration`
+    {"schema", "format", "key_schema", "key_format", "subject_name_strategy"}
+)
+REASONS_SHOWN_MAX = 3
 TRIES_MAX = 1000  # another writer was faster, each time
 
 
@@ -65,6 +68,13 @@ class Schemas(Protocol):
         """Return the version of the subject that has this schema, a new one if none has.
 
         Raises: InvalidRequestError: it is no schema, or does not fit the versions before; ReadOnlyStoreError.
+        """
+        ...
+
+    def check(self, subject: str, schema: Schema) -> list[str]:
+        """Return why the subject cannot get this schema, by its level; none: it can.
+
+        Raises: InvalidRequestError: it is no schema.
         """
         ...
 
@@ -206,6 +216,12 @@ class TopicSchemas:
                     return entry
         raise self._busy()
 
+    def check(self, subject: str, schema: Schema) -> list[str]:
+        with self._topic.turn():
+            if self._now().registered(subject, schema) is not None:
+                return []
+            return self._reasons(subject, schema)
+
     def delete(self, subject: str, version: int | None = None, *, permanently: bool = False) -> list[int]:
         with self._topic.turn():
             for _ in range(TRIES_MAX):
@@ -265,20 +281,23 @@ class TopicSchemas:
         return found
 
     def _check(self, subject: str, schema: Schema) -> None:
-        from logstore.schemas.compatibility import SHOWN_MAX, Version, reasons
+        if found := self._reasons(subject, schema):
+            shown = "; ".join(found[:REASONS_SHOWN_MAX]) + "; …" * (len(found) > REASONS_SHOWN_MAX)
+            level = self._state.level(subject)
+            raise InvalidRequestError(
+                f"subject {subject!r}, level {level}: {shown}; set the level to NONE to register it all the same"
+            )
+
+    def _reasons(self, subject: str, schema: Schema) -> list[str]:
+        from logstore.schemas.compatibility import Version, reasons
 
         for each in schema.references:
             if each.version not in [entry.version for entry in self._state.versions(each.subject)]:
                 raise UnknownSchemaError(f"the schema refers to version {each.version} of {each.subject!r}: not there")
         if schema.type == AVRO:
             avro.parse(schema.text, schema.references, self._referred)
-        level = self._state.level(subject)
         earlier = [Version(entry.version, entry.schema) for entry in self._state.versions(subject)]
-        if found := reasons(level, schema, earlier, self._referred):
-            raise InvalidRequestError(
-                f"subject {subject!r}, level {level}: {'; '.join(found[:SHOWN_MAX])}"
-                f"{'; …' if len(found) > SHOWN_MAX else ''}; set the level to NONE to register it all the same"
-            )
+        return reasons(self._state.level(subject), schema, earlier, self._referred)
 
     def _referred(self, reference: Reference) -> Schema:
         for entry in self._state.versions(reference.subject, with_deleted=True):

@@ -83,15 +83,22 @@ def schema_in(given: str, kind: str | None) -> Schema:
 
 
 def declaration(
-    value_schema: str | None, value_format: str | None, key_schema: str | None, key_format: str | None
+    value_schema: str | None,
+    value_format: str | None,
+    key_schema: str | None,
+    key_format: str | None,
+    subject_name_strategy: str | None,
 ) -> Declaration:
     """The options of a topic's columns, as `create_topic` takes them. Raises: InvalidRequestError, StorageError."""
-    return {
+    found: Declaration = {
         "schema": None if value_schema is None else columns_in(value_schema),
         "format": value_format,
         "key_schema": None if key_schema is None else columns_in(key_schema),
         "key_format": key_format,
     }
+    if subject_name_strategy is not None:
+        found["subject_name_strategy"] = subject_name_strategy
+    return found
 
 
 def inferred_row(values: Iterable[bytes | None]) -> Row:

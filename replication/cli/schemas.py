@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from logstore.cli.schemas import (
+    do_check,
     do_delete,
     do_level,
     do_register,
@@ -31,6 +32,7 @@ def _of_cluster(act: Callable[..., None]) -> Callable[..., None]:
 list_schemas = _of_cluster(show_list)
 get = _of_cluster(show_one)
 register = _of_cluster(do_register)
+check = _of_cluster(do_check)
 delete = _of_cluster(do_delete)
 level = _of_cluster(do_level)
 

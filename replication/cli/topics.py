@@ -23,6 +23,7 @@ from replication.cli.connecting import connected
 if TYPE_CHECKING:
     from replication.tools.connecting import KafkaClient
 
+COLUMNS = ("value_schema", "value_format", "key_schema", "key_format", "subject_name_strategy")
 _SUMMARY = ("topic", "partitions", "replication_factor", "config")
 _PARTITION = ("partition", "leader", "leader_epoch", "replicas", "isr", "offline")
 
@@ -95,7 +96,7 @@ def alter(
 ) -> None:
     from replication.tools import topics
 
-    columns = {key: settings.pop(key) for key in ("value_schema", "value_format", "key_schema", "key_format")}
+    columns = {key: settings.pop(key) for key in COLUMNS}
     declared = declaration_of(name, columns)
     if replica_assignment and partitions is None:
         raise click.UsageError("--replica-assignment is for new partitions: give --partitions, too")

@@ -145,6 +145,16 @@ class RestSchemas:
         # Apicurio leaves the type out of this answer.
         return self._registered(self._ask("POST", _of(subject), body))._replace(schema=schema)
 
+    def check(self, subject: str, schema: Schema) -> list[str]:
+        path = f"/compatibility{_of(subject)}/versions/latest?verbose=true"
+        try:
+            found = self._ask("POST", path, _body(schema))
+        except UnknownSchemaError:
+            return []  # nothing is before it
+        if found.get("is_compatible"):
+            return []
+        return [" ".join(str(said).split()) for said in found.get("messages") or ["it is not compatible"]]
+
     def delete(self, subject: str, version: int | None = None, *, permanently: bool = False) -> list[int]:
         path = _of(subject) if version is None else f"{_of(subject)}/versions/{version}"
         gone = self._ask("DELETE", path + "?permanent=true" * permanently)

@@ -41,6 +41,8 @@ def test_versions_are_judged_by_the_level_and_deleted(schemas):
     assert schemas.level("rest-a") == "BACKWARD"
     with pytest.raises(InvalidRequestError, match=r"the registry at .* refused it: .*ncompatible"):
         schemas.register("rest-a", record(n="int", m="string"))
+    assert schemas.check("rest-a", record(n="int", m="string")) != []
+    assert schemas.check("rest-a", record(n="int")) == schemas.check("rest-unknown", record(n="int")) == []
     second = schemas.register("rest-a", record(n="int", m={"type": "string", "default": ""}))
     assert [(each.version, each.is_deleted) for each in schemas.versions("rest-a")] == [(1, False), (2, False)]
     assert schemas.delete("rest-a", 1) == [1]

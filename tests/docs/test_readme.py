@@ -65,7 +65,7 @@ ORDER = [
     "retention",
     "compact",
     "transactions",
-    *(f"schemas {word}" for word in ("register", "list", "get", "level", "infer", "delete")),
+    *(f"schemas {word}" for word in ("register", "check", "list", "get", "level", "infer", "delete")),
     "delete-records",
     "delete",
 ]

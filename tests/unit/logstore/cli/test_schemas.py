@@ -46,6 +46,33 @@ def test_columns_that_are_none_make_neither_topic_nor_directory(pylog, path):
     assert pylog("schemas", "list").ok().lines == []
 
 
+def test_a_schema_is_checked_before_it_is_registered(pylog):
+    pylog("topics", "create", "orders", "--value-schema", "n bigint, user string").ok()
+    assert pylog("schemas", "check", "orders-value", "n bigint").ok().err == "subject orders-value can get the schema\n"
+    assert pylog("schemas", "check", "orders-value", "n bigint, user string").ok()
+    assert pylog("schemas", "check", "other-value", "n string").ok()
+    refused = pylog("schemas", "check", "orders-value", "n int, user bigint", "--output", "json")
+    assert refused.code == 1
+    assert [row["reason"].partition(":")[0] for row in refused.json] == ["it cannot read version 1"] * 2
+    assert "level BACKWARD: the schema cannot be registered" in refused.err
+    assert pylog("schemas", "list", "other-value").code == 1
+
+
+def test_the_subject_may_be_named_by_the_record(pylog, tmp_path):
+    file = tmp_path / "order.avsc"
+    file.write_text('{"type": "record", "name": "Order", "namespace": "shop", "fields": []}')
+    by = ("--value-schema", file, "--subject-name-strategy")
+    pylog("topics", "create", "a", *by, "RecordName").ok()
+    pylog("topics", "create", "b", *by, "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy").ok()
+    pylog("topics", "create", "c", *by, "TopicName").ok()
+    rows = pylog("schemas", "list", "--output", "json").ok().json
+    assert [(row["subject"], row["id"]) for row in rows] == [("b-shop.Order", 1), ("c-value", 1), ("shop.Order", 1)]
+    assert "did you mean 'RecordName'" in pylog("topics", "create", "d", *by, "RecordNames").failed()
+    untitled = pylog("topics", "create", "d", "--value-schema", "n int", "--subject-name-strategy", "RecordName")
+    assert "needs a schema with a name" in untitled.failed()
+    assert "needs a schema" in pylog("topics", "create", "d", "--subject-name-strategy", "RecordName").failed()
+
+
 def test_versions_are_deleted_and_levels_set(pylog):
     pylog("topics", "create", "orders", "--value-schema", "n bigint").ok()
     assert pylog("schemas", "level").ok().lines[1].split() == ["-", "BACKWARD"]

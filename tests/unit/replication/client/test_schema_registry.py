@@ -147,6 +147,19 @@ def test_levels_and_deletions_have_the_words_of_the_api():
         assert schemas.delete("s", permanently=True) == [1, 2]
 
 
+def test_a_schema_is_checked_by_the_registry():
+    path = "/compatibility/subjects/{}/versions/latest?verbose=true".format
+    answers = {
+        ("POST", path("good")): (200, {"is_compatible": True}),
+        ("POST", path("bad")): (200, {"is_compatible": False, "messages": ["reader\nmissing"]}),
+    }
+    with Registry(answers) as registry:
+        schemas, schema = rest(registry.url), Schema("AVRO", '"int"')
+        assert schemas.check("good", schema) == schemas.check("new", schema) == []
+        assert schemas.check("bad", schema) == ["reader missing"]
+        assert registry.asked[0][3] == {"schema": '"int"'}
+
+
 def test_tls_believes_the_named_authority_only(tmp_path):
     made = Certificates.make(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
