@@ -41,6 +41,7 @@ OPTIONS: dict[str, Uses] = {
     "columns": READ,
     "typed": READ | WRITE,
     "metadata": READ,
+    "rescued": READ,
     "schema.evolution": STREAM,
     "value.format": READ | WRITE,
     "key.format": READ | WRITE,

@@ -156,7 +156,7 @@ class _Tasks:
             load_kernels()
         target = self._target()
         for r in self._there(target, partition):
-            shape = self._shape()
+            shape = self._shape(r.topic)
             try:
                 for records in self._rows(target, r, shape.stored):
                     batch = shape.batch(records, r.topic, r.partition)
@@ -166,12 +166,12 @@ class _Tasks:
                 for note in shape.notes:
                     logger.warning("%s-%d: %s", r.topic, r.partition, note)
 
-    def _shape(self) -> Shape | TypedShape:
+    def _shape(self, topic: str) -> Shape | TypedShape:
         if self.options.typed is None:
             return Shape(self._schema)
         from datasource.connector.typed import TypedShape
 
-        return TypedShape(self.options.typed, self._schema, self.options.location)
+        return TypedShape(self.options.typed, self._schema, self.options.location, topic)
 
     def _rows(self, target: ReadableTopics, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, or the latest value of each key in it, as the options say."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRequestError, did_you_mean
 from logstore.schemas.choice import Formats, registered
 from logstore.schemas.declared import fields_of, subject_of
+from logstore.schemas.formats import Format
 from logstore.schemas.registry import Schemas
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
@@ -34,7 +36,7 @@ def columns_of(options: TypedOptions, location: Location, topics: Topics) -> Top
     found = {topic: _columns(options, target.schemas, topic) for topic in names}
     first = found[names[0]]
     for topic, each in found.items():
-        if each[:3] != first[:3]:
+        if each._replace(versions={}) != first._replace(versions={}):
             raise InvalidRequestError(
                 f"topics {names[0]!r} and {topic!r} have different columns: read them one by one, or name the columns "
                 "by 'value.format' and .schema(...)"
@@ -57,10 +59,9 @@ def schema_of(options: TypedOptions, topic: TopicColumns) -> pa.Schema:
     return pa.schema([_sparks(known[name]) for name in dict.fromkeys(names)])
 
 
-def records_to_write(options: TypedOptions, location: Location, topic: str) -> TypedRecords:
-    """Return how rows become records of the topic, by its latest schemas. Raises: as `choice.registered`."""
-    target = location.read()
-    return registered(target.topic(topic).name, target.schemas, Formats(key_prefix=options.key_prefix))
+def formats_of(options: TypedOptions, schemas: Schemas, topic: str) -> TypedRecords:
+    """Return how the topic's records are columns by its latest schemas. Raises: as `choice.registered`."""
+    return registered(topic, schemas, Formats(key_prefix=options.key_prefix, is_rescuing=options.is_rescuing))
 
 
 def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
@@ -77,18 +78,26 @@ def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
 
 
 def _columns(options: TypedOptions, schemas: Schemas, topic: str) -> TopicColumns:
-    records = registered(topic, schemas, Formats(key_prefix=options.key_prefix))
+    records = formats_of(options, schemas, topic)
     value, key = (subject_of(topic, part) for part in ("value", "key"))
     prefix, versions = options.key_prefix, {value: schemas.latest(value).version}
     in_key: frozenset[str] = frozenset()
     if records.key is not None:
-        in_key = frozenset(prefix + name for name in _names(schemas, key))
+        in_key = frozenset(prefix + name for name in _names(schemas, key, records.key))
         versions[key] = schemas.latest(key).version
-    return TopicColumns(records.columns, in_key, _names(schemas, value), versions)
+    assert records.value is not None, "values have a schema"
+    in_value = _names(schemas, value, records.value)
+    key_format = records.key.name if records.key is not None else ""
+    return TopicColumns(records.columns, in_key, in_value, key_format, records.value.name, versions)
 
 
-def _names(schemas: Schemas, subject: str) -> frozenset[str]:
-    return frozenset(field.name for each in schemas.versions(subject) for field in fields_of(each.schema))
+def _names(schemas: Schemas, subject: str, latest: Format) -> frozenset[str]:
+    """Return the names of all versions that can be told without schemas that they refer to."""
+    found = {field.name for field in latest.fields}
+    for each in schemas.versions(subject):
+        with suppress(InvalidRequestError):
+            found |= {field.name for field in fields_of(each.schema)}
+    return frozenset(found)
 
 
 def _sparks(field: pa.Field) -> pa.Field:

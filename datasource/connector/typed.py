@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -14,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from datasource.connector.checkpoints import QUERY_ID
 from datasource.connector.options import ReadOptions
-from datasource.connector.registered import columns_of, records_to_write, schema_of
+from datasource.connector.registered import columns_of, formats_of, schema_of
 from datasource.connector.typed_options import (
     CORRUPT_RECORD,
     NEEDS_COLUMNS,
@@ -23,33 +24,56 @@ from datasource.connector.typed_options import (
     TypedOptions,
 )
 from datasource.schema import check_kind
+from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, did_you_mean
 from logstore.schemas.choice import Formats, made
+from logstore.schemas.formats import Format
 from logstore.schemas.misfits import STORED, Mode, UnwritableError, dead_letters
+from logstore.schemas.registry import Schemas
 from logstore.schemas.typed import METADATA, TypedRecords
 
 logger = logging.getLogger(__name__)
 
+CONFLUENT = "avro-confluent"
 _SPARKS = {"_timestamp": pa.timestamp("us", tz="UTC")}  # where Spark's type is another than that of records
 
 
-def typed_records(options: TypedOptions, schema: types.StructType | pa.Schema) -> TypedRecords:
-    """Return how records become these columns. Raises: InvalidConfigError: the options do not go with the columns."""
+def typed_records(
+    options: TypedOptions, schema: types.StructType | pa.Schema, location: Location, topic: str | None = None
+) -> TypedRecords:
+    """Return how records, of this topic if its schemas count, become these columns.
+
+    Raises: InvalidConfigError: the options do not go with the columns.
+    """
     columns = _checked(_arrow(schema))
     corrupt = next((field for field in columns if field.name == options.corrupt_record), None)
-    records = _formatted(options, columns)
+    records = _formatted(options, columns, _Registry(location), topic)
     _check_corrupt(corrupt, options.corrupt_record, has_value=records.value is not None)
     return replace(records, columns=tuple(_inner(field, options.corrupt_record) for field in columns))
 
 
-def _formatted(options: TypedOptions, columns: Sequence[pa.Field]) -> TypedRecords:
+class _Registry:
+    """Gives the schemas of a place, which is looked at when somebody asks."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._topics: ReadableTopics | None = None
+
+    def __call__(self) -> Schemas:
+        self._topics = self._topics or self._location.read()
+        return self._topics.schemas
+
+
+def _formatted(
+    options: TypedOptions, columns: Sequence[pa.Field], registry: _Registry, topic: str | None
+) -> TypedRecords:
     """Return the formats of keys and values that hold these columns, whatever is asked for."""
     fields = [field for field in columns if field.name not in (*METADATA, options.corrupt_record)]
     if options.registered is not None:
-        return _registered(options, options.registered, fields)
+        return _registered(options, options.registered, fields, registry, topic)
     keys = tuple(options.key_prefix + name for name in options.key_fields)
     formats = Formats(
         value=options.value_format,
@@ -59,22 +83,40 @@ def _formatted(options: TypedOptions, columns: Sequence[pa.Field]) -> TypedRecor
         is_key_in_value=options.is_key_in_value,
         mode=Mode(options.mode),
     )
-    return replace(formats.records(fields), columns=())
+    return replace(formats.records(fields, registry), columns=())
 
 
-def _registered(options: TypedOptions, topic: TopicColumns, fields: Sequence[pa.Field]) -> TypedRecords:
-    known = topic.key | topic.value
+def _registered(
+    options: TypedOptions, found: TopicColumns, fields: Sequence[pa.Field], registry: _Registry, topic: str | None
+) -> TypedRecords:
+    known = found.key | found.value
     if strange := [field.name for field in fields if field.name not in known]:
         raise InvalidConfigError(f"schema: the topic has no column {strange[0]!r}{did_you_mean(strange[0], known)}")
-    key = [f.with_name(f.name.removeprefix(options.key_prefix)) for f in fields if f.name in topic.key]
-    value = [field for field in fields if field.name in topic.value]
+    is_avro = CONFLUENT in (found.key_format, found.value_format)
+    latest = formats_of(options, registry(), topic) if is_avro and topic is not None else None
+
+    def side(name: str, wanted: list[pa.Field], known: Format | None) -> Format | None:
+        """The latest schema of Avro, whose defaults and aliases count, as long as it has the query's columns."""
+        if not wanted:
+            return None
+        if name == CONFLUENT and known is not None and _has(known, wanted):
+            return known
+        return made(name, wanted, registry)
+
+    key = [f.with_name(f.name.removeprefix(options.key_prefix)) for f in fields if f.name in found.key]
+    value = [field for field in fields if field.name in found.value]
     return TypedRecords(
         columns=(),
-        key=made("json", key) if key else None,
-        value=made("json", value) if value else None,
+        key=side(found.key_format, key, latest.key if latest else None),
+        value=side(found.value_format, value, latest.value if latest else None),
         mode=Mode(options.mode),
         key_prefix=options.key_prefix,
     )
+
+
+def _has(latest: Format, wanted: Sequence[pa.Field]) -> bool:
+    types = {field.name: field.type for field in latest.fields}
+    return all(types.get(field.name) == field.type for field in wanted)
 
 
 def _checked(columns: pa.Schema) -> tuple[pa.Field, ...]:
@@ -134,7 +176,7 @@ def prepared(options: ReadOptions, schema: types.StructType | pa.Schema) -> Read
     assert typed is not None, "keys and values are columns"
     if typed.is_registered:
         typed = replace(typed, registered=columns_of(typed, options.location, options.topics))
-    typed_records(typed, schema)
+    typed_records(typed, schema, options.location)
     return replace(options, typed=typed)
 
 
@@ -144,9 +186,11 @@ class TypedShape:
     One instance makes the batches of one range. A dead letter is durable before the batch that lacks it is returned.
     """
 
-    def __init__(self, options: TypedOptions, schema: types.StructType | pa.Schema, location: Location) -> None:
+    def __init__(
+        self, options: TypedOptions, schema: types.StructType | pa.Schema, location: Location, topic: str
+    ) -> None:
         self._schema = _arrow(schema)
-        self._records = typed_records(options, schema)
+        self._records = typed_records(options, schema, location, topic)
         names = [field.name for field in self._records.columns]
         self._shown = names.index("_timestamp") if "_timestamp" in names else None
         self._letters = DeadLetters(options.dead_letters, location) if options.dead_letters else None
@@ -255,30 +299,40 @@ class TypedRows:
         _check_distinct(names)
         if topic is None and options.is_registered:
             raise InvalidConfigError("option typed=true needs option 'topic': columns are those of one topic")
+        if CONFLUENT in (options.value_format, options.key_format) and not options.is_registered:
+            raise InvalidConfigError(f"format {CONFLUENT} writes the id of a registered schema: set typed=true instead")
         if topic is None and "_topic" not in names:
             raise InvalidRecordError("no topic: set option 'topic', or add a string column '_topic'")
         for field in schema.fields:
             if field.name in METADATA and field.name != "_offset":
                 check_kind(field, field.name.removeprefix("_"))
-        columns = pa.schema([field.with_nullable(True) for field in _arrow(schema)])
-        if topic is not None and options.is_registered:
-            self._records = records_to_write(options, location, topic)
-            self._records.encode(
-                columns.empty_table()
-            )  # raises for a column that the topic has not, or of another type
-        else:
-            self._records = _formatted(options, list(columns))
-        if self._records.value is None:
-            raise InvalidRecordError(
-                "no column is left for the value: value.fields-include=ALL puts those of the key there"
-            )
+        self._options, self._location, self._topic = options, location, topic
+        self._columns = pa.schema([field.with_nullable(True) for field in _arrow(schema)])
         self._left_out = [] if with_headers else ["_headers"]
+        self._records: TypedRecords | None = None
+        self._known().encode(self._columns.empty_table())  # raises for what the topic has not, or of another type
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_records": None}  # a registry is asked in each process
+
+    def _known(self) -> TypedRecords:
+        if self._records is None:
+            registry = _Registry(self._location)
+            if self._topic is not None and self._options.is_registered:
+                self._location.read().topic(self._topic)
+                self._records = formats_of(self._options, registry(), self._topic)
+            else:
+                self._records = _formatted(self._options, list(self._columns), registry, None)
+            if self._records.value is None:
+                remedy = "value.fields-include=ALL puts those of the key there"
+                raise InvalidRecordError(f"no column is left for the value: {remedy}")
+        return self._records
 
     def __call__(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """Return the rows, with a column `topic` if they name theirs. Raises: InvalidRecordError: one does not fit."""
-        given = pa.Table.from_batches(batches)
+        given, records = pa.Table.from_batches(batches), self._known()
         try:
-            rows = self._records.encode(given.select([n for n in given.column_names if n not in self._left_out]))
+            rows = records.encode(given.select([n for n in given.column_names if n not in self._left_out]))
         except UnwritableError as error:
             raise InvalidRecordError(f"a row cannot be written: {error.reason}") from None
         return rows.append_column("topic", given.column("_topic")) if "_topic" in given.column_names else rows

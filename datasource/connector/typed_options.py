@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NEEDS_COLUMNS = "values with a format have columns: name them by .schema('user string, amount double')"
-FORMATS = ("raw", "json")
+FORMATS = ("raw", "json", "avro", "avro-confluent")
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 CORRUPT_RECORD = "_corrupt_record"
 _INCLUDE = ("ALL", "EXCEPT_KEY")
@@ -28,6 +28,7 @@ _OPENING = ("value.format", "key.format", "key.fields")
 _SAID = (*_OPENING, "value.fields-include")
 EVOLUTIONS = ("fixed", "restart")
 _RELATED = (
+    "rescued",
     "metadata",
     "schema.evolution",
     "key.fields-prefix",
@@ -48,6 +49,8 @@ class TopicColumns(NamedTuple):
     columns: tuple[pa.Field, ...]
     key: frozenset[str]
     value: frozenset[str]
+    key_format: str
+    value_format: str
     versions: dict[str, int]
 
 
@@ -79,6 +82,7 @@ class TypedOptions:
     dead_letters: DeadLetterTopic | None
     is_registered: bool
     has_metadata: bool
+    is_rescuing: bool
     columns: tuple[str, ...] | None
     ends_at_new_schema: bool
     registered: TopicColumns | None = None
@@ -114,6 +118,7 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
         dead_letters=dead_letters,
         is_registered=is_registered,
         has_metadata=parse.flag(given, "metadata", default=False),
+        is_rescuing=parse.flag(given, "rescued", default=False),
         columns=tuple(map(str.strip, given["columns"].split(","))) if "columns" in given else None,
         ends_at_new_schema=parse.choice(given, "schema.evolution", EVOLUTIONS, EVOLUTIONS[0]) == "restart",
     )
@@ -153,6 +158,8 @@ def _check_columns(given: Mapping[str, str], uses: Uses, *, is_registered: bool)
         if name.lower() in given:
             remedy = "with 'value.format' name the columns in .schema(...)"
             raise _refused(given, name, f"{remedy}, headers as _headers array<struct<key:string,value:binary>>")
+    if "rescued" in given:
+        raise _refused(given, "rescued", "needs typed=true; in .schema(...) name the column '_rescued string'")
     if "schema.evolution" in given:
         raise _refused(given, "schema.evolution", "needs typed=true: columns of .schema(...) stay as they are")
 

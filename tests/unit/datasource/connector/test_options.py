@@ -453,7 +453,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "partitioner": "sticky", "compression": "none", "checkpointLocation": "/c", "queryName": "q",
         "kafka.bootstrap.servers": "one:9092,[::1]:9093", "shortCircuit": "true",
         "value.format": "json", "key.format": "raw", "value.fields-include": "EXCEPT_KEY", "mode": "PERMISSIVE",
-        "typed": "true", "metadata": "true", "schema.evolution": "restart",
+        "typed": "true", "metadata": "true", "rescued": "true", "schema.evolution": "restart",
         "view": "latest",
     }  # fmt: skip
     for name, uses in OPTIONS.items():
@@ -464,7 +464,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
                 secured = JAAS if name == "kafka.sasl.jaas.config" else USER
                 secured = secured | (STORES if "store" in name else FILES)
                 together = {f"kafka.{each}": value for each, value in secured.items()}
-            if name in ("metadata", "schema.evolution"):
+            if name in ("metadata", "rescued", "schema.evolution"):
                 together = {"typed": "true"}
             if name.startswith(("key.f", "value.f")) or name in TYPED:
                 together = {

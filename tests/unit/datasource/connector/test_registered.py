@@ -114,6 +114,81 @@ def test_what_gives_no_columns_is_refused(path, options, kind, says):
         shown(path, **options)
 
 
+AVRO = """{"type": "record", "name": "Payment", "fields": [
+    {"name": "user", "type": "string"}, {"name": "amount", "type": %s}%s]}"""
+
+
+def payment(amount, more=""):
+    return AVRO % (json.dumps(amount), more)
+
+
+@pytest.fixture
+def payments(path):
+    """A topic of Avro whose first record has an older schema than the second."""
+    with logstore.open(path) as store:
+        store.create_topic("payments", schema=payment("int"), format="avro")
+        old = written(path, {"user": ["ada"], "amount": [1]}, "user string, amount int", "payments")
+        store.append("payments", old.append_column("key", pa.array([b"a"])))
+        store.schemas.register(
+            "payments-value",
+            schema_from(payment("long", ', {"name": "note", "type": "string", "default": "-"}'), "avro"),
+        )
+    close_stores()
+    return path
+
+
+def test_each_record_of_avro_is_read_with_its_schema_and_shown_in_the_latest(payments):
+    new = written(
+        payments,
+        {"user": ["bob"], "amount": [2**40], "note": ["hi"]},
+        "user string, amount bigint, note string",
+        "payments",
+    )
+    assert new["value"][0].as_py()[:1] == b"\0"
+    with logstore.open(payments) as store:
+        store.append("payments", new)
+        store.append("payments", {"value": [b"{}", b"\0\0\0\1\0"]})
+    close_stores()
+    options = {"subscribe": "payments", "mode": "PERMISSIVE", "columns": "note,user,amount,_offset"}
+    found = rows(payments, **options)
+    assert [tuple(row.values())[:4] for row in found[:2]] == [("-", "ada", 1, 0), ("hi", "bob", 2**40, 1)]
+    assert [row["_corrupt_record"] is None for row in found] == [True, True, False, False]
+    wider = from_arrow_schema(pa.schema(ddl.parse("user string, amount double")))
+    assert rows(payments, wider, subscribe="payments", mode="DROPMALFORMED")[0] == {"user": "ada", "amount": 1.0}
+
+
+def test_values_of_avro_are_read_and_written_without_a_schema_of_the_topic_where_that_can_be(payments):
+    given = {"path": str(payments), "subscribe": "payments", "value.format": "avro-confluent"}
+    schema = from_arrow_schema(pa.schema(ddl.parse("user string")))
+    reader = PylogDataSource(given).reader(schema)
+    found = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert found == [{"user": "ada"}]
+    options = write_options({"path": str(payments), "topic": "payments", "value.format": "avro-confluent"})
+    with pytest.raises(InvalidConfigError, match="set typed=true"):
+        TypedRows(options.typed, schema, options.location, "payments", with_headers=True)
+    with logstore.open(payments) as store:
+        store.create_topic("bare")
+        asked = write_options({"path": str(payments), "topic": "bare", "value.format": "avro"})
+        as_rows = TypedRows(asked.typed, schema, asked.location, "bare", with_headers=True)
+        store.append("bare", as_rows([pa.record_batch({"user": ["ada", None]})]))
+    close_stores()
+    reader = PylogDataSource(given | {"subscribe": "bare", "value.format": "avro"}).reader(schema)
+    found = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert found == [{"user": "ada"}, {"user": None}]
+
+
+def test_members_that_nobody_declared_are_shown_on_request(path):
+    with logstore.open(path) as store:
+        store.append("orders", {"value": ['{"user":"eve","more":1}']})
+    found = rows(path, rescued="true", mode="DROPMALFORMED", columns="user,_rescued")
+    assert found[-1] == {"user": "eve", "_rescued": '{"more":1}'}
+    schema = from_arrow_schema(pa.schema(ddl.parse("user string, _rescued string")))
+    declared = {"typed": "false", "value__format": "json", "mode": "DROPMALFORMED"}
+    assert rows(path, schema, **declared)[-1] == {"user": "eve", "_rescued": '{"more":1}'}
+    with pytest.raises(InvalidConfigError, match="name the column '_rescued string'"):
+        rows(path, schema, **declared, rescued="true")
+
+
 def test_topics_of_one_read_have_the_same_columns(path):
     with logstore.open(path) as store:
         store.create_topic("more", schema=VALUE, key_schema="id bigint")

@@ -215,7 +215,7 @@ KEYED = {"key.fields": "id"}
 def test_columns_that_cannot_be_read_are_refused_before_a_task_runs(schema, options, says):
     given = read_options({"path": "/p", "subscribe": "t", **options}, streaming=False)
     with pytest.raises(InvalidConfigError, match=says):
-        typed_records(given.typed, columns(schema))
+        typed_records(given.typed, columns(schema), given.location)
 
 
 def test_the_source_asks_for_columns_and_a_count_for_a_mode_that_drops_nothing(path):
