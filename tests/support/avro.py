@@ -256,7 +256,27 @@ def _plain(value):
 
 def plain(array: pa.Array) -> list:
     """The values of a column, times as numbers."""
-    return array.cast(_numbered(array.type)).to_pylist() if _has_times(array.type) else array.to_pylist()
+    return _renumbered(array).to_pylist()
+
+
+def _renumbered(array: pa.Array) -> pa.Array:
+    """The array with numbers for times. Arrow's cast of a struct with a list of nulls makes an array that is none."""
+    kind = array.type
+    if not _has_times(kind):
+        return array
+    if pa.types.is_temporal(kind):
+        return array.cast(_numbered(kind))
+    if pa.types.is_struct(kind):
+        children = [_renumbered(array.field(i)) for i in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        pairs = [array.keys, _renumbered(array.items)]
+        fields = [kind.key_field, kind.item_field.with_type(pairs[1].type)]
+        children = [pa.StructArray.from_arrays(pairs, fields=fields)]
+    else:
+        children = [_renumbered(array.values)]
+    count = 1 if pa.types.is_struct(kind) else 2
+    buffers = array.buffers()[:count]
+    return pa.Array.from_buffers(_numbered(kind), len(array), buffers, array.null_count, 0, children)
 
 
 def _has_times(kind) -> bool:

@@ -119,7 +119,8 @@ def _of_column(f: pa.Field) -> Schema:
     else:
         word, logical = _WORDS.get(kind, ("", ""))
         if not word:
-            raise InvalidRequestError(f"column {f.name!r}: Avro has no type {kind}")
+            hint = ": declare int" if pa.types.is_signed_integer(kind) else ""
+            raise InvalidRequestError(f"column {f.name!r}: Avro has no type {kind}{hint}")
         found = Schema(word, logical=logical, is_column=True)
     return Schema("union", items=(Schema("null"), found)) if f.nullable and found.kind != "null" else found
 

@@ -68,6 +68,7 @@ def test_reasons_name_the_version_the_direction_and_the_field():
         ("a int", "a bigint", "a: bigint is no int"),
         ("a decimal(12,2)", "a decimal(10,2)", None),
         ("a decimal(12,3)", "a decimal(12,2)", "a: decimal(12,2) is no decimal(12,3)"),
+        ("a decimal(12,1)", "a decimal(10,2)", "a: decimal(10,2) is no decimal(12,1)"),
         ("a decimal(10,0)", "a int", None),
         ("a decimal(10,1)", "a int", "a: int is no decimal(10,1)"),
         ("a double", "a bigint", None),

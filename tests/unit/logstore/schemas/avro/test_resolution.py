@@ -114,3 +114,10 @@ def test_deep_unions_are_resolved_in_little_time():
     for i in range(28):
         kind = ["null", {"type": "record", "name": f"R{i}", "fields": [{"name": "f", "type": kind}]}]
     assert list(problems(resolve(schema(kind), schema(kind)))) == []
+
+
+def test_a_union_takes_the_branch_of_the_same_type_before_one_that_would_do():
+    [part] = resolve(schema("string"), schema(["bytes", "string"])).parts
+    assert part.plan.branch.kind == "string"
+    [part] = resolve(schema("int"), schema(["double", "string", "float"])).parts
+    assert part.plan.branch.kind == "double"
