@@ -89,9 +89,14 @@ def owner_of(location: Location, info: TopicInfo, table: TableStorage | None, st
     return Owner(name, info.name, topic_id, table, _BESIDE, storage)
 
 
+REGISTERED = "registered"  # in place of a schema: that of the topic
+
+
 @dataclass(frozen=True, slots=True)
 class TierConfig:
     """The note of a topic's table: where it is, and its declared schema as DDL ("": values are bytes).
+
+    The word REGISTERED in place of it: values are bytes, with the columns of the topic's schema beside.
 
     The history of the table is checked and on disk up to `version`, that of the table of bad rows up to `bad_version`.
     `tiered` is how far the partitions of a cluster were on disk then (a store notes that in its logs), each with the
@@ -108,7 +113,7 @@ class TierConfig:
     @property
     def tables(self) -> list[tuple[TableStorage, int]]:
         """The tables, each with the version up to which it was checked."""
-        bad = [(bad_table(self.table), self.bad_version)] if self.schema else []
+        bad = [(bad_table(self.table), self.bad_version)] if self.schema not in ("", REGISTERED) else []
         return [(self.table, self.version), *bad]
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datasource.delta.columns import BAD, HEADERS, KEY, PLACE, RAW, typed_schema
 from datasource.delta.storage import TableStorage
 from datasource.delta.table import DATE, OUR_SUFFIX
 from datasource.topics.interface import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRequestError, PylogError, UnreadableBatchError
-from logstore.schemas.conversion import is_supported
+from logstore.errors import PylogError, UnreadableBatchError
 from logstore.schemas.documents import parse
 from logstore.store.reading import read_round
 
@@ -32,23 +32,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from deltalake.transaction import AddAction
 
+    from datasource.delta.registered import Beside
+
 logger = logging.getLogger(__name__)
-
-_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-PLACE = [
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", _TIMESTAMP),
-    pa.field("timestampType", pa.int32()),
-]
-KEY, VALUE = pa.field("key", pa.binary()), pa.field("value", pa.binary())
-HEADERS, DAY = pa.field("headers", _HEADERS), pa.field(DATE, pa.date32())
-REASON = pa.field("reason", pa.string())
-
-RAW = pa.schema([*PLACE, KEY, VALUE, HEADERS, DAY])  # a record, its value as bytes
-BAD = pa.schema([*PLACE, KEY, VALUE, HEADERS, REASON, DAY])  # of `<topic>__dlq`
 
 # A row group: large enough to be read fast, small enough to be in a worker's memory twice for a moment.
 ROW_GROUP_BYTES = 64 * 1024 * 1024
@@ -57,26 +43,12 @@ FILES_OPEN_MAX = 16  # days: with records of more days mixed, files get small
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, what Spark and Delta can write
 
 
-def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
-    """Return the columns of a table whose values are parsed; a field with the name of one of ours gets `value_` before.
-
-    Raises: InvalidRequestError: a type that JSON cannot be parsed to, or a name twice.
-    """
-    ours = {f.name.lower() for f in (*PLACE, KEY, HEADERS, DAY)}
-    columns = []
-    for f in fields:
-        if not is_supported(f.type):
-            raise InvalidRequestError(f"schema: column {f.name!r} cannot be {f.type}")
-        columns.append(f.with_name(f"value_{f.name}") if f.name.lower() in ours else f)
-    names = [f.name.lower() for f in columns]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidRequestError(f"schema: column {twice[0]!r} appears twice")
-    return pa.schema([*PLACE, KEY, HEADERS, *columns, DAY])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSlice:
-    """Offsets [start, end) of a partition, to be written to a table. Without `fields` values stay bytes."""
+    """Offsets [start, end) of a partition, to be written to a table.
+
+    Without `fields` values stay bytes, with the columns of `beside` next to them.
+    """
 
     location: Location
     topic: str
@@ -86,6 +58,7 @@ class OffsetSlice:
     table: TableStorage
     leader_epoch: int = NO_EPOCH
     fields: tuple[pa.Field, ...] = ()
+    beside: Beside | None = None
     bad_table: TableStorage | None = None
     bad_start: int = 0  # bad rows below this offset are in their table already
 
@@ -138,12 +111,16 @@ class Written:
 
 def write_piece(piece: OffsetSlice) -> Written:
     """Write the records of the piece, and those that cannot be parsed to the bad table; on return both are durable."""
-    schema = typed_schema(piece.fields) if piece.fields else RAW
+    schema = typed_schema(piece.fields) if piece.fields else piece.beside.schema if piece.beside else RAW
     good = TableWriter(piece.table, schema)
     bad = TableWriter(piece.bad_table, BAD) if piece.fields and piece.bad_table else None
     done = Written()
+    format = piece.beside.format(piece.location.read().schemas) if piece.beside else None
     try:
         for rows, refused in converted(piece, done.clamped):
+            if piece.beside and format:
+                rows, misfits = piece.beside.decoded(rows, format)  # noqa: PLW2901
+                done.bad_rows += misfits
             done.rows += rows.num_rows
             good.write(rows)
             if bad is not None and refused is not None and refused.num_rows:
@@ -203,7 +180,7 @@ def _as_stored(records: pa.RecordBatch, topic: str, partition: int, clamped: Cla
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows),
         "timestamp": timestamps,
         DATE: days(timestamps),
-        "headers": records.column("headers").cast(_HEADERS),
+        "headers": records.column("headers").cast(HEADERS.type),
     }
     return pa.RecordBatch.from_arrays(
         [columns[name] if name in columns else records.column(name) for name in RAW.names], schema=RAW

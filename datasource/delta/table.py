@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TOPIC_ID = "pylog.topicId"  # property of a table: whose records it holds
 STORE = "pylog.store"  # property of a table: the name of its owner; not heeded inside of a store
+COLUMNS_OF = "pylog.columnsOf"  # in a commit: the registered schema whose columns it adds beside the values
 DATE = "date"  # the partition column
 
 # Features of a table that a reader of its current rows may ignore.
@@ -173,6 +174,28 @@ class TopicTable:
         after.make_durable(since=self.version)
         return after
 
+    def add_columns(self, fields: Sequence[pa.Field], columns_of: str) -> None:
+        """Add columns, which are null in the rows that are there; on return that is durable.
+
+        The commit says of what they are: a property of the table would do, but deltalake turns features on with it.
+
+        Raises: InvalidRequestError: Delta does not allow a name; TableConflictError, StoreError, UnknownCommitError.
+        """
+        import pyarrow as pa
+        from deltalake import CommitProperties, Schema
+        from deltalake.exceptions import DeltaError
+
+        check_names([field.name for field in fields])
+        since = self.version
+        try:
+            self._table.alter.add_columns(
+                list(Schema.from_arrow(pa.schema(fields)).fields),
+                commit_properties=CommitProperties(custom_metadata={COLUMNS_OF: columns_of}, max_commit_retries=0),
+            )
+        except (DeltaError, OSError) as error:
+            raise self._refusal(self._after(error), error) from None
+        TopicTable(self.place, self._owner).make_durable(since=since)
+
     def _after(self, error: Exception) -> TopicTable:
         """Return the snapshot behind a commit that failed. Raises: UnknownCommitError: it cannot be loaded."""
         try:
@@ -288,8 +311,7 @@ def create(place: TableStorage, owner: Owner, schema: pa.Schema) -> None:
 
     Raises: InvalidRequestError: Delta does not allow the name of a column; ObjectStoreError.
     """
-    if bad := [column for column in schema.names if _FORBIDDEN_IN_NAMES.search(column)]:
-        raise InvalidRequestError(f"column {bad[0]!r}: Delta Lake allows none of ' ,;{{}}()=' in a name")
+    check_names(schema.names)
     uri, from_package = place.uri, _deltalake()
     from deltalake import CommitProperties
     from deltalake.exceptions import DeltaError
@@ -314,6 +336,12 @@ def create(place: TableStorage, owner: Owner, schema: pa.Schema) -> None:
                 raise
     name_features(place)
     log.make_durable(place, since=-1)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise InvalidRequestError for a column that Delta does not allow."""
+    if bad := [name for name in names if _FORBIDDEN_IN_NAMES.search(name)]:
+        raise InvalidRequestError(f"column {bad[0]!r}: Delta Lake allows none of ' ,;{{}}()=' in a name")
 
 
 def name_features(place: TableStorage) -> None:

@@ -144,6 +144,7 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
             leader_epoch=report[partition].leader_epoch,
             table=task.table,
             fields=task.fields,
+            beside=task.beside,
             bad_table=task.bad_table,
             bad_start=(bad.boundary(partition) or 0) if bad else 0,
         )
@@ -194,6 +195,9 @@ def prepare(task: TieringTask) -> TieringTask:
     elif task.fields:
         for place, _ in task.tables:
             delta_table.name_features(place)  # tables of earlier versions may lack them
+    if task.beside and (missing := task.beside.missing(task.open_table().schema())):
+        task.open_table().add_columns(missing, task.beside.note)
+        delta_table.name_features(task.table)
     note = replace(task.note or TierConfig(task.table), schema=task.ddl)
     return replace(task, note=note if task.note == note else write_note(task.owner, note))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from datasource.delta import log
-from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, read_note
-from datasource.delta.parquet import BAD, RAW, typed_schema
+from datasource.delta.columns import BAD, RAW, typed_schema
+from datasource.delta.owner import REGISTERED, TABLES, Owner, TierConfig, bad_table, read_note
+from datasource.delta.registered import Beside, beside
 from datasource.delta.storage import TableStorage, storage_of
 from datasource.delta.storage_options import NONE, StorageOptions
 from datasource.delta.table import TopicTable
@@ -19,7 +20,7 @@ from logstore.schemas import ddl as delta_ddl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieringTask:
-    """A topic and its tables; `ddl` declares the fields of its values."""
+    """A topic and its tables; `ddl` declares the fields of its values, or is REGISTERED, for the columns `beside`."""
 
     location: Location
     owner: Owner
@@ -27,6 +28,7 @@ class TieringTask:
     note: TierConfig | None = None
     ddl: str = ""
     fields: tuple[pa.Field, ...] = ()
+    beside: Beside | None = None
 
     @property
     def topic(self) -> str:
@@ -67,13 +69,15 @@ def find(location: Location, owner: Owner, asked: TableStorage | None, schema: s
             f"topic {owner.topic!r} is tiered to {note.table} already: leave the table away, or name this one"
         )
     ddl = schema or (note.schema if note else "")
+    is_registered = ddl.strip().lower() == REGISTERED
     task = TieringTask(
         location=location,
         owner=owner,
         table=note.table if note else asked or owner.table_named(f"{TABLES}/{owner.topic}"),
         note=note,
-        ddl=ddl,
-        fields=delta_ddl.parse(ddl) if ddl else (),
+        ddl=REGISTERED if is_registered else ddl,
+        fields=delta_ddl.parse(ddl) if ddl and not is_registered else (),
+        beside=beside(location.read().schemas, owner.topic) if is_registered else None,
     )
     check(task)
     return task
@@ -88,7 +92,9 @@ def check(task: TieringTask) -> None:
     for place, schema in task.tables:
         if task.note or log.exists(place):
             there = TopicTable(place, task.owner).schema()
-            if not there.equals(schema):
+            if task.beside:
+                task.beside.missing(there)
+            elif not there.equals(schema):
                 wrong = [f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type]
                 wrong += [name for name in there.names if name not in schema.names]
                 raise StoreError(

@@ -21,8 +21,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from datasource.delta.columns import BAD, RAW, typed_schema
 from datasource.delta.owner import Owner
-from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, OffsetSlice, Written, split, typed_schema
+from datasource.delta.parquet import FIRST_DAY, LAST_DAY, OffsetSlice, Written, split
 from datasource.delta.storage import TableStorage
 from datasource.delta.table import DATE, TableConflictError, TopicTable, app_id
 from datasource.jobs.tasks import Done, guarded

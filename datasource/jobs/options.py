@@ -34,9 +34,10 @@ table_option = click.option(
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing, and report what the job would do.")
 schema_option = click.option(
     "--schema",
-    metavar="DDL",
+    metavar="DDL|registered",
     help="Fields of JSON values, as 'id bigint, at timestamp': they become columns. Rows that do not fit go to the "
-    "table <table>__dlq. Later runs take the last schema that was given.",
+    "table <table>__dlq. The word 'registered' takes the columns of each topic's registered schema, and keeps the "
+    "bytes of values beside them. Later runs take the last schema that was given.",
 )
 
 

@@ -6,7 +6,8 @@ host, the table refuses its commit.
 
 With a declared schema values are JSON objects and their fields become columns. A value that cannot be parsed is a row
 of the table `<table>__dlq`, with the reason. That table is committed first and has a boundary of its own, so a crash
-between the two commits doubles nothing.
+between the two commits doubles nothing. With the topic's registered schema its columns are beside the bytes, in one
+table (`datasource.delta.registered`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from datasource.connector.connect import is_connect
 from datasource.delta import tiering
-from datasource.delta.owner import owner_of
-from datasource.delta.parquet import OffsetSlice, Written, remove, typed_schema, write_piece
+from datasource.delta.columns import typed_schema
+from datasource.delta.owner import REGISTERED, owner_of
+from datasource.delta.parquet import OffsetSlice, Written, remove, write_piece
 from datasource.delta.storage_options import storage_options as checked
 from datasource.delta.table import TableConflictError
 from datasource.delta.tiering import Report, ReportRow
@@ -31,6 +33,10 @@ from logstore.schemas import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from datasource.delta.owner import Owner
+    from datasource.delta.storage import TableStorage
+    from datasource.topics.locations import Location
 
 SCHEMA = (
     "topic string, partition int, status string, start bigint, end bigint, records bigint, bad bigint, files int, "
@@ -58,7 +64,8 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
     is chosen once, at the first run (default: `tiered/<topic>` in the store). Over a cluster (`bootstrap`) every run is
     given it. `storage_options`, as deltalake names them, say how an object store is reached; without them environment
     variables of these names do. `schema` (DDL, as
-    "id bigint, at timestamp") declares the fields of JSON values; later runs take the last one that was declared.
+    "id bigint, at timestamp") declares the fields of JSON values; later runs take the last one that was declared. The
+    word `registered` takes the columns of the topic's schema, JSON or Avro, and keeps the bytes of values beside them.
     `security`: of the cluster, as of `KafkaClient`.
 
     Raises: InvalidRequestError, UnknownTopicError, NotAStoreError, UnreachableError. A topic that fails says so in its
@@ -71,7 +78,7 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
         raise InvalidRequestError(
             f"table {table!r} would hold {len(infos)} topics: write {{topic}} where their names belong"
         )
-    if schema:
+    if schema and schema.strip().lower() != REGISTERED:
         typed_schema(ddl.parse(schema))
     found: list[ReportRow] = []
     for info in infos:
@@ -82,11 +89,11 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
             asked = table_of(info.name, table, storage) if table else None
             owner = owner_of(location, info, asked, storage)
             if dry_run:
-                tiering.preview(find(location, owner, asked, schema), report)
+                tiering.preview(_found(location, owner, asked, schema, report), report)
             else:
                 with tiering.alone(location, owner, report) as is_alone:
                     if is_alone:
-                        _tier(spark, find(location, owner, asked, schema), report, progress)
+                        _tier(spark, _found(location, owner, asked, schema, report), report, progress)
         except Exception as error:  # noqa: BLE001  the other topics are tiered all the same
             for row in report.values():
                 row.fail(reason(error))
@@ -95,6 +102,16 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
 
 
 run = framed(rows, SCHEMA)
+
+
+def _found(
+    location: Location, owner: Owner, asked: TableStorage | None, schema: str | None, report: Report
+) -> TieringTask:
+    task = find(location, owner, asked, schema)
+    if task.ddl == REGISTERED and task.beside is None:
+        for row in report.values():
+            row.note("no schema is registered: values are bytes")
+    return task
 
 
 def _tier(spark: SparkSession | None, task: TieringTask, report: Report, progress: Progress) -> None:
@@ -129,6 +146,8 @@ def tier_to(
 
 
 def _writer(spark: SparkSession | None, task: TieringTask) -> Callable[..., list[Done[OffsetSlice, Written]]]:
+    if task.beside:  # tasks read the registry
+        return partial(through_package, spark)
     if spark is not None and not is_connect(spark) and task.table.directory:  # Java has other settings for a URL
         from datasource.jobs import delta_spark
 

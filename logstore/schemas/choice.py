@@ -188,10 +188,15 @@ def registered(topic: str, schemas: Schemas, formats: Formats) -> TypedRecords:
 def _registered(schemas: Schemas, subject: str, column: str) -> Format:
     """Return the format of a subject's latest schema; `column` is the name of the only one, where it has no names."""
     entry = schemas.latest(subject)
-    if entry.schema.type == JSON:
-        return JsonFormat(fields_of(entry.schema))
+    return format_of(schemas, entry.schema, entry.id, column=column)
+
+
+def format_of(schemas: Schemas, schema: Schema, schema_id: int, *, column: str) -> Format:
+    """Return the format of values of a registered schema; `column` names the only one, where it has no names."""
+    if schema.type == JSON:
+        return JsonFormat(fields_of(schema))
     avro = _AvroSchemas(schemas)
-    return ConfluentAvroFormat(avro.parsed(entry.schema), avro, entry.id, column=column)
+    return ConfluentAvroFormat(avro.parsed(schema), avro, schema_id, column=column)
 
 
 def _formats(typing: Typing) -> Formats:

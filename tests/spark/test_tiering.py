@@ -31,11 +31,21 @@ from datasource.session import DELTA_JARS
 from datasource.topics.interface import PartitionRange
 from logstore import InvalidRequestError
 from logstore.schemas import ddl
+from logstore.schemas.declared import schema_from
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
 from tests.support.repeats import only_long, soaked
 
 VALUES = [f'{{"id": {i}, "who": "customer {i % 7}"}}' for i in range(300)]
+
+
+def register(topics, columns: str) -> None:
+    schema = schema_from(columns, "json")
+    if topics.location.bootstrap:
+        topics.client.schemas.register("t-value", schema)
+        return
+    with logstore.open(topics.path) as store:
+        store.schemas.register("t-value", schema)
 
 
 @pytest.fixture
@@ -339,6 +349,22 @@ def test_declared_fields_become_columns_and_the_rest_goes_to_the_dlq_with_its_re
     ]
     assert bad[0]["reason"].startswith("not JSON")
     assert bad[1]["reason"] == 'id: "x" is no int64'
+
+
+@only_long("a job of Spark; without it in tests/unit/datasource/delta/test_registered.py")
+def test_registered_columns_stand_beside_the_bytes(topics, tier, read):
+    topics.create("t", partitions=2)
+    topics.append("t", VALUES[:50], key=VALUES[:50])
+    tier(topics="t")
+    register(topics, "id bigint, who string")
+    topics.append("t", [*VALUES[50:100], "bad"], key=VALUES[:51])
+    done = tier(topics="t", schema="registered")
+    assert sum(row["bad"] for row in done.values()) == 1, done
+    found = rows(table(topics))
+    assert sorted(row["value"].decode() for row in found) == sorted([*VALUES[:100], "bad"])
+    assert sorted(row.get("id") for row in found if row.get("id") is not None) == list(range(50, 100))
+    both = read(subscribe="t", includeTiered=True, typed=True, mode="DROPMALFORMED")
+    assert sorted(row.id for row in both.collect()) == list(range(100))
 
 
 def test_a_death_between_the_two_commits_doubles_no_bad_row(topics, tier):

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from datasource.delta import table as delta_table
+from datasource.delta.columns import RAW, typed_schema
 from datasource.delta.owner import Owner, TierConfig, of_store, read_note
-from datasource.delta.parquet import RAW, typed_schema
 from datasource.delta.storage import TableDirectory
 from datasource.delta.table import TableConflictError, TopicTable
 from datasource.delta.tiering import ReportRow, prepare, tell_log
