@@ -46,6 +46,7 @@ def test_clients_see_what_each_other_registers(cluster, client):
         client.append(TOPIC, [{"key": b'{"keytype":"NOOP","magic":0}', "value": None}])
 
 
+@only_long("the commands on a directory always run")
 def test_topics_have_columns_by_command_and_by_client(client, pylog, name):
     pylog("topics", "create", name, "--value-schema", "n bigint").ok()
     client.create_topic(f"{name}-typed", schema="n bigint", key_schema="id int")
@@ -65,6 +66,7 @@ def test_topics_have_columns_by_command_and_by_client(client, pylog, name):
     assert "written by" not in pylog("schemas", "level", f"{name}-value", "--set", "NONE").ok().err
 
 
+@only_long("brokers without processes are tested for it")
 def test_a_topic_that_a_registry_writes_is_only_read(client):
     client.create_topic(TOPIC, cleanup_policy="compact")
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
