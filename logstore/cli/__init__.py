@@ -1,9 +1,9 @@
 """`pylog`: the root command. It parses and prints; the work is done by functions that return values.
 
 `terminal` is what all commands share, `places` where they act, `columns` on what; `schemas`, `topics`, `records`,
-`top`, `files` and `transactions` are the commands on a directory. Those of the packages above are named as text, and
-loaded when they are used, so that nothing here imports upwards. Other distributions add theirs by entry points of the
-group `pylog.commands`.
+`dlq`, `top`, `files` and `transactions` are the commands on a directory. Those of the packages above are named as text,
+and loaded when they are used, so that nothing here imports upwards. Other distributions add theirs by entry points of
+the group `pylog.commands`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _OWN = {
         "Show topics with their rates, and the lag of groups and of queries of Spark, live.",
     ),
     "consume": ("logstore.cli.records:consume", "Print the records of a topic."),
+    "dlq": ("logstore.cli.dlq:dlq", "List, show and replay records that did not fit the columns of their topics."),
     "delete-records": ("logstore.cli.records:delete_records", "Delete the records below an offset, for good."),
     "get-offsets": ("replication.cli.offsets:get_offsets", "Show an offset of each partition of a topic."),
     "transactions": (

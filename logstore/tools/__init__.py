@@ -3,5 +3,5 @@
 `dump`, what stands in the files of a segment; `describe`, what there is to say of a topic beside its records; `verify`,
 which reads a whole store and says what is damaged; `console`, lines to records and back, and `typed_console`, to rows
 of columns; `topic_patterns`, topics by name or by regular expression; `schemas`, as rows and as options say them;
-`top`, what moves between two looks.
+`dead_letters`, which there are, and how they are sent again; `top`, what moves between two looks.
 """

@@ -390,14 +390,15 @@ def json_formatter(record: ConsoleRecord) -> bytes:
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "timestampType": TIMESTAMP_TYPES[record.timestamp_type],
-        "headers": [[name, _text(value)] for name, value in record.headers],
-        "key": _text(record.key),
-        "value": _text(record.value),
+        "headers": [[name, json_text(value)] for name, value in record.headers],
+        "key": json_text(record.key),
+        "value": json_text(record.value),
     }
     return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
-def _text(data: bytes | None) -> object:
+def json_text(data: bytes | None) -> object:
+    """Return bytes as JSON shows them: as text, or `{"base64": …}` if they are not UTF-8."""
     if data is None:
         return None
     try:

@@ -66,6 +66,7 @@ ORDER = [
     "compact",
     "transactions",
     *(f"schemas {word}" for word in ("register", "check", "list", "get", "level", "infer", "delete")),
+    *(f"dlq {word}" for word in ("list", "show", "replay")),
     "delete-records",
     "delete",
 ]
@@ -103,6 +104,7 @@ def test_the_examples_of_the_help_pages_run(environment, monkeypatch):
     # Those on a running cluster: tests/integration/cluster/test_tools.py.
     examples = [example for example in examples if "--bootstrap-server" not in example]
     shell("pylog topics create orders --path data; echo 1 | pylog produce orders --path data", environment)
+    shell("pylog topics create orders-misfits --path data", environment)
     shell("pylog topics create test-1 --path data", environment)  # one that goes by a regular expression
     values = """echo '{"n": 1}' > payments.jsonl; pylog topics create payments --path data"""
     shell(f"{values}; pylog produce payments --path data < payments.jsonl", environment)
