@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from logstore.schemas.subjects import (
     schema_record,
 )
 
+KARAPACE = Path(__file__).parents[4] / "transcripts" / "karapace-4.1.3-schemas.jsonl"
 TEXTS = [Schema("AVRO", f'"t{number}"') for number in range(4)] + [Schema("JSON", '"t0"')]
 
 # The records that Confluent's registry writes.
@@ -55,6 +58,19 @@ def test_the_records_of_confluents_registry_are_read():
     assert first == Registered("orders-value", 1, 1, Schema("AVRO", '"string"'))
     assert second.schema == Schema("JSON", "{}", (Reference("a", "parts", 3),))
     assert state.referring("parts", 3) == [second]
+
+
+def test_a_topic_that_karapace_wrote_adds_up_to_what_it_answered():
+    """It registered, deleted and changed levels on a broker of ours; its own answers at the end are below."""
+    lines = [json.loads(line) for line in KARAPACE.read_text().splitlines()]
+    state = folded([(line["key"].encode(), (line["value"] or "").encode()) for line in lines], is_ours=False)
+    assert state.subjects() == ["js-value", "o-value", "orders-value"]
+    assert [(entry.version, entry.id) for entry in state.versions("orders-value")] == [(1, 2), (3, 4)]
+    assert state.versions("other-value", with_deleted=True) == []
+    assert state.level(None) == state.level("orders-value") == "FULL"
+    assert state.schema(1).text == '{"fields":[{"name":"x","type":"int"}],"name":"A","type":"record"}'
+    assert state.schema(5).type == "JSON"
+    assert state.schema(3) is None  # deleted for good
 
 
 def test_our_records_are_theirs_byte_for_byte():
