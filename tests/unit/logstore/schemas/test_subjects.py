@@ -22,7 +22,7 @@ from logstore.schemas.subjects import (
     schema_record,
 )
 
-KARAPACE = Path(__file__).parents[4] / "transcripts" / "karapace-4.1.3-schemas.jsonl"
+KARAPACE = Path(__file__).parents[3] / "transcripts" / "karapace-4.1.3-schemas.jsonl"
 TEXTS = [Schema("AVRO", f'"t{number}"') for number in range(4)] + [Schema("JSON", '"t0"')]
 
 # The records that Confluent's registry writes.
