@@ -22,18 +22,17 @@ from logstore.schemas.parsed import are_utf8
 
 _DAYS = tuple((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 _MOMENTS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _SPECIAL = np.array([byte < 0x20 or chr(byte) in '"\\' for byte in range(256)])
 
 
 class _Text(NamedTuple):
-    """The JSON of each value, null for null, without the `quote` before and after it."""
+    """The JSON of each value, null for null: parts (arrays, or one for all rows) that are yet to be joined."""
 
-    array: pa.Array
-    quote: str = ""
+    parts: tuple[Any, ...]
 
     def whole(self) -> pa.Array:
-        return _join(self.quote, self.array, self.quote) if self.quote else self.array
+        return self.parts[0] if len(self.parts) == 1 else _join(*self.parts)
 
 
 def render(columns: pa.RecordBatch) -> pa.Array:
@@ -55,7 +54,7 @@ def _objects(members: Sequence[tuple[pa.Field, pa.Array]], count: int, where: st
         _check_nulls(array, field, name)
         text = _text(array, name)
         start = ("," if len(parts) > 1 else "") + json.dumps(field.name, ensure_ascii=False) + ":"
-        member = [start + text.quote, text.array, text.quote]
+        member = [start, *text.parts]
         parts += [_join(*member)] if array.null_count else member
     if len(parts) == 1:
         return pa.array(["{}"] * count, pa.string())
@@ -85,7 +84,7 @@ def _text(array: pa.Array, name: str) -> _Text:
 
 
 def _plain(array: pa.Array, name: str) -> _Text:
-    return _Text(array.cast(pa.string()))
+    return _Text((array.cast(pa.string()),))
 
 
 def _float(array: pa.Array, name: str) -> _Text:
@@ -96,7 +95,7 @@ def _float(array: pa.Array, name: str) -> _Text:
     text = (array.cast(pa.float32()) if pa.types.is_float16(array.type) else array).cast(pa.string())
     if pc.any(pc.equal(array, pa.scalar(0, array.type))).as_py():  # -0 is an integer, which has no sign
         text = pc.if_else(pc.equal(text, "-0"), "-0.0", text)
-    return _Text(text)
+    return _Text((text,))
 
 
 def _string(array: pa.Array, name: str) -> _Text:
@@ -105,31 +104,28 @@ def _string(array: pa.Array, name: str) -> _Text:
         raise UnwritableError(int(np.argmin(is_fitting)), f"{name}: not UTF-8")
     _, offsets, data = array.buffers()
     if data is None or not len(array):
-        return _Text(array, '"')
+        return _Text(('"', array, '"'))
     ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    is_special = _SPECIAL[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]
+    text = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    is_special = _SPECIAL[text]
     if not is_special.any():
-        return _Text(array, '"')
+        return _Text(('"', array, '"'))
     mask = np.zeros(len(array), np.bool_)
     mask[np.searchsorted(ends, np.flatnonzero(is_special) + ends[0], side="right") - 1] = True
-    return _Text(pc.replace_with_mask(array, pa.array(mask), _escaped(array.filter(pa.array(mask)))), '"')
+    special = sorted(map(chr, np.unique(text[is_special])), key=lambda character: character != "\\")
+    found = array.filter(pa.array(mask))
+    for character in special:  # the backslash comes first: the others bring more of them
+        found = pc.replace_substring(found, character, _escaped(character))
+    return _Text(('"', pc.replace_with_mask(array, pa.array(mask), found), '"'))
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
-    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts.fill_null("")), "")[0].as_buffer()
-    found = np.flatnonzero(np.bincount(np.frombuffer(joined, np.uint8), minlength=256)[:0x20])
-    for special, written in [("\\", "\\\\"), ('"', '\\"'), *((chr(byte), _control(chr(byte))) for byte in found)]:
-        texts = pc.replace_substring(texts, special, written)
-    return texts
-
-
-def _control(character: str) -> str:
+def _escaped(character: str) -> str:
     return _SHORT.get(character) or f"\\u{ord(character):04x}"
 
 
 def _date(array: pa.Array, name: str) -> _Text:
     _check_years(array.cast(pa.int32()), _DAYS, name)
-    return _Text(array.cast(pa.string()), '"')
+    return _Text(('"', array.cast(pa.string()), '"'))
 
 
 def _timestamp(array: pa.Array, name: str) -> _Text:
@@ -137,8 +133,7 @@ def _timestamp(array: pa.Array, name: str) -> _Text:
     moments = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.timestamp("us"))
     _check_years(moments.cast(pa.int64()), _MOMENTS, name)
     days, clocks = moments.cast(pa.date32()).cast(pa.string()), moments.cast(pa.time64("us")).cast(pa.string())
-    zone = "Z" if array.type.tz else ""
-    return _Text(_join(days, "T", clocks, zone), '"')
+    return _Text(('"', days, "T", clocks, 'Z"' if array.type.tz else '"'))
 
 
 def _check_years(numbers: pa.Array, bounds: tuple[int, ...], name: str) -> None:
@@ -162,21 +157,22 @@ def _binary(array: pa.Array, name: str) -> _Text:
     found = pa.Array.from_buffers(
         pa.string(), len(array), [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(text)]
     )
-    return _Text(pc.if_else(array.is_valid(), found, None), '"')
+    return _Text(('"', pc.if_else(array.is_valid(), found, None), '"'))
 
 
 def _struct(array: pa.Array, name: str) -> _Text:
     present = array.drop_null()
     members = list(zip(array.type, present.flatten(), strict=True))
     with _inside(array, name):
-        return _Text(_scattered(_objects(members, len(present), f"{name}."), array))
+        return _Text((_scattered(_objects(members, len(present), f"{name}."), array),))
 
 
 def _list(array: pa.Array, name: str) -> _Text:
     present = array.drop_null()
     ends, values = _items(present, present.values)
     with _inside(array, name, ends):
-        return _Text(_scattered(_join("[", _joined(ends, _items_text(values, array.type.value_field)), "]"), array))
+        texts = _joined(ends, _items_text(values, array.type.value_field))
+    return _Text((_scattered(_join("[", texts, "]"), array),))
 
 
 def _map(array: pa.Array, name: str) -> _Text:
@@ -185,7 +181,7 @@ def _map(array: pa.Array, name: str) -> _Text:
     with _inside(array, name, ends):
         values = _items_text(_items(present, present.items)[1], array.type.item_field)
         texts = _join(_text(keys, " key").whole(), ":", values)
-    return _Text(_scattered(_join("{", _joined(ends, texts), "}"), array))
+    return _Text((_scattered(_join("{", _joined(ends, texts), "}"), array),))
 
 
 def _items_text(items: pa.Array, field: pa.Field) -> pa.Array:

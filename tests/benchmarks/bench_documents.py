@@ -1,10 +1,11 @@
-"""JSON documents to typed columns, on one core: what typed Delta tables are filled with.
+"""JSON documents to typed columns and back, on one core: for typed topics, and for Delta tables.
 
     python tests/benchmarks/bench_documents.py
 
 The limit is Arrow's JSON parser over the same documents in one buffer, a line each: it gives up all of them for one bad
 one. The floor is `json.loads` of every value, without a check or a column. In the other shapes one row in a thousand is
 bad: it ends too early, has text for a number, or a 30th of February, which is found out when its block is converted.
+The way back is compared with `json.dumps` of every row, as a dict that is there already.
 Everything is CPU time.
 """
 
@@ -19,6 +20,7 @@ import pyarrow.json as pj
 from harness import AGAIN, interleave, ratio, show
 
 from logstore.schemas.documents import parse
+from logstore.schemas.rendering import render
 
 ROWS = 200_000
 BAD_EVERY = 1000
@@ -87,9 +89,19 @@ def bench() -> Iterator[list[object]]:
         ]
 
 
+def bench_writing() -> Iterator[list[object]]:
+    array = pa.array(documents(), pa.binary())
+    rows = pa.RecordBatch.from_arrays(parse(array, FIELDS).columns, schema=pa.schema(FIELDS))
+    dicts = [json.loads(value) for value in documents()]
+    ways = {"ours": lambda: render(rows), "dumps": lambda: [json.dumps(row) for row in dicts]}
+    seconds = interleave(ways, rounds=ROUNDS, cpu=True)
+    yield [f"{ROWS / statistics.median(seconds['ours']) / 1e6:.2f}", ratio(seconds["ours"], seconds["dumps"])]
+
+
 def main() -> None:
     columns = ["documents of 100 B", "M records/s", "of Arrow's parser", "noise", "of json.loads"]
     show("JSON to columns, CPU time", columns, bench())
+    show("Columns to JSON, CPU time", ["M records/s", "of json.dumps"], bench_writing())
 
 
 if __name__ == "__main__":

@@ -99,9 +99,9 @@ def test_no_format_of_this_name():
         Formats(value="xml").records([pa.field("a", pa.int8())], nothing)
 
 
-ORDER = (
-    '{"type": "record", "name": "Order", "fields": [{"name": "user", "type": "string"}, {"name": "n", "type": "%s"}]}'
-)
+NOTE = '{"name": "note", "type": "string", "default": "-"}, '
+FIELDS = '{"name": "user", "type": "string"}, {"name": "n", "type": "long"}'
+ORDER = '{"type": "record", "name": "Order", "fields": [%s' + FIELDS + "]}"
 
 
 def test_avro_is_written_and_read_in_the_columns_of_a_schema():
@@ -113,15 +113,14 @@ def test_avro_is_written_and_read_in_the_columns_of_a_schema():
 def test_a_topic_of_avro_is_written_with_its_latest_schema_and_read_with_that_of_each_record(tmp_path):
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", partitions=1)
-        first = store.schemas.register("orders-value", schema_of("AVRO", ORDER % "int"))
+        first = store.schemas.register("orders-value", schema_of("AVRO", ORDER % ""))
         store.append("orders", [{"user": "a", "n": 7}], typed=True)
-        store.schemas.set_level("NONE", "orders-value")
-        store.schemas.register("orders-value", schema_of("AVRO", ORDER % "long"))
+        store.schemas.register("orders-value", schema_of("AVRO", ORDER % NOTE))
         store.schemas.register("orders-key", schema_of("AVRO", '"string"'))
-        store.append("orders", {"key": "k", "user": "b", "n": 2**40}, typed=True)
+        store.append("orders", {"key": "k", "user": "b", "n": 2**40, "note": "x"}, typed=True)
         [before, after] = store.read("orders", typed=True, mode="PERMISSIVE").read_all().to_pylist()
-        assert before == {"key": None, "user": "a", "n": 7, "_corrupt_record": None}
-        assert after == {"key": "k", "user": "b", "n": 2**40, "_corrupt_record": None}
+        assert before == {"key": None, "note": "-", "user": "a", "n": 7, "_corrupt_record": None}
+        assert after == {"key": "k", "note": "x", "user": "b", "n": 2**40, "_corrupt_record": None}
         value = store.read("orders", columns=["value"]).read_all().column("value")[0].as_py()
         assert value == b"\0" + first.id.to_bytes(4, "big") + b"\x02a\x0e"
         confluent = {"schema": "n bigint", "value_format": "avro-confluent"}
