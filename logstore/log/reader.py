@@ -138,7 +138,7 @@ class LogReader:
         return self._point.look_up(lambda view: lookup.offset_after_bytes(self._files, view, start, max_bytes))
 
     def offset_before_bytes(self, end: int, max_bytes: int) -> int:
-        """Return the largest start where a batch begins and [start, end) has at least `max_bytes` stored bytes.
+        """Return a start between two batches, the last one from which [start, end) has `max_bytes` stored bytes.
 
         The start of the log, if there are fewer.
         """

@@ -174,10 +174,9 @@ class LogMachine(RuleBasedStateMachine):
         held = next((row[3] for row in self.rows if row[0] >= offset), self.end)
         assert log.reader.floor_batch(offset) == held
         start = log.reader.offset_before_bytes(offset, max_bytes)
-        if start > self.start:  # the least that has as many bytes
-            assert start in bases
+        if start > self.start:  # no later batch, from which to the offset there are as many bytes
             assert log.reader.bytes_between(start, offset) >= max_bytes
-            following = bases[bisect_left(bases, start) + 1 :][:1] or [self.end]
+            following = bases[bisect_left(bases, log.reader.floor_batch(start)) + 1 :][:1] or [self.end]
             assert log.reader.bytes_between(following[0], offset) < max_bytes
         end = log.reader.offset_after_bytes(offset, max_bytes)
         if held == self.end:
