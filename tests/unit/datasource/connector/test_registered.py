@@ -59,10 +59,10 @@ def rows(path, schema=None, **options):
     return found.to_pylist()
 
 
-def register(path, columns, subject="orders-value"):
+def register(path, columns, subject="orders-value", kind="json"):
     with logstore.open(path) as store:
         store.schemas.set_level("NONE", subject)
-        store.schemas.register(subject, schema_from(columns, "json"))
+        store.schemas.register(subject, schema_from(columns, kind))
 
 
 def test_the_columns_are_those_of_the_key_and_of_the_value(path):
@@ -155,6 +155,10 @@ def test_each_record_of_avro_is_read_with_its_schema_and_shown_in_the_latest(pay
     assert [row["_corrupt_record"] is None for row in found] == [True, True, False, False]
     wider = from_arrow_schema(pa.schema(ddl.parse("user string, amount double")))
     assert rows(payments, wider, subscribe="payments", mode="DROPMALFORMED")[0] == {"user": "ada", "amount": 1.0}
+    before = from_arrow_schema(pa.schema(ddl.parse("user string, note string")))
+    register(payments, payment("long"), "payments-value", "avro")
+    found = rows(payments, before, subscribe="payments", mode="DROPMALFORMED")
+    assert found == [{"user": "ada", "note": None}, {"user": "bob", "note": "hi"}]
 
 
 def test_values_of_avro_are_read_and_written_without_a_schema_of_the_topic_where_that_can_be(payments):
