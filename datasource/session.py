@@ -164,8 +164,8 @@ def register(
 
     `place` is a directory, or a cluster as `HOST:PORT,...`. Each topic becomes a temporary view of its name, which is
     read from the first record to the last, and written exactly once per statement. A view of that name is replaced.
-    `topics` are names and shell patterns; a pattern matches no internal topics (`__...`) unless it begins so, too.
-    `options` go to reads and writes, as far as they mean something there: `includeHeaders="true"`,
+    `topics` are names and shell patterns; a pattern matches no internal topics (`__...`, `_schemas`) unless it begins
+    so, too. `options` go to reads and writes, as far as they mean something there: `includeHeaders="true"`,
     `**{"kafka.security.protocol": "SASL_SSL"}`. Returns the names of the views. Topics that are made later need
     another call. The views need a table `pylog` in the catalog's database `default`, which is made if it is missing.
 

@@ -15,8 +15,9 @@ from datasource.schema import HEADERS
 from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRequestError
+from logstore.schemas.subjects import TOPIC as SCHEMAS
 
-INTERNAL = "__"  # begins the names of topics that brokers and pylog make for themselves
+INTERNAL = "__"  # begins the names of topics that brokers and pylog make for themselves, but that of schemas
 
 
 def make_views(
@@ -62,6 +63,10 @@ def _table(spark: SparkSession, *, with_headers: bool) -> str:
     return name
 
 
+def _is_internal(name: str) -> bool:
+    return name.startswith(INTERNAL) or name == SCHEMAS
+
+
 def chosen(source: ReadableTopics, patterns: Iterable[str]) -> list[str]:
     """Return the names of the topics that these names and shell patterns mean, sorted.
 
@@ -72,12 +77,9 @@ def chosen(source: ReadableTopics, patterns: Iterable[str]) -> list[str]:
     found: set[str] = set()
     for pattern in patterns:
         if any(character in pattern for character in "*?["):
-            wants_internal = pattern.startswith(INTERNAL)
-            found |= {
-                name
-                for name in known
-                if fnmatchcase(name, pattern) and (wants_internal or not name.startswith(INTERNAL))
-            }
+            wants_internal = pattern.startswith((INTERNAL, SCHEMAS))
+            matching = {name for name in known if fnmatchcase(name, pattern)}
+            found |= matching if wants_internal else {name for name in matching if not _is_internal(name)}
         else:
             found.add(source.topic(pattern).name)
     views: dict[str, str] = {}

@@ -39,6 +39,8 @@ def cells(path):
 def check_pages(shown, directory):
     assert '{"what":"tea","n":3}' in shown
     assert re.search(r"\| ?Ada\| +2\|", shown)
+    assert re.search(r"\| ?Ada\| ?12\.50\|", shown)
+    assert re.search(r"\| ?Cyd\| *3\.00\|", shown)
     assert "2 greetings in the cluster" in shown
     assert "['orders', 'thanks'] are views" in shown
     assert re.search(r"\| ?thanks in SQL\| +\d", shown)

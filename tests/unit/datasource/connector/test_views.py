@@ -14,7 +14,7 @@ from logstore import InvalidConfigError, InvalidRequestError, UnknownTopicError
 @pytest.fixture
 def source(tmp_path):
     with logstore.open(tmp_path) as store:
-        for name in ("orders", "orders.eu", "Orders.EU", "__mine"):
+        for name in ("orders", "orders.eu", "Orders.EU", "__mine", "_schemas", "_mine"):
             store.create_topic(name)
     return Location(str(tmp_path)).read()
 
@@ -22,6 +22,8 @@ def source(tmp_path):
 def test_topics_are_chosen_by_names_and_patterns_and_internal_ones_only_if_they_are_meant(source):
     assert chosen(source, ["ord*", "orders"]) == ["orders", "orders.eu"]
     assert chosen(source, ["*.EU", "__*"]) == ["Orders.EU", "__mine"]
+    assert chosen(source, ["*m*"]) == ["_mine"]
+    assert chosen(source, ["_schemas*"]) == chosen(source, ["_schemas"]) == ["_schemas"]
     with pytest.raises(UnknownTopicError, match="'order'"):
         chosen(source, ["order"])
 
