@@ -9,12 +9,13 @@ from datasource.connector.options import read_options, write_options
 from datasource.connector.views import chosen
 from datasource.topics.locations import Location, location_at
 from logstore import InvalidConfigError, InvalidRequestError, UnknownTopicError
+from logstore.schemas.subjects import TOPIC
 
 
 @pytest.fixture
 def source(tmp_path):
     with logstore.open(tmp_path) as store:
-        for name in ("orders", "orders.eu", "Orders.EU", "__mine", "_schemas", "_mine"):
+        for name in ("orders", "orders.eu", "Orders.EU", "__mine", TOPIC, "_mine"):
             store.create_topic(name)
     return Location(str(tmp_path)).read()
 
@@ -23,7 +24,7 @@ def test_topics_are_chosen_by_names_and_patterns_and_internal_ones_only_if_they_
     assert chosen(source, ["ord*", "orders"]) == ["orders", "orders.eu"]
     assert chosen(source, ["*.EU", "__*"]) == ["Orders.EU", "__mine"]
     assert chosen(source, ["*m*"]) == ["_mine"]
-    assert chosen(source, ["_schemas*"]) == chosen(source, ["_schemas"]) == ["_schemas"]
+    assert chosen(source, [TOPIC + "*"]) == chosen(source, [TOPIC]) == [TOPIC]
     with pytest.raises(UnknownTopicError, match="'order'"):
         chosen(source, ["order"])
 
