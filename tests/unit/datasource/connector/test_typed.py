@@ -16,6 +16,7 @@ from datasource.connector.reader import BatchReader, PushingBatchReader, StreamR
 from datasource.connector.source import PylogDataSource
 from datasource.connector.typed import TypedRows, typed_records
 from datasource.connector.typed_options import CORRUPT_RECORD, MODES
+from datasource.jobs import tiering
 from datasource.schema import spark_schema
 from logstore import InvalidConfigError, InvalidRecordError, InvalidRequestError
 from logstore.config import INT64_MAX
@@ -135,6 +136,19 @@ def test_a_misfit_is_a_dead_letter_before_the_rows_that_lack_it_are_given(path):
     permissive = batches(reader(path, ORDERS, **JSON, **dead, mode="PERMISSIVE"))
     assert permissive.num_rows == 4
     assert dead_letters(path).num_rows == 6
+
+
+def test_records_that_only_a_table_has_are_columns_or_dead_letters_too(path):
+    fill(path, [order("ada"), "nonsense", order("bob")])
+    tiering.rows(None, path=str(path))
+    with logstore.open(path) as store:
+        store.delete_records("orders", {0: 2})
+    fill(path, [order("cyd"), "{"])
+    found = batches(
+        reader(path, "user string, _offset bigint", **JSON, includeTiered="true", dlq__topic="dlq", dlq__name="n")
+    )
+    assert [tuple(row.values()) for row in found.to_pylist()] == [("ada", 0), ("bob", 2), ("cyd", 3)]
+    assert dead_letters(path)["key"].to_pylist() == [b"n|orders|0|1", b"n|orders|0|4"]
 
 
 def test_dead_letters_need_a_compacted_topic_and_a_name(path):
