@@ -186,6 +186,10 @@ _LOGICAL_VALUES = {
 }
 
 
+# fastavro writes these with a byte more than they need; test_encoding has one of them.
+_PADDED = {-(2 ** (8 * size - 1)) for size in range(1, 17)}
+
+
 def values(schema):  # noqa: PLR0911
     """Values of a schema, as fastavro writes them."""
     if isinstance(schema, list):
@@ -195,7 +199,8 @@ def values(schema):  # noqa: PLR0911
     if schema.get("logicalType") == "decimal":
         precision, scale = schema["precision"], schema["scale"]
         limit = 10**precision - 1
-        return st.integers(-limit, limit).map(lambda n: Decimal(n).scaleb(-scale) if precision < 28 else Decimal(n))
+        numbers = st.integers(-limit, limit).filter(lambda n: n not in _PADDED)
+        return numbers.map(lambda n: Decimal(n).scaleb(-scale) if precision < 28 else Decimal(n))
     if "logicalType" in schema:
         return _LOGICAL_VALUES[schema["logicalType"]]
     match schema["type"]:

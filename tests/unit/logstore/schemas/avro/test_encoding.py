@@ -1,10 +1,13 @@
 """Bulk encoding against fastavro: the same bytes; and rows that a schema cannot carry."""
 
+import io
 import json
 import pickle
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from fastavro import schemaless_reader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -96,6 +99,15 @@ def too_large():
     numbers = [9999, -10_000]
     data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
     return pa.Array.from_buffers(pa.decimal128(4, 2), 2, [None, pa.py_buffer(data)])
+
+
+def test_a_decimal_has_as_few_bytes_as_it_needs():
+    """As those of Java; fastavro writes one more for -1.28, and reads both."""
+    schema = record(DECIMAL)
+    encoder, numbers = Encoder(parse(json.dumps(schema))), [Decimal("-1.28"), Decimal("1.27"), Decimal("1.28")]
+    found = encoder.encode(pa.RecordBatch.from_arrays([pa.array(numbers, pa.decimal128(4, 2))], names=["f0"]))
+    assert found.to_pylist() == [b"\x02\x80", b"\x02\x7f", b"\x04\x00\x80"]
+    assert [schemaless_reader(io.BytesIO(each), schema)["f0"] for each in found.to_pylist()] == numbers
 
 
 def test_times_are_rounded_down_to_milliseconds():
