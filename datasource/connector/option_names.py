@@ -14,6 +14,7 @@ from logstore.config import Isolation
 from logstore.errors import InvalidConfigError
 from logstore.records.compression import Codec
 from logstore.records.partitioner import PARTITIONERS
+from replication.client.registry_settings import NAMES as REGISTRY
 from replication.client.security import SETTINGS, hint_of
 
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
@@ -87,6 +88,7 @@ OPTIONS: dict[str, Uses] = {
     "transaction.timeout.ms": WRITE,
     "decisionTopic": WRITE,
     **{f"kafka.{name}": READ | WRITE for name in sorted(SETTINGS)},
+    **dict.fromkeys(sorted(REGISTRY), READ | WRITE),
     # Spark adds these two by itself to what a stream writer gets.
     "checkpointLocation": WRITE,
     "queryName": WRITE,

@@ -46,6 +46,8 @@ from logstore.config import INT32_MAX, Isolation
 from logstore.errors import InvalidConfigError
 from logstore.records.partitioner import PARTITIONERS
 from replication.client.addresses import addresses_of
+from replication.client.registry_settings import PREFIX as REGISTRY
+from replication.client.registry_settings import registry_of
 from replication.client.security import SETTINGS, security_of
 
 DECISION_TOPIC = "__pylog_decisions"
@@ -263,17 +265,19 @@ def _location(given: Mapping[str, str]) -> Location:
     secured = {
         name.removeprefix("kafka."): value for name, value in given.items() if name.removeprefix("kafka.") in SETTINGS
     }
+    named = {name: value for name, value in given.items() if name.startswith(REGISTRY)}
+    registry = registry_of(named) if named else None
     if "kafka.bootstrap.servers" not in given:
         for name in [*secured, *(["client.rack"] if rack else [])]:
             raise InvalidConfigError(f"option 'kafka.{name}' {NO_CLUSTER}", option=name)
-        return Location(path=_path(given))
+        return Location(path=_path(given), registry=registry)
     if "path" in given:
         raise InvalidConfigError(
             "options 'path' (a directory) and 'kafka.bootstrap.servers' (a cluster) are both given: leave one away",
             option="path",
         )
     addresses_of(bootstrap, "kafka.bootstrap.servers")
-    return Location(bootstrap=bootstrap, rack=rack, security=security_of(secured, "kafka."))
+    return Location(bootstrap=bootstrap, rack=rack, security=security_of(secured, "kafka."), registry=registry)
 
 
 def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:

@@ -14,6 +14,7 @@ from datasource.connector import option_parsing as parse
 from datasource.connector.option_names import BATCH, WRITE, Uses
 from datasource.connector.places import Assign, Subscribe, Topics
 from logstore.errors import InvalidConfigError
+from replication.client.registry_settings import PREFIX as REGISTRY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,8 +95,11 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
         for name in _RELATED:
             if name.lower() in given:
                 raise _refused(given, name, "needs typed=true, or 'value.format', which says how values are columns")
+        _check_registry(given)
         return None
     is_registered = parse.flag(given, "typed", default=False)
+    if not is_registered and "avro-confluent" not in (given.get("value.format"), given.get("key.format")):
+        _check_registry(given)
     if is_registered and (said := [name for name in _SAID if name in given]):
         raise _refused(given, said[0], "typed=true takes this from the topic's schemas: leave one away")
     key_fields = () if is_registered else _key_columns(given)
@@ -209,6 +213,13 @@ def _dead_letters(given: Mapping[str, str], uses: Uses) -> DeadLetterTopic | Non
             option="dlq.name",
         )
     return DeadLetterTopic(topic, name)
+
+
+def _check_registry(given: Mapping[str, str]) -> None:
+    """Raise InvalidConfigError for an option of a registry, which nobody will ask."""
+    for name in given:
+        if name.startswith(REGISTRY):  # and not the value: it may hold a password
+            raise InvalidConfigError(f"option {name!r} needs typed=true, or the format avro-confluent", option=name)
 
 
 def _refused(given: Mapping[str, str], name: str, rule: str) -> InvalidConfigError:

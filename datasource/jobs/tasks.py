@@ -24,6 +24,8 @@ from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, UnknownTopicError
 from logstore.progress import Progress, no_progress
 from replication.client.addresses import addresses_of
+from replication.client.registry_settings import SETTINGS as REGISTRY
+from replication.client.registry_settings import registry_of
 from replication.client.security import security_of
 
 if TYPE_CHECKING:
@@ -79,10 +81,13 @@ def located(
         raise InvalidRequestError(
             "give a directory (path=, --path) or the brokers of a cluster (bootstrap=, --bootstrap-server)"
         )
-    if path and security:
+    named = {name: value for name, value in (security or {}).items() if name in REGISTRY}
+    registry = registry_of(named) if named else None
+    secured = {name: value for name, value in (security or {}).items() if name not in named}
+    if path and secured:
         raise InvalidRequestError("settings of TLS and SASL are for a cluster: a directory is read directly")
     if path:
-        return Location(path=str(Path(path).absolute()))  # tasks run in other directories
+        return Location(path=str(Path(path).absolute()), registry=registry)  # tasks run in other directories
     assert bootstrap, "one of the two is given"
     addresses_of(bootstrap, "bootstrap")
     if settings := _OF_BROKERS.get(job):
@@ -93,7 +98,7 @@ def located(
         raise InvalidRequestError(
             "over a cluster --table (table=) names the Delta table's directory or URL, {topic} for the topic's name"
         )
-    return Location(bootstrap=bootstrap, security=security_of(security or {}))
+    return Location(bootstrap=bootstrap, security=security_of(secured), registry=registry)
 
 
 def chosen(location: Location, topics: str | Sequence[str] | None) -> list[TopicInfo]:

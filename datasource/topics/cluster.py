@@ -23,6 +23,7 @@ from replication.client.group_admin import describe_group
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient, Sample
 from replication.client.metadata import TopicMetadata
+from replication.client.registry_settings import RegistrySettings
 from replication.client.security import PLAINTEXT, Security
 from replication.client.settings import topic_settings
 from replication.model.cluster import TopicPartition
@@ -252,16 +253,18 @@ class GroupPositions:
         }
 
 
-_clients: dict[tuple[int, str, str, Security], KafkaClient] = {}
+_clients: dict[tuple[int, str, str, Security, RegistrySettings | None], KafkaClient] = {}
 _mutex = threading.Lock()
 
 
-def client_of(bootstrap: str, rack: str = "", security: Security = PLAINTEXT) -> KafkaClient:
+def client_of(
+    bootstrap: str, rack: str = "", security: Security = PLAINTEXT, registry: RegistrySettings | None = None
+) -> KafkaClient:
     """Return this process's client of the cluster. Raises: InvalidConfigError."""
-    key = os.getpid(), bootstrap, rack, security
+    key = os.getpid(), bootstrap, rack, security, registry
     with _mutex:
         client = _clients.pop(key, None) or KafkaClient(
-            bootstrap, client_id="pylog-spark", rack=rack, security=security
+            bootstrap, client_id="pylog-spark", rack=rack, security=security, schema_registry=registry
         )
         _clients[key] = client
         while len(_clients) > CLIENTS_MAX:

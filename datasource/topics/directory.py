@@ -6,6 +6,7 @@ so nobody closes them: the next process that opens the directory checks the last
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.schemas.registry import Schemas
+    from replication.client.registry_settings import RegistrySettings
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +56,26 @@ _looked_ms: dict[str, int] = {}
 PAUSE_MS_MIN, PAUSE_MS_MAX, PARTITIONS_PER_MS = 7, 50, 4
 
 
+@functools.cache
+def _rest_schemas(registry: RegistrySettings) -> Schemas:
+    from replication.client.schema_registry import RestSchemas
+
+    return RestSchemas(registry)
+
+
 class DirectoryTopics:
     """The topics of one directory on this machine (or on a file system that all executors share).
 
     `ReadableTopics` says what the methods do.
     """
 
-    def __init__(self, path: str, isolation: Isolation = "read_committed") -> None:
+    def __init__(
+        self, path: str, isolation: Isolation = "read_committed", registry: RegistrySettings | None = None
+    ) -> None:
         """Raises: NotAStoreError: there is no store, or it cannot be seen from this machine."""
         self._store = _open(path, "r", self)
         self._isolation: Isolation = isolation
+        self._registry = registry
 
     @property
     def identity(self) -> str:
@@ -71,7 +83,7 @@ class DirectoryTopics:
 
     @property
     def schemas(self) -> Schemas:
-        return self._store.schemas
+        return self._store.schemas if self._registry is None else _rest_schemas(self._registry)
 
     def topics(self) -> list[TopicInfo]:
         return self._store.topics()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from logstore.config import Isolation
 from logstore.errors import InvalidConfigError
+from replication.client.registry_settings import RegistrySettings
 from replication.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
@@ -24,14 +25,16 @@ class Location:
     bootstrap: str = ""
     rack: str = ""
     security: Security = PLAINTEXT
+    registry: RegistrySettings | None = None  # None: schemas are in the topic `_schemas`
 
     @property
     def options(self) -> dict[str, str]:
         """The options that name it to Spark, passwords included."""
+        schemas = dict(self.registry.settings) if self.registry else {}
         if self.path:
-            return {"path": self.path}
+            return {"path": self.path, **schemas}
         named = {"bootstrap.servers": self.bootstrap, **self.security.settings}
-        return {f"kafka.{name}": value for name, value in named.items()}
+        return {f"kafka.{name}": value for name, value in named.items()} | schemas
 
     @property
     def name(self) -> str:
@@ -43,7 +46,7 @@ class Location:
         if self.path:
             from datasource.topics.directory import DirectoryTopics
 
-            return DirectoryTopics(self.path, isolation)
+            return DirectoryTopics(self.path, isolation, self.registry)
         return self.cluster(isolation, short_circuit=short_circuit)
 
     def write(self) -> WritableTopics:
@@ -65,7 +68,7 @@ class Location:
                 "'pyspark-pylog[cluster]' on every machine of Spark",
                 option="kafka.bootstrap.servers",
             ) from error
-        client = client_of(self.bootstrap, self.rack, self.security)
+        client = client_of(self.bootstrap, self.rack, self.security, self.registry)
         return ClusterTopics(client, isolation, short_circuit=short_circuit)
 
     def group(self, name: str) -> GroupPositions:

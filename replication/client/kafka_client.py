@@ -40,6 +40,7 @@ from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, Extent, TopicMetadata
 from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, ProducerSettings
+from replication.client.registry_settings import RegistrySettings, registry_of
 from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import alter_settings, settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic, delete_topic
@@ -88,7 +89,7 @@ class KafkaClient(Closing):
     """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
     `security`: TLS and SASL, by the settings of `security.SETTINGS`. A failure there is an AuthenticationError.
-    `schema_registry`: a registry with a REST API, by the settings of `schema_registry.SETTINGS`.
+    `schema_registry`: a registry with a REST API, by the settings of `registry_settings.SETTINGS`.
 
     Raises: InvalidConfigError: the addresses, `security` or `schema_registry` are wrong. No broker is asked before the
     first call.
@@ -102,7 +103,7 @@ class KafkaClient(Closing):
         timeout_ms: int = 60_000,
         rack: str = "",
         security: Security | Mapping[str, str] = PLAINTEXT,
-        schema_registry: Mapping[str, str] | None = None,
+        schema_registry: RegistrySettings | Mapping[str, str] | None = None,
     ) -> None:
         self._security = security if isinstance(security, Security) else security_of(security)
         self._cluster = Cluster(
@@ -116,9 +117,10 @@ class KafkaClient(Closing):
         self._schemas: Schemas | None = None
         if schema_registry:
             from replication.client.schema_registry import RestSchemas
-            from replication.client.schema_registry import settings_of as registry_of
 
-            self._schemas = RestSchemas(registry_of(schema_registry))
+            if not isinstance(schema_registry, RegistrySettings):
+                schema_registry = registry_of(schema_registry)
+            self._schemas = RestSchemas(schema_registry)
 
     def __repr__(self) -> str:
         return f"KafkaClient({self.where!r}{', closed' * self._loop.is_closed})"

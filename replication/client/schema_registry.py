@@ -6,47 +6,19 @@ for once. No message shows a password, and no redirection is followed: it would 
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
-from logstore.errors import InvalidConfigError, InvalidRequestError, PylogError, did_you_mean
+from logstore.errors import InvalidRequestError, PylogError, did_you_mean
 from logstore.schemas.registry import UnknownSchemaError
 from logstore.schemas.subjects import AVRO, LEVELS, Reference, Registered, Schema
-from replication.client.security import security_of
+from replication.client.registry_settings import USER_INFO, RegistrySettings
 from replication.network.authentication import tls_context
 
-URL = "schema.registry.url"
-_TLS = "schema.registry."  # before the names of the settings of TLS
-_USER_INFO, _SOURCE = "basic.auth.user.info", "basic.auth.credentials.source"
-SETTINGS = frozenset(
-    {
-        URL,
-        _USER_INFO,
-        _SOURCE,
-        *(
-            f"{_TLS}ssl.{name}"
-            for name in (
-                "ca.location",
-                "certificate.location",
-                "endpoint.identification.algorithm",
-                "key.location",
-                "key.password",
-                "keystore.location",
-                "keystore.type",
-                "truststore.location",
-                "truststore.type",
-            )
-        ),
-    }
-)
 TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _TYPE = "application/vnd.schemaregistry.v1+json"
@@ -56,47 +28,6 @@ _NO_OWN_LEVEL = 40408
 
 class RegistryError(PylogError):
     """The registry cannot be reached, or failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistrySettings:
-    """Addresses without passwords, the header that says who we are ("": none), and TLS."""
-
-    urls: tuple[str, ...]
-    authorization: str = field(default="", repr=False)
-    tls: ssl.SSLContext | None = None
-
-
-def settings_of(given: Mapping[str, str]) -> RegistrySettings:
-    """Parse the settings of a registry, by the names of Confluent's clients. Raises: InvalidConfigError."""
-    for name in sorted(given.keys() - SETTINGS):
-        raise InvalidConfigError(f"{name}: no setting of a registry{did_you_mean(name, SETTINGS)}", option=name)
-    urls, credentials = [], ""
-    for text in given.get(URL, "").split(","):
-        url = urlsplit(text.strip())
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise InvalidConfigError(f"{URL}: each address begins with http:// or https://", option=URL)
-        if url.username is not None:
-            credentials = f"{unquote(url.username)}:{unquote(url.password or '')}"
-        urls.append(url._replace(netloc=url.netloc.rpartition("@")[2]).geturl().rstrip("/"))
-    source = given.get(_SOURCE, "USER_INFO" if _USER_INFO in given else "URL").upper()
-    if source not in ("USER_INFO", "URL"):
-        raise InvalidConfigError(f"{_SOURCE}={source}: USER_INFO or URL", option=_SOURCE)
-    if source == "USER_INFO":
-        credentials = given.get(_USER_INFO, "")
-        if ":" not in credentials:
-            raise InvalidConfigError(f"{_USER_INFO}: user and password with a colon between them", option=_USER_INFO)
-    authorization = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else ""
-    return RegistrySettings(urls=tuple(urls), authorization=authorization, tls=_tls(given, urls))
-
-
-def _tls(given: Mapping[str, str], urls: Sequence[str]) -> ssl.SSLContext | None:
-    named = {name.removeprefix(_TLS): value for name, value in given.items() if name.startswith(f"{_TLS}ssl.")}
-    if not any(url.startswith("https:") for url in urls):
-        for name in sorted(named):
-            raise InvalidConfigError(f"{_TLS}{name}: it needs an address that begins with https://", option=name)
-        return None
-    return tls_context(security_of({"security.protocol": "SSL", **named}, _TLS))
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -111,7 +42,8 @@ class RestSchemas:
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
-        self._opener: OpenerDirector = build_opener(_NoRedirects, HTTPSHandler(context=settings.tls))
+        context = None if settings.tls is None else tls_context(settings.tls)
+        self._opener: OpenerDirector = build_opener(_NoRedirects, HTTPSHandler(context=context))
         self._by_id: dict[int, Schema] = {}
 
     @property
@@ -247,5 +179,5 @@ def _refusal(url: str, error: HTTPError) -> PylogError:
         return UnknownSchemaError(said)
     if error.code in (_CONFLICT, _UNPROCESSABLE):
         return InvalidRequestError(said)
-    hint = f": check {_USER_INFO}" if error.code in (_UNAUTHORIZED, _FORBIDDEN) else ""
+    hint = f": check {USER_INFO}" if error.code in (_UNAUTHORIZED, _FORBIDDEN) else ""
     return RegistryError(f"{said}{hint}")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from logstore.errors import InvalidConfigError
-from replication.client import schema_registry
 from replication.client.kafka_client import KafkaClient
+from replication.client.registry_settings import SETTINGS as REGISTRY_SETTINGS
 from replication.client.security import SETTINGS, hint_of, security_of
 
 __all__ = ["KafkaClient", "client_of"]
@@ -24,7 +24,7 @@ def client_of(
     """
     known = (_TIMEOUT, *more)
     secured = {key: value for key, value in properties.items() if key in SETTINGS}
-    registry = {key: value for key, value in properties.items() if key in schema_registry.SETTINGS}
+    registry = {key: value for key, value in properties.items() if key in REGISTRY_SETTINGS}
     for key in properties.keys() - {*known, *secured, *registry}:
         hint = hint_of(key) or f"{', '.join(known)}, those of TLS, SASL and a schema registry can be set"
         raise InvalidConfigError(f"{key}: {hint}")

@@ -8,7 +8,8 @@ from logstore import InvalidRequestError
 from logstore.schemas.declared import fields_of, schema_from
 from logstore.schemas.registry import UnknownSchemaError
 from logstore.schemas.subjects import Reference, Schema
-from replication.client.schema_registry import RestSchemas, settings_of
+from replication.client.registry_settings import registry_of
+from replication.client.schema_registry import RestSchemas
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, only_long("a JVM"), pytest.mark.timeout(240)]
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.slow, only_long("a JVM"), pytest.mark.timeout(240)]
 
 @pytest.fixture
 def schemas(registry):
-    return RestSchemas(settings_of({"schema.registry.url": registry.url}))
+    return RestSchemas(registry_of({"schema.registry.url": registry.url}))
 
 
 def record(**fields):

@@ -6,7 +6,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.kafka4 import FILES, fetched, free_ports
+from tests.support.kafka4 import FILES, STARTS, fetched, free_ports
 
 READY_WITHIN_S, ENDED_WITHIN_S = 120, 30
 
@@ -22,6 +22,21 @@ class Registry:
     def __enter__(self):
         home = fetched("registry-2.6.13", FILES / "registry.pom.xml", "unpack-dependencies")
         [program] = home.glob("*-runner.jar")
+        for tries_left in reversed(range(STARTS)):
+            try:
+                self._start(program)
+            except AssertionError:  # another process may have taken the port
+                self.__exit__()
+                if not tries_left:
+                    raise
+            except BaseException:
+                self.__exit__()
+                raise
+            else:
+                break
+        return self
+
+    def _start(self, program):
         (port,) = free_ports(1)
         command = [
             *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
@@ -30,12 +45,7 @@ class Registry:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._log.parent)
         self.url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-        try:
-            self._wait()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        self._wait()
 
     def __exit__(self, *error):
         self._process.kill()

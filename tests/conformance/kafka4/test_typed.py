@@ -4,6 +4,8 @@ The places are a real Kafka 4.4, pylog's brokers and a directory; the registry i
 """
 
 import datetime as dt
+import subprocess
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -18,7 +20,8 @@ from logstore import ReadOnlyStoreError
 from logstore.schemas.registry import schema_of
 from logstore.schemas.subjects import TOPIC, schema_record
 from replication.client.kafka_client import KafkaClient
-from replication.client.schema_registry import RestSchemas, settings_of
+from replication.client.registry_settings import registry_of
+from replication.client.schema_registry import RestSchemas
 from replication.local_cluster import LocalCluster
 from replication.tools.mirror import mirror
 from tests.support.repeats import only_long
@@ -69,7 +72,7 @@ def write(bootstrap, topic, client):
 
 def read_by_confluent(bootstrap, topic, client, count):
     deserialize, context = AvroDeserializer(client), SerializationContext(topic, MessageField.VALUE)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "typed", "auto.offset.reset": "earliest"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     found = []
     while len(found) < count:
@@ -101,6 +104,30 @@ def test_a_kafka_is_read_and_written_as_confluents_clients_do(one_broker, regist
     assert rows_of(found[200:]) == SEEN
 
 
+SPARK = """
+import sys
+from datasource import spark_session
+
+place = {"kafka.bootstrap.servers": sys.argv[1], "schema.registry.url": sys.argv[2], "typed": "true"}
+spark = spark_session()
+orders = spark.read.format("pylog").options(**place, subscribe="avro-spark").load()
+assert orders.where("amount = 12.5 AND kind = 'TEA' AND size(tags) = 0").count() == 1, orders.collect()
+orders.write.format("pylog").options(**place, topic="avro-spark").mode("append").save()
+spark.stop()
+"""
+
+
+def test_spark_reads_and_writes_a_kafka_with_a_registry(one_broker, registry, client_of_registry):
+    with KafkaClient(one_broker.bootstrap) as client:
+        client.create_topic("avro-spark")
+    write(one_broker.bootstrap, "avro-spark", client_of_registry)
+    command = [sys.executable, "-c", SPARK, one_broker.bootstrap, registry.url]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = read_by_confluent(one_broker.bootstrap, "avro-spark", client_of_registry, 400)
+    assert rows_of(found[200:]) == SEEN
+
+
 def copy_schemas(client, registry):
     """Write the registry's schemas as Confluent's registry keeps them."""
     rows = [schema_record(entry) for entry in registry.versions("avro-copied-value")]
@@ -114,7 +141,7 @@ def test_copies_on_brokers_and_in_a_directory_are_read_by_the_schemas_in_their_l
     with KafkaClient(one_broker.bootstrap) as client:
         client.create_topic("avro-copied")
         write(one_broker.bootstrap, "avro-copied", client_of_registry)
-        copy_schemas(client, RestSchemas(settings_of({"schema.registry.url": registry.url})))
+        copy_schemas(client, RestSchemas(registry_of({"schema.registry.url": registry.url})))
         assert rows_of(columns(client, "avro-copied")) == SEEN
         with LocalCluster(1, tmp_path / "brokers") as cluster:
             for target in (cluster.bootstrap, str(tmp_path / "copy")):

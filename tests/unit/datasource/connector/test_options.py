@@ -27,6 +27,7 @@ from datasource.connector.places import (
 )
 from datasource.schema import COLUMNS
 from logstore import InvalidConfigError
+from replication.client.registry_settings import NAMES, registry_of
 from replication.client.security import security_of
 from tests.support.object_store import storage_value
 
@@ -439,6 +440,30 @@ def test_a_cluster_is_met_as_the_options_say_and_a_directory_is_not():
         assert ("needs a cluster" in str(caught.value)) == ("path" in options)
 
 
+REGISTRY = {
+    "schema.registry.url": "https://r:8081",
+    "schema.registry.basic.auth.user.info": "me:secret",
+    "schema.registry.basic.auth.credentials.source": "user_info",
+}
+
+
+@pytest.mark.parametrize("place", [{"path": "/log"}, {"kafka.bootstrap.servers": "a:1"}])
+def test_schemas_may_be_in_another_registry(place):
+    found = read_options({**place, **REGISTRY, "subscribe": "t", "typed": "true"}, streaming=True)
+    assert found.location.registry == registry_of(REGISTRY)
+    again = read_options({"subscribe": "t", "typed": "true", **found.location.options}, streaming=True)
+    assert again.location == found.location
+    assert "secret" not in repr(found)
+    for files in (FILES, STORES):
+        named = REGISTRY | {f"schema.registry.{name}": value for name, value in files.items()}
+        assert write_options({**place, "topic": "t", "typed": "true", **named}).location.registry == registry_of(named)
+    with pytest.raises(InvalidConfigError, match=r"'schema\.registry\.url' needs typed=true") as caught:
+        read_options({**place, **REGISTRY, "subscribe": "t", "value.format": "json"}, streaming=True)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InvalidConfigError, match="begins with http"):
+        write_options({**place, "topic": "t", "typed": "true", "schema.registry.url": "r:8081"})
+
+
 TYPED = ("mode", "columnNameOfCorruptRecord", "dlq.topic", "dlq.name")
 
 
@@ -456,7 +481,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "typed": "true", "metadata": "true", "rescued": "true", "schema.evolution": "restart",
         "view": "latest",
     }  # fmt: skip
-    for name, uses in OPTIONS.items():
+    for name, uses in ((name, uses) for name, uses in OPTIONS.items() if name not in NAMES):
         for use in uses:
             base = {"path": "/log"} if use == Use.WRITE or name in ("assign", "subscribePattern") else READ
             together = {"txnId": "a", "txnVersion": "1"} if name.startswith("txn") else {}

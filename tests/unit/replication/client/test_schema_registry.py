@@ -13,7 +13,8 @@ import pytest
 from logstore import InvalidConfigError, InvalidRequestError
 from logstore.schemas.registry import UnknownSchemaError
 from logstore.schemas.subjects import Schema
-from replication.client.schema_registry import SETTINGS, RegistryError, RestSchemas, settings_of
+from replication.client.registry_settings import NAMES, SETTINGS, registry_of
+from replication.client.schema_registry import RegistryError, RestSchemas
 from replication.tools.connecting import client_of
 from tests.support.secured import Certificates
 
@@ -64,7 +65,7 @@ class Registry:
 
 
 def rest(url, **settings):
-    return RestSchemas(settings_of({"schema.registry.url": url, **settings}))
+    return RestSchemas(registry_of({"schema.registry.url": url, **settings}))
 
 
 ROW = {"subject": "a/b", "version": 2, "id": 7, "schema": '"string"'}
@@ -90,7 +91,7 @@ def test_credentials_of_the_address_are_sent_and_never_shown():
         ) as caught:
             rest(secret).subjects()
         assert registry.asked[0][2] == BASIC
-        assert "ssword" not in f"{caught.value}{settings_of({'schema.registry.url': secret})}"
+        assert "ssword" not in f"{caught.value}{registry_of({'schema.registry.url': secret})}"
 
 
 def test_an_id_is_asked_for_once():
@@ -182,7 +183,7 @@ def test_tls_believes_the_named_authority_only(tmp_path):
 )
 def test_a_wrong_setting_is_told_before_anybody_is_asked(settings, words):
     with pytest.raises(InvalidConfigError) as caught:
-        settings_of({"schema.registry.url": "http://registry:8081", **settings})
+        registry_of({"schema.registry.url": "http://registry:8081", **settings})
     assert words in str(caught.value)
 
 
@@ -196,4 +197,5 @@ def test_the_properties_of_a_client_may_name_a_registry():
 
 def test_the_page_names_every_setting():
     page = (Path(__file__).parents[4] / "docs" / "schemas.md").read_text()
-    assert set(re.findall(r"^\| `((?:schema\.registry|basic\.auth)\.[\w.]+)`", page, re.MULTILINE)) == SETTINGS
+    assert set(re.findall(r"^\| `(schema\.registry\.[\w.]+)`", page, re.MULTILINE)) == NAMES
+    assert {"schema.registry." + name for name in SETTINGS - NAMES} < NAMES

@@ -102,7 +102,7 @@ def too_large():
 
 
 def test_a_decimal_has_as_few_bytes_as_it_needs():
-    """As those of Java; fastavro writes one more for -1.28, and reads both."""
+    """Java writes as few; fastavro writes one more for -1.28, and reads both."""
     schema = record(DECIMAL)
     encoder, numbers = Encoder(parse(json.dumps(schema))), [Decimal("-1.28"), Decimal("1.27"), Decimal("1.28")]
     found = encoder.encode(pa.RecordBatch.from_arrays([pa.array(numbers, pa.decimal128(4, 2))], names=["f0"]))
