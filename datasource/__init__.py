@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
     from datasource.connector.counts import count
     from datasource.connector.lags import lag, lag_of_group
     from datasource.connector.observing import QueryObserver, observe
+    from datasource.connector.sifting import sift
     from datasource.connector.source import PylogDataSource
     from datasource.connector.upserts import replace, upsert
     from datasource.session import register, spark_session
@@ -38,6 +39,7 @@ __all__ = [
     "observe",
     "register",
     "replace",
+    "sift",
     "spark_session",
     "upsert",
 ]
@@ -61,5 +63,6 @@ _PLACES = {
     "lag_of_group": "datasource.connector.lags",
     "observe": "datasource.connector.observing",
     "replace": "datasource.connector.upserts",
+    "sift": "datasource.connector.sifting",
     "upsert": "datasource.connector.upserts",
 }

@@ -15,15 +15,14 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
-from datasource.connector.checkpoints import QUERY_ID, directory_of, query_id_of
+from datasource.connector.batch_writes import check_stream, options_of, query_of
+from datasource.connector.checkpoints import directory_of
 from datasource.connector.connect import is_connect
 from datasource.connector.options import write_options
 from datasource.connector.written import Written, is_all
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
 from logstore.records.partitioner import BY_KEY
-
-_OURS = ("txnVersion", "topic", "checkpointLocation", "exactlyOnce")
 
 
 def upsert(
@@ -57,7 +56,7 @@ def upsert(
     BatchConflictError: the checkpoint is an older copy, or a batch that comes again has other rows, which is only
     noticed where the checkpoint is not in a local or mounted directory.
     """
-    given = _options(options, topic, checkpoint)
+    given = options_of(options, topic, checkpoint)
     batch = _Batch(given | _placed(stream, place, given), _keys(stream, key), value, is_whole=False)
     return batch.writer(stream, "update")
 
@@ -88,7 +87,7 @@ def replace(
     Errors, in addition: InvalidRequestError: `checkpoint` is not in a local or mounted directory. Without it a batch
     that comes again could not be recognised: its tombstones are in the topic, and are not written again.
     """
-    given = _options(options, topic, checkpoint)
+    given = options_of(options, topic, checkpoint)
     if not directory_of(given["checkpointLocation"]):
         raise InvalidRequestError(
             f"checkpoint {given['checkpointLocation']!r}: replace needs it in a local or mounted directory, where it "
@@ -141,7 +140,7 @@ class _Batch:
         return functions.to_json(column) if kind.typeName() in ("struct", "map", "array") else column.cast("string")
 
     def _write(self, frame: DataFrame, rows: DataFrame, number: int) -> None:
-        name = self.options.get("txnId") or _query_id(frame, self.options["checkpointLocation"])
+        name = self.options.get("txnId") or query_of(frame, self.options["checkpointLocation"])
         write = rows.write.format("pylog").mode("append").options(**self.options)
         write.options(txnId=name, txnVersion=str(number)).save()
 
@@ -185,30 +184,11 @@ class _Batch:
 _STORED = (StringType, BinaryType)
 
 
-def _options(options: dict[str, object], topic: str, checkpoint: str | os.PathLike[str]) -> dict[str, str]:
-    given = {name: str(value) for name, value in options.items()}
-    for name in given:
-        if name.lower() in map(str.lower, _OURS):
-            raise InvalidRequestError(f"option {name!r} is set here: remove it")
-    if not isinstance(topic, str):
-        raise InvalidRequestError(f"topic={topic!r}: give the name of a topic, as text")
-    where = os.fspath(checkpoint)
-    if ":/" not in where:
-        where = os.path.abspath(where)  # noqa: PTH100 - links stay
-    return given | {"topic": topic, "checkpointLocation": where}
-
-
 def _placed(stream: DataFrame, place: str | os.PathLike[str], given: dict[str, str]) -> dict[str, str]:
     """Return the options of the place, where the topic is there and compacted."""
-    if not stream.isStreaming:
-        raise InvalidRequestError("this is no stream: begin with spark.readStream, or write it by df.write")
+    check_stream(stream, given)
     options = location_at(place).options
     location = write_options(given | options | {"txnId": given.get("txnId", "query"), "txnVersion": "0"}).location
-    if is_connect(stream.sparkSession) and not (directory_of(given["checkpointLocation"]) or "txnId" in given):
-        raise InvalidRequestError(
-            f"checkpoint {given['checkpointLocation']!r} is in no local or mounted directory, and over Spark Connect "
-            "nothing else names the query: set option txnId to a name of your own"
-        )
     topic = given["topic"]
     location.read().topic(topic)
     if not location.write().is_compacted(topic):
@@ -249,16 +229,6 @@ def _checked(rows: DataFrame, number: int) -> int:
             "aggregate the stream by key, with max_by(value, time) for example"
         )
     return int(count)
-
-
-def _query_id(frame: DataFrame, checkpoint: str) -> str:
-    """Return the id of the query: its checkpoint has it, else this thread of Spark."""
-    found = query_id_of(checkpoint)
-    if not found and not is_connect(frame.sparkSession):
-        found = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
-    if not found:
-        raise InvalidRequestError("Spark does not say which query this is: set option 'txnId'")
-    return found
 
 
 def _oldest(living: DataFrame) -> dict[int, int]:
