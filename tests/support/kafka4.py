@@ -167,10 +167,11 @@ class Kafka4:
         for tries_left in reversed(range(STARTS)):
             try:
                 self._begin()
-            except AssertionError:
+            except AssertionError as error:
                 self.__exit__()
                 if not tries_left:
                     raise
+                print(f"once more: {error}")
             except BaseException:
                 self.__exit__()
                 raise
@@ -185,9 +186,9 @@ class Kafka4:
         self._ports = {number: (ports[2 * at], ports[2 * at + 1]) for at, number in enumerate(self.numbers)}
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formats = [self._format(number, cluster) for number in self.numbers]
-        for number, running in zip(self.numbers, formats, strict=True):
-            said = running.communicate(timeout=READY_WITHIN_S)[0]
-            assert running.returncode == 0, f"broker {number} was not formatted: {said}"
+        said = [running.communicate(timeout=READY_WITHIN_S)[0] for running in formats]
+        for number, running, words in zip(self.numbers, formats, said, strict=True):
+            assert running.returncode == 0, f"broker {number} was not formatted: {words}"
         for number in self.numbers:
             self.start(number, wait=False)
         for number in self.numbers:
