@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from datasource.connector.batch_writes import check_stream, options_of, query_of
 from datasource.connector.one_line import one_line
 from datasource.connector.options import read_options, write_options
 from datasource.connector.typed import TypedRows, TypedShape, prepare, typed_records
-from datasource.connector.typed_options import TypedOptions
+from datasource.connector.typed_options import FORMAT_OPTIONS, TypedOptions
 from datasource.schema import HEADERS, spark_schema
 from datasource.topics.locations import Location, location_at
 from logstore.env import SYSTEM
@@ -29,7 +30,6 @@ from logstore.records.schema import RECORD_SCHEMA
 from logstore.schemas import ddl
 from logstore.schemas.misfits import dead_letters
 
-FORMATS = ("value.format", "key.format", "key.fields", "key.fields-prefix", "value.fields-include")
 _RECORD = ("key", "value", HEADERS, "timestamp", "offset")
 _READ = (*_RECORD, "topic", "partition")
 _WRITTEN = ("key", "value", HEADERS, "timestamp", "partition", "topic")
@@ -78,7 +78,7 @@ def sift(  # noqa: PLR0913  each of them is one choice of the caller
         hint = ": read with includeHeaders=true, so that a dead letter is whole" * (missing[0] == HEADERS)
         raise InvalidRequestError(f"the stream has no column {missing[0]!r}{hint}")
     at = location_at(place).options
-    formats = {"value.format": "json"} | {name: given.pop(name) for name in FORMATS if name in given}
+    formats = {"value.format": "json"} | {name: given.pop(name) for name in FORMAT_OPTIONS if name in given}
     named = {"dlq.topic": dlq_topic, "dlq.name": given.pop("dlq.name", "") or "query"}
     registry = {name: value for name, value in given.items() if name.startswith("schema.registry.")}
     reading = read_options(at | formats | registry | named | {"subscribe": topic}, streaming=True)
@@ -142,9 +142,10 @@ class _Fitting:
 
     @one_line
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shape = cache(partial(TypedShape, self.reading, self.columns, self.location))
         for batch in batches:
             for topic, partition, records in _by_partition(batch):
-                yield TypedShape(self.reading, self.columns, self.location, topic).batch(records, topic, partition)
+                yield shape(topic).batch(records, topic, partition)
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,10 @@ class _Letters:
 
     @one_line
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        typed = cache(partial(typed_records, self.reading, self.columns, self.location))
         for batch in batches:
             for topic, partition, records in _by_partition(batch):
-                typed = typed_records(self.reading, self.columns, self.location, topic)
-                if misfits := typed.decode(records, topic, partition).misfits:
+                if misfits := typed(topic).decode(records, topic, partition).misfits:
                     letters = dead_letters(
                         records,
                         misfits,

@@ -27,6 +27,7 @@ _INCLUDE = ("ALL", "EXCEPT_KEY")
 # Each of these says how columns are bytes; the rest of the options needs one of them.
 _OPENING = ("value.format", "key.format", "key.fields")
 _SAID = (*_OPENING, "value.fields-include")
+FORMAT_OPTIONS = (*_SAID, "key.fields-prefix")
 EVOLUTIONS = ("fixed", "restart")
 _RELATED = (
     "rescued",

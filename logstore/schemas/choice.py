@@ -143,8 +143,7 @@ def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedR
     elif "schema" in typing:
         if "rescued" in typing:
             raise InvalidRequestError(f"rescued goes with typed; in a schema, name the column '{RESCUED} string'")
-        given = typing["schema"]
-        records = formats.records(ddl.parse(given) if isinstance(given, str) else tuple(given), schemas)
+        records = formats.records(ddl.as_fields(typing["schema"]), schemas)
     else:
         raise InvalidRequestError("which columns? Say schema='user string, …', or typed=True for those of the topic")
     return _with_metadata(records) if typing.get("metadata") else records

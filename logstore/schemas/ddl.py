@@ -85,6 +85,18 @@ def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
 
 
+def as_fields(columns: object) -> tuple[pa.Field, ...]:
+    """Return columns, which are DDL or Arrow's, as fields. Raises: InvalidRequestError: they are none."""
+    if isinstance(columns, str):
+        return parse(columns)
+    found = tuple(columns) if isinstance(columns, Iterable) else (columns,)
+    if strange := [each for each in found if not isinstance(each, pa.Field)]:
+        raise InvalidRequestError(
+            f"schema: write columns as 'id bigint, who string', or give Arrow's, not {strange[0]!r}"
+        )
+    return found
+
+
 class _Reader:
     """The text word by word; `next` is the word that comes, "" at the end."""
 

@@ -99,7 +99,7 @@ def schema_from(columns: Columns, kind: str | None = None) -> Schema:
         schema = schema_of(JSON if kind == "json" else AVRO, str(columns))
         fields_of(schema)
         return schema
-    fields = ddl.parse(columns) if isinstance(columns, str) else tuple(columns)
+    fields = ddl.as_fields(columns)
     if kind == "json":
         return schema_of(JSON, json_schema.text_of(fields))
     return schema_of(AVRO, avro_types.schema_text(fields))

@@ -36,7 +36,7 @@ class MisfitError(InvalidRecordError):
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         super().__init__(
             f"{topic}-{partition} at offset {offset}: {reason}; to go on without such records, use mode "
-            "DROPMALFORMED, PERMISSIVE or dlq.topic",
+            "DROPMALFORMED or PERMISSIVE, in Spark also dlq.topic",
             topic=topic,
             partition=partition,
             offset=offset,

@@ -44,3 +44,11 @@ def test_the_text_of_columns_is_read_as_these_columns(fields):
 def test_a_type_that_no_column_has_has_no_text():
     with pytest.raises(InvalidRequestError, match=r"uint8 is no type of a column"):
         ddl.text_of([pa.field("n", pa.uint8())])
+
+
+def test_columns_are_a_text_or_arrows_and_nothing_else():
+    fields = (pa.field("id", pa.int64()), pa.field("who", pa.string()))
+    assert ddl.as_fields("id bigint, who string") == ddl.as_fields(pa.schema(fields)) == ddl.as_fields(fields) == fields
+    for strange in (5, None, ["id bigint"], {"id": "bigint"}):
+        with pytest.raises(InvalidRequestError, match="write columns as"):
+            ddl.as_fields(strange)
