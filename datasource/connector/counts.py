@@ -21,6 +21,7 @@ from datasource.connector.reader import BatchReader, LogPartition
 from datasource.connector.server_paths import check_paths
 from datasource.topics.interface import PartitionRange, ReadableTopics
 from logstore.errors import InvalidRequestError, UnreadableBatchError
+from logstore.schemas.layout import Mode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ class PylogCounts(DataSource):
     @one_line
     def reader(self, schema: StructType) -> CountReader:
         options = read_options(self.options, streaming=False)
-        if options.typed is not None and options.typed.mode == "DROPMALFORMED":
+        if options.typed is not None and options.typed.layout.mode is Mode.DROPMALFORMED:
             raise InvalidRequestError(
                 "a count looks at no value, so it does not know which records would be dropped: leave 'mode' and "
                 "'dlq.topic' away, or use load().count()"

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -15,9 +16,10 @@ from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRequestError, did_you_mean
-from logstore.schemas.choice import Formats, registered
+from logstore.schemas.choice import registered
 from logstore.schemas.declared import fields_of, subject_of
 from logstore.schemas.formats import Format
+from logstore.schemas.layout import Mode
 from logstore.schemas.registry import Schemas
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
@@ -54,14 +56,14 @@ def schema_of(options: TypedOptions, topic: TopicColumns) -> pa.Schema:
         if strange := [name for name in options.columns if name not in known]:
             raise InvalidConfigError(f"option columns: no column {strange[0]!r}{did_you_mean(strange[0], known)}")
         names = list(options.columns)
-    names += [corrupt.name] if options.mode == "PERMISSIVE" else []
+    names += [corrupt.name] if options.layout.mode is Mode.PERMISSIVE else []
     names += [field.name for field in metadata] if options.has_metadata else []
     return pa.schema([_sparks(known[name]) for name in dict.fromkeys(names)])
 
 
 def formats_of(options: TypedOptions, schemas: Schemas, topic: str) -> TypedRecords:
     """Return how the topic's records are columns by its latest schemas. Raises: as `choice.registered`."""
-    return registered(topic, schemas, Formats(key_prefix=options.key_prefix, is_rescuing=options.is_rescuing))
+    return registered(topic, schemas, replace(options.layout, mode=Mode.FAILFAST))
 
 
 def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
@@ -80,7 +82,7 @@ def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
 def _columns(options: TypedOptions, schemas: Schemas, topic: str) -> TopicColumns:
     records = formats_of(options, schemas, topic)
     value, key = (subject_of(topic, part) for part in ("value", "key"))
-    prefix, versions = options.key_prefix, {value: schemas.latest(value).version}
+    prefix, versions = options.layout.key_prefix, {value: schemas.latest(value).version}
     in_key: frozenset[str] = frozenset()
     if records.key is not None:
         in_key = frozenset(prefix + name for name in _names(schemas, key, records.key))

@@ -20,15 +20,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from datasource.connector.batch_writes import check_stream, options_of, query_of
 from datasource.connector.one_line import one_line
 from datasource.connector.options import read_options, write_options
-from datasource.connector.typed import TypedRows, TypedShape, prepare, typed_records
-from datasource.connector.typed_options import FORMAT_OPTIONS, TypedOptions
+from datasource.connector.typed import DeadLetters, TypedRows, TypedShape, prepare, typed_records
+from datasource.connector.typed_options import FORMAT_OPTIONS, DeadLetterTopic, TypedOptions
 from datasource.schema import HEADERS, spark_schema
 from datasource.topics.locations import Location, location_at
-from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRequestError
 from logstore.records.schema import RECORD_SCHEMA
 from logstore.schemas import ddl
-from logstore.schemas.misfits import dead_letters
 
 _RECORD = ("key", "value", HEADERS, "timestamp", "offset")
 _READ = (*_RECORD, "topic", "partition")
@@ -124,7 +122,8 @@ class _Sifted:
             )
             rows = fitting if self.rows is None else self.rows(fitting)
             encode = TypedRows(self.writing, rows.schema, self.location, self.topic, with_headers=True)
-            letters = _Letters(self.location, self.reading, self.columns, self.dlq_topic, self.name or query, query)
+            kept = DeadLetters(DeadLetterTopic(self.dlq_topic, self.name), self.location, query)
+            letters = _Letters(self.location, self.reading, self.columns, kept)
             written = rows.mapInArrow(_Encoded(encode, self.topic), raw).union(records.mapInArrow(letters, raw))
             write = written.write.format("pylog").mode("append").options(**self.options)
             write.options(txnId=query, txnVersion=str(number)).save()
@@ -155,9 +154,7 @@ class _Letters:
     location: Location
     reading: TypedOptions
     columns: pa.Schema
-    dlq_topic: str
-    name: str
-    query: str
+    kept: DeadLetters
 
     @one_line
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,16 +162,7 @@ class _Letters:
         for batch in batches:
             for topic, partition, records in _by_partition(batch):
                 if misfits := typed(topic).decode(records, topic, partition).misfits:
-                    letters = dead_letters(
-                        records,
-                        misfits,
-                        topic=topic,
-                        partition=partition,
-                        name=self.name,
-                        query=self.query,
-                        now_ms=SYSTEM.clock.now_ms(),
-                    )
-                    yield _raw(letters, self.dlq_topic)
+                    yield _raw(self.kept.of(records, misfits, topic, partition), self.kept.topic)
 
 
 @dataclass(frozen=True)

@@ -16,28 +16,23 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from datasource.connector.checkpoints import QUERY_ID
 from datasource.connector.options import ReadOptions
 from datasource.connector.registered import columns_of, formats_of, schema_of
-from datasource.connector.typed_options import (
-    CORRUPT_RECORD,
-    NEEDS_COLUMNS,
-    DeadLetterTopic,
-    TopicColumns,
-    TypedOptions,
-)
+from datasource.connector.typed_options import NEEDS_COLUMNS, DeadLetterTopic, TopicColumns, TypedOptions
 from datasource.schema import check_kind
 from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, did_you_mean
-from logstore.schemas.choice import Formats, made
+from logstore.schemas.choice import made
+from logstore.schemas.choice import records as records_of
 from logstore.schemas.formats import Format
-from logstore.schemas.misfits import STORED, Mode, UnwritableError, dead_letters
+from logstore.schemas.layout import CONFLUENT, CORRUPT_RECORD, Mode
+from logstore.schemas.misfits import STORED, UnwritableError, dead_letters
 from logstore.schemas.registry import Schemas
 from logstore.schemas.typed import METADATA, TypedRecords
 
 logger = logging.getLogger(__name__)
 
-CONFLUENT = "avro-confluent"
 _SPARKS = {"_timestamp": pa.timestamp("us", tz="UTC")}  # where Spark's type is another than that of records
 
 
@@ -74,16 +69,7 @@ def _formatted(
     fields = [field for field in columns if field.name not in (*METADATA, options.corrupt_record)]
     if options.registered is not None:
         return _registered(options, options.registered, fields, registry, topic)
-    keys = tuple(options.key_prefix + name for name in options.key_fields)
-    formats = Formats(
-        value=options.value_format,
-        key=options.key_format,
-        key_fields=keys,
-        key_prefix=options.key_prefix,
-        is_key_in_value=options.is_key_in_value,
-        mode=Mode(options.mode),
-    )
-    return replace(formats.records(fields, registry), columns=())
+    return replace(records_of(options.layout, fields, registry), columns=())
 
 
 def _registered(
@@ -103,14 +89,14 @@ def _registered(
             return known
         return made(name, wanted, registry)
 
-    key = [f.with_name(f.name.removeprefix(options.key_prefix)) for f in fields if f.name in found.key]
+    key = [f.with_name(f.name.removeprefix(options.layout.key_prefix)) for f in fields if f.name in found.key]
     value = [field for field in fields if field.name in found.value]
     return TypedRecords(
         columns=(),
         key=side(found.key_format, key, latest.key if latest else None),
         value=side(found.value_format, value, latest.value if latest else None),
-        mode=Mode(options.mode),
-        key_prefix=options.key_prefix,
+        mode=options.layout.mode,
+        key_prefix=options.layout.key_prefix,
     )
 
 
@@ -227,21 +213,22 @@ class TypedShape:
 
 
 class DeadLetters:
-    """Appends dead letters to their topic: at least once, under the same keys each time."""
+    """Makes dead letters, and appends them to their topic: at least once, under the same keys each time."""
 
-    def __init__(self, options: DeadLetterTopic, location: Location) -> None:
+    def __init__(self, options: DeadLetterTopic, location: Location, query: str | None = None) -> None:
+        """`query`: that which reads; None: the one that this task belongs to."""
         self.topic = options.topic
-        self._query = _query_id()
+        self._query = _query_id() if query is None else query
         self._name = options.name or self._query
         self._location = location
 
-    def append(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> None:
-        """Make a dead letter of each of these rows (of the columns `misfits.STORED`); on return they are durable."""
+    def of(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> pa.RecordBatch:
+        """Return a dead letter of each of these rows (of the columns `misfits.STORED`)."""
         if not self._name:
             raise InvalidRequestError(
                 "Spark does not say which query a task belongs to, so dead letters have no name: set option 'dlq.name'"
             )
-        letters = dead_letters(
+        return dead_letters(
             records,
             reasons,
             topic=topic,
@@ -250,8 +237,11 @@ class DeadLetters:
             query=self._query,
             now_ms=SYSTEM.clock.now_ms(),
         )
+
+    def append(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> None:
+        """Append a dead letter of each of these rows; on return they are durable."""
         target = self._location.write()
-        rows = pa.Table.from_batches([letters])
+        rows = pa.Table.from_batches([self.of(records, reasons, topic, partition)])
         target.append(self.topic, rows, partitioner="murmur3", compression=None, transaction=None)
         target.flush()
 
@@ -299,7 +289,7 @@ class TypedRows:
         _check_distinct(names)
         if topic is None and options.is_registered:
             raise InvalidConfigError("option typed=true needs option 'topic': columns are those of one topic")
-        if CONFLUENT in (options.value_format, options.key_format) and not options.is_registered:
+        if CONFLUENT in (options.layout.value, options.layout.key) and not options.is_registered:
             raise InvalidConfigError(f"format {CONFLUENT} writes the id of a registered schema: set typed=true instead")
         if topic is None and "_topic" not in names:
             raise InvalidRecordError("no topic: set option 'topic', or add a string column '_topic'")

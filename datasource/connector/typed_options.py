@@ -14,20 +14,25 @@ from datasource.connector import option_parsing as parse
 from datasource.connector.option_names import BATCH, WRITE, Uses
 from datasource.connector.places import Assign, Subscribe, Topics
 from logstore.errors import InvalidConfigError
+from logstore.schemas.layout import CONFLUENT, CORRUPT_RECORD, Layout, Mode, layout_of
 from replication.client.registry_settings import PREFIX as REGISTRY
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NEEDS_COLUMNS = "values with a format have columns: name them by .schema('user string, amount double')"
-FORMATS = ("raw", "json", "avro", "avro-confluent")
-MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
-CORRUPT_RECORD = "_corrupt_record"
-_INCLUDE = ("ALL", "EXCEPT_KEY")
+# The words of `layout_of`, as options.
+_OPTIONS = {
+    "value_format": "value.format",
+    "key_format": "key.format",
+    "key_fields": "key.fields",
+    "key_fields_prefix": "key.fields-prefix",
+    "value_fields_include": "value.fields-include",
+    "mode": "mode",
+}
 # Each of these says how columns are bytes; the rest of the options needs one of them.
 _OPENING = ("value.format", "key.format", "key.fields")
-_SAID = (*_OPENING, "value.fields-include")
-FORMAT_OPTIONS = (*_SAID, "key.fields-prefix")
+FORMAT_OPTIONS = (*_OPENING, "value.fields-include", "key.fields-prefix")
 EVOLUTIONS = ("fixed", "restart")
 _RELATED = (
     "rescued",
@@ -68,23 +73,15 @@ class DeadLetterTopic:
 class TypedOptions:
     """How columns are keys and values.
 
-    `key_fields`: the columns of the key, without `key_prefix`, which their columns in Spark have; none: a key is no
-    column. `is_key_in_value`: the value has these, too. `corrupt_record`: the column for values that do not fit.
-    `is_registered`: formats and columns are those of the topic's schemas, which are looked up as `registered`;
-    `columns`: these of them.
+    `corrupt_record`: the column for values that do not fit. `is_registered`: formats and columns are those of the
+    topic's schemas, which are looked up as `registered`; `columns`: these of them.
     """
 
-    value_format: str
-    key_format: str
-    key_fields: tuple[str, ...]
-    key_prefix: str
-    is_key_in_value: bool
-    mode: str
+    layout: Layout
     corrupt_record: str
     dead_letters: DeadLetterTopic | None
     is_registered: bool
     has_metadata: bool
-    is_rescuing: bool
     columns: tuple[str, ...] | None
     ends_at_new_schema: bool
     registered: TopicColumns | None = None
@@ -99,34 +96,34 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
         _check_registry(given)
         return None
     is_registered = parse.flag(given, "typed", default=False)
-    if not is_registered and "avro-confluent" not in (given.get("value.format"), given.get("key.format")):
-        _check_registry(given)
-    if is_registered and (said := [name for name in _SAID if name in given]):
-        raise _refused(given, said[0], "typed=true takes this from the topic's schemas: leave one away")
-    key_fields = () if is_registered else _key_columns(given)
     dead_letters = _dead_letters(given, uses)
-    mode = parse.choice(given, "mode", tuple(map(str.lower, MODES)), MODES[2 if dead_letters else 0].lower()).upper()
-    if dead_letters and mode == "FAILFAST":
+    words: dict[str, object] = {word: given[name] for word, name in _OPTIONS.items() if name in given}
+    words |= {"typed": is_registered, "rescued": parse.flag(given, "rescued", default=False)}
+    default = Mode.DROPMALFORMED if dead_letters else Mode.FAILFAST
+    layout = layout_of(words, value="raw", mode=default, spelt=_spelt, refused=parse.bad)
+    if is_registered and layout.key_fields:
+        raise _refused(given, "key.fields", "typed=true takes this from the topic's schemas: leave one away")
+    if not is_registered and CONFLUENT not in (layout.value, layout.key):
+        _check_registry(given)
+    if dead_letters and layout.mode is Mode.FAILFAST:
         raise _refused(given, "mode", "the first misfit ends the query: with 'dlq.topic' use DROPMALFORMED, PERMISSIVE")
     corrupt = given.get("columnnameofcorruptrecord", CORRUPT_RECORD).strip()
-    if "columnnameofcorruptrecord" in given and (mode != "PERMISSIVE" or not corrupt):
+    if "columnnameofcorruptrecord" in given and (layout.mode is not Mode.PERMISSIVE or not corrupt):
         raise _refused(given, "columnNameOfCorruptRecord", "the name of a column, with mode=PERMISSIVE")
     _check_columns(given, uses, is_registered=is_registered)
     return TypedOptions(
-        value_format=parse.choice(given, "value.format", FORMATS, FORMATS[0]),
-        key_format=parse.choice(given, "key.format", FORMATS, FORMATS[0]),
-        key_fields=key_fields,
-        key_prefix=given.get("key.fields-prefix", ""),
-        is_key_in_value=_includes_key(given),
-        mode=mode,
+        layout=layout,
         corrupt_record=corrupt,
         dead_letters=dead_letters,
         is_registered=is_registered,
         has_metadata=parse.flag(given, "metadata", default=False),
-        is_rescuing=parse.flag(given, "rescued", default=False),
         columns=tuple(map(str.strip, given["columns"].split(","))) if "columns" in given else None,
         ends_at_new_schema=parse.choice(given, "schema.evolution", EVOLUTIONS, EVOLUTIONS[0]) == "restart",
     )
+
+
+def _spelt(word: str) -> str:
+    return _OPTIONS.get(word, f"{word}=true")
 
 
 def is_typed(options: Mapping[str, str]) -> bool:
@@ -167,33 +164,6 @@ def _check_columns(given: Mapping[str, str], uses: Uses, *, is_registered: bool)
         raise _refused(given, "rescued", "needs typed=true; in .schema(...) name the column '_rescued string'")
     if "schema.evolution" in given:
         raise _refused(given, "schema.evolution", "needs typed=true: columns of .schema(...) stay as they are")
-
-
-def _key_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    text = given.get("key.fields")
-    if text is None:
-        for name in ("key.format", "key.fields-prefix", "value.fields-include"):
-            if name in given:
-                raise _refused(given, name, "needs 'key.fields', the columns of the key, as user;tenant")
-        return ()
-    found = tuple(part.strip() for part in re.split("[;,]", text))
-    if not all(found) or len(set(found)) < len(found):
-        raise _refused(given, "key.fields", "columns, each once, as user;tenant")
-    prefix = given.get("key.fields-prefix", "")
-    if wrong := [name for name in found if not name.startswith(prefix)]:
-        raise _refused(given, "key.fields", f"{wrong[0]!r} does not begin with 'key.fields-prefix', {prefix!r}")
-    columns = tuple(name.removeprefix(prefix) for name in found)
-    if not all(columns):
-        raise _refused(given, "key.fields-prefix", "nothing would be left of a name in 'key.fields'")
-    return columns
-
-
-def _includes_key(given: Mapping[str, str]) -> bool:
-    default = _INCLUDE["key.fields-prefix" in given]
-    include = parse.choice(given, "value.fields-include", tuple(map(str.lower, _INCLUDE)), default.lower())
-    if include == "all" and "key.fields-prefix" in given:
-        raise _refused(given, "value.fields-include", "EXCEPT_KEY: no column of a value has the key's prefix")
-    return include == "all"
 
 
 def _dead_letters(given: Mapping[str, str], uses: Uses) -> DeadLetterTopic | None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from logstore.schemas.layout import Mode
+
 if TYPE_CHECKING:
     from logstore.schemas.choice import Typing
     from logstore.schemas.registry import Schemas
@@ -23,7 +25,7 @@ _BOTH = (
 _READING = (
     click.option(
         "--mode",
-        type=click.Choice(["FAILFAST", "PERMISSIVE", "DROPMALFORMED"], case_sensitive=False),
+        type=click.Choice([mode.value for mode in Mode], case_sensitive=False),
         help="Of a record without these columns: an error, nulls, or nothing. [default: FAILFAST]",
     ),
     click.option(

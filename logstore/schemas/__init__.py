@@ -1,10 +1,10 @@
 """Columns of records: how keys and values are made of them, and where their schemas are kept.
 
 From the ground up: `ddl`, schemas from text; `parsed`, many values as columns, and the reasons of those that are none;
-`conversion`, a JSON document to values of declared types; `documents`, many of them to columns; `misfits`, what becomes
-of those that do not fit; `rendering`, columns to JSON; `fitting`, a caller's columns in declared types; `formats`, how
-columns are the bytes of a key or a value; `avro`, the same for Avro's; `typed`, records of a topic as rows of columns,
-and the way back.
+`conversion`, a JSON document to values of declared types; `documents`, many of them to columns; `layout`, which columns
+are in keys and values, and in which formats; `misfits`, what becomes of those that do not fit; `rendering`, columns to
+JSON; `fitting`, a caller's columns in declared types; `formats`, how columns are the bytes of a key or a value; `avro`,
+the same for Avro's; `typed`, records of a topic as rows of columns, and the way back.
 
 `json_schema`, columns as JSON Schema, and back; `subjects`, the records of the topic `_schemas` and their sum;
 `compatibility`, whether one may follow others; `registry`, the schemas of a place, by following that topic; `declared`,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias, TypedDict
 
 import pyarrow as pa
@@ -18,12 +18,11 @@ from logstore.schemas.avro.schema import Schema as AvroSchema
 from logstore.schemas.declared import Columns, fields_of, subject_of
 from logstore.schemas.fitting import as_columns
 from logstore.schemas.formats import RESCUED, Format, JsonFormat, RawFormat
-from logstore.schemas.misfits import CORRUPT_RECORD, Mode
+from logstore.schemas.layout import CORRUPT_RECORD, FORMATS, Layout, Mode, layout_of
 from logstore.schemas.registry import Schemas, UnknownSchemaError
 from logstore.schemas.subjects import AVRO, JSON, Schema
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
-FORMATS = ("json", "raw", "avro", "avro-confluent")
 Include: TypeAlias = Literal["ALL", "EXCEPT_KEY"]
 
 
@@ -33,7 +32,7 @@ class Typing(TypedDict, total=False):
     `schema`: Spark's DDL, as "user string, amount decimal(10,2)", or Arrow's. `value_format`: one of FORMATS, json
     by default. `key_fields`: the columns that are in the key, whose format is `key_format`, raw by default. They are in
     the value, too, unless `value_fields_include` is EXCEPT_KEY. `key_fields_prefix`: their names begin with it, but not
-    in the key. `mode`: as a misfit is read (`logstore.schemas.misfits.Mode`). `metadata`: with `_topic`, `_partition`,
+    in the key. `mode`: as a misfit is read (`logstore.schemas.layout.Mode`). `metadata`: with `_topic`, `_partition`,
     `_offset`, `_timestamp`, `_headers`, and `_key` if the key has no columns. `rescued`: with `_rescued`, members of
     JSON that are not declared; in a `schema` name it.
     """
@@ -50,42 +49,28 @@ class Typing(TypedDict, total=False):
     rescued: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formats:
-    """Where the columns of a topic are, and in which formats."""
+def records(layout: Layout, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None) -> TypedRecords:
+    """Return how records are these columns, of which those of METADATA and `_corrupt_record` are in no format.
 
-    value: str = "json"
-    key: str = "raw"
-    key_fields: tuple[str, ...] = ()
-    key_prefix: str = ""
-    is_key_in_value: bool = True
-    mode: Mode = Mode.FAILFAST
-    is_rescuing: bool = False
+    Raises: InvalidConfigError: the layout does not go with the columns.
+    """
+    given = [field for field in columns if field.name not in (*METADATA, CORRUPT_RECORD)]
+    keys, registry = layout.key_fields, schemas or _no_schemas
+    key = _key(layout, given, registry)
+    in_value = [field for field in given if layout.is_key_in_value or field.name not in keys]
+    if layout.value == "raw" and layout.is_key_in_value and keys and len(in_value) > 1:
+        raise InvalidConfigError("value.format=raw: a value is one column; set value.fields-include=EXCEPT_KEY")
+    value = made(layout.value, in_value, registry) if in_value else None
+    return TypedRecords(columns=tuple(columns), key=key, value=value, mode=layout.mode, key_prefix=layout.key_prefix)
 
-    def records(self, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None) -> TypedRecords:
-        """Return how records are these columns, of which those of METADATA and `_corrupt_record` are in no format.
 
-        Raises: InvalidConfigError: the formats do not go with the columns.
-        """
-        given = {field.name: field for field in columns if field.name not in (*METADATA, CORRUPT_RECORD)}
-        keys = self.key_fields
-        if missing := [name for name in keys if name not in given]:
-            raise InvalidConfigError(f"key.fields: there is no column {missing[0]!r}{did_you_mean(missing[0], given)}")
-        if strange := [name for name in keys if not name.startswith(self.key_prefix)]:
-            raise InvalidConfigError(f"key.fields: {strange[0]!r} does not begin with the prefix {self.key_prefix!r}")
-        if self.key_prefix and self.is_key_in_value:
-            raise InvalidConfigError("a prefix of the key's columns needs value.fields-include=EXCEPT_KEY")
-        in_value = [field for name, field in given.items() if self.is_key_in_value or name not in keys]
-        if self.value == "raw" and self.is_key_in_value and keys and len(in_value) > 1:
-            raise InvalidConfigError("value.format=raw: a value is one column; set value.fields-include=EXCEPT_KEY")
-        in_key = [given[name].with_name(name.removeprefix(self.key_prefix)) for name in keys]
-        return TypedRecords(
-            columns=tuple(columns),
-            key=made(self.key, in_key, schemas or _no_schemas) if in_key else None,
-            value=made(self.value, in_value, schemas or _no_schemas) if in_value else None,
-            mode=self.mode,
-            key_prefix=self.key_prefix,
-        )
+def _key(layout: Layout, fields: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> Format | None:
+    """Return the format of those of the columns that are in the key; None: there are none."""
+    given = {field.name: field for field in fields}
+    if missing := [name for name in layout.key_fields if name not in given]:
+        raise InvalidConfigError(f"key.fields: there is no column {missing[0]!r}{did_you_mean(missing[0], given)}")
+    inside = [given[name].with_name(name.removeprefix(layout.key_prefix)) for name in layout.key_fields]
+    return made(layout.key, inside, schemas) if inside else None
 
 
 def _no_schemas() -> Schemas:
@@ -135,31 +120,33 @@ def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedR
 
     Raises: InvalidRequestError: no columns are asked for, or the choices exclude each other; UnknownSchemaError.
     """
-    formats = _formats(typing)
+    if strange := [name for name in typing if name not in Typing.__annotations__]:
+        raise InvalidRequestError(f"no argument {strange[0]!r}{did_you_mean(strange[0], Typing.__annotations__)}")
+    layout = layout_of(typing)
     if typing.get("typed"):
-        if without := [name for name in ("schema", "value_format", "key_format") if name in typing]:
-            raise InvalidRequestError(f"{without[0]} does not go with typed, which takes it from the topic's schemas")
-        records = registered(topic, schemas(), formats)
+        if "schema" in typing:
+            raise InvalidRequestError("schema does not go with typed, which takes it from the topic's schemas")
+        found = registered(topic, schemas(), layout)
     elif "schema" in typing:
         if "rescued" in typing:
             raise InvalidRequestError(f"rescued goes with typed; in a schema, name the column '{RESCUED} string'")
-        records = formats.records(ddl.as_fields(typing["schema"]), schemas)
+        found = records(layout, ddl.as_fields(typing["schema"]), schemas)
     else:
         raise InvalidRequestError("which columns? Say schema='user string, …', or typed=True for those of the topic")
-    return _with_metadata(records) if typing.get("metadata") else records
+    return _with_metadata(found) if typing.get("metadata") else found
 
 
 def encoded(topic: str, data: Tabular, typing: Typing, schemas: Callable[[], Schemas]) -> pa.Table:
     """Return rows of columns as records to append: `TypedRecords.encode`. Raises: as that, and as `chosen`."""
     if reading := [name for name in ("mode", "metadata") if name in typing]:
         raise InvalidRequestError(f"{reading[0]} says how records are read, and nothing of those that are written")
-    records = chosen(topic, typing, schemas)
+    found = chosen(topic, typing, schemas)
     metadata = [pa.field(name, kind) for name, (_, kind) in METADATA.items()]
-    return records.encode(as_columns(data, [*records.columns, *metadata]))
+    return found.encode(as_columns(data, [*found.columns, *metadata]))
 
 
-def registered(topic: str, schemas: Schemas, formats: Formats) -> TypedRecords:
-    """Return how records of the topic are columns by its latest schemas; `formats` says all but the formats.
+def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
+    """Return how records of the topic are columns by its latest schemas; `layout` says all but the formats.
 
     Raises: UnknownSchemaError: the topic's values have no schema; InvalidRequestError: it has no columns here.
     """
@@ -167,21 +154,21 @@ def registered(topic: str, schemas: Schemas, formats: Formats) -> TypedRecords:
         value = _registered(schemas, subject_of(topic, "value"), "value")
     except UnknownSchemaError as error:
         raise UnknownSchemaError(f"topic {topic!r} has no columns of its own: {error}; or give a schema") from None
-    if formats.is_rescuing:
+    if layout.is_rescuing:
         if not isinstance(value, JsonFormat):
             raise InvalidRequestError(f"rescued goes with JSON, and the values of {topic!r} are {value.name}")
         value = JsonFormat((*value.fields, pa.field(RESCUED, pa.string())))
     shown = list(value.fields)
-    if formats.mode is Mode.PERMISSIVE:
+    if layout.mode is Mode.PERMISSIVE:
         shown.append(pa.field(CORRUPT_RECORD, pa.string()))
     try:
         key: Format | None = _registered(schemas, subject_of(topic, "key"), "key")
     except UnknownSchemaError:
-        key = formats.records(value.fields, lambda: schemas).key
+        key = _key(layout, value.fields, lambda: schemas)
     names = {field.name for field in shown}
-    own = [field.with_name(formats.key_prefix + field.name) for field in key.fields] if key else []
+    own = [field.with_name(layout.key_prefix + field.name) for field in key.fields] if key else []
     columns = (*(field for field in own if field.name not in names), *shown)
-    return TypedRecords(columns=columns, key=key, value=value, mode=formats.mode, key_prefix=formats.key_prefix)
+    return TypedRecords(columns=columns, key=key, value=value, mode=layout.mode, key_prefix=layout.key_prefix)
 
 
 def _registered(schemas: Schemas, subject: str, column: str) -> Format:
@@ -198,34 +185,8 @@ def format_of(schemas: Schemas, schema: Schema, schema_id: int, *, column: str) 
     return ConfluentAvroFormat(avro.parsed(schema), avro, schema_id, column=column)
 
 
-def _formats(typing: Typing) -> Formats:
-    """Raises: InvalidRequestError: a word that is none."""
-    if strange := [name for name in typing if name not in Typing.__annotations__]:
-        raise InvalidRequestError(f"no argument {strange[0]!r}{did_you_mean(strange[0], Typing.__annotations__)}")
-    keys = typing.get("key_fields", ())
-    include = _word("value_fields_include", typing.get("value_fields_include", "ALL"), ("ALL", "EXCEPT_KEY"))
-    found = Formats(
-        value=_word("value_format", typing.get("value_format", "json"), FORMATS),
-        key=_word("key_format", typing.get("key_format", "raw"), FORMATS),
-        key_fields=tuple(keys.replace(",", ";").split(";") if isinstance(keys, str) else keys),
-        key_prefix=typing.get("key_fields_prefix", ""),
-        is_key_in_value=include == "ALL",
-        is_rescuing=typing.get("rescued", False),
-        mode=Mode(_word("mode", typing.get("mode", "FAILFAST").upper(), [mode.value for mode in Mode])),
-    )
-    if "key_format" in typing and not found.key_fields:
-        raise InvalidRequestError("key_format needs key_fields: which columns are in the key?")
-    return found
-
-
-def _word(name: str, word: str, words: Sequence[str]) -> str:
-    if word not in words:
-        raise InvalidRequestError(f"no {name} {word!r}{did_you_mean(word, words)}")
-    return word
-
-
-def _with_metadata(records: TypedRecords) -> TypedRecords:
-    names = {field.name for field in records.columns}
-    left_out = {*names, KEY} if records.key else names
+def _with_metadata(found: TypedRecords) -> TypedRecords:
+    names = {field.name for field in found.columns}
+    left_out = {*names, KEY} if found.key else names
     more = [pa.field(name, kind) for name, (_, kind) in METADATA.items() if name not in left_out]
-    return replace(records, columns=(*records.columns, *more))
+    return replace(found, columns=(*found.columns, *more))

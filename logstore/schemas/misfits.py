@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 
 import pyarrow as pa
 
 from logstore.errors import InvalidRecordError
 from logstore.records.schema import RECORD_SCHEMA
 
-CORRUPT_RECORD = "_corrupt_record"
 PREFIX = "dlq."  # of the headers of a dead letter
 KEY, TRIES = PREFIX + "key", PREFIX + "tries"
 STORED = ("key", "value", "headers", "timestamp", "offset")  # the columns of records that a dead letter is made of
 _TRIES_DIGITS_MAX = 9
-
-
-class Mode(StrEnum):
-    """How a reader goes on at a misfit, in the words of Spark's JSON source."""
-
-    FAILFAST = "FAILFAST"
-    PERMISSIVE = "PERMISSIVE"  # a row of nulls, and the value in the column `_corrupt_record`, if there is one
-    DROPMALFORMED = "DROPMALFORMED"
 
 
 class MisfitError(InvalidRecordError):

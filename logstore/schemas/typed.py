@@ -14,7 +14,8 @@ from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidReque
 from logstore.records.schema import HEADERS_TYPE
 from logstore.schemas.fitting import fitted
 from logstore.schemas.formats import Format
-from logstore.schemas.misfits import CORRUPT_RECORD, MisfitError, Mode, UnwritableError
+from logstore.schemas.layout import CORRUPT_RECORD, Mode
+from logstore.schemas.misfits import MisfitError, UnwritableError
 from logstore.schemas.parsed import Parsed
 
 KEY = "_key"

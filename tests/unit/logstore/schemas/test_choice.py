@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from logstore.errors import InvalidConfigError, InvalidRequestError
-from logstore.schemas.choice import Formats, chosen, encoded
+from logstore.errors import InvalidRequestError
+from logstore.schemas.choice import chosen, encoded
 from logstore.schemas.formats import JsonFormat, RawFormat
-from logstore.schemas.misfits import Mode
+from logstore.schemas.layout import Mode
 from logstore.schemas.registry import schema_of
 
 SCHEMA = "user string, tenant int, amount double"
@@ -48,9 +48,7 @@ def test_columns_of_the_key_are_in_the_value_too_unless_they_are_excepted():
 
 
 def test_a_prefix_is_no_part_of_the_names_in_the_key():
-    prefixed = choose(
-        schema="k_id string, id string", key_fields="k_id", key_fields_prefix="k_", value_fields_include="EXCEPT_KEY"
-    )
+    prefixed = choose(schema="k_id string, id string", key_fields="k_id", key_fields_prefix="k_")
     assert (names(prefixed.key), names(prefixed.value)) == (["id"], ["id"])
 
 
@@ -66,18 +64,29 @@ def test_metadata_comes_behind_with_the_keys_bytes_unless_the_key_has_columns():
     [
         ({}, "which columns"),
         ({"schemas": "a int"}, "no argument 'schemas'; did you mean 'schema'"),
-        ({"schema": "a int", "value_format": "jsn"}, "no value_format 'jsn'; did you mean 'json'"),
-        ({"schema": "a int", "mode": "FAIL"}, "no mode 'FAIL'; did you mean 'FAILFAST'"),
-        ({"schema": "a int", "key_format": "json"}, "key_format needs key_fields"),
+        ({"schema": "a int", "value_format": "jsn"}, "value_format='jsn': one of json, raw"),
+        ({"schema": "a int", "mode": "FAIL"}, "mode='FAIL': one of FAILFAST"),
+        ({"schema": "a int", "key_format": "json"}, "key_format='json': needs key_fields"),
         ({"schema": "a int", "key_fields": "b"}, "key.fields: there is no column 'b'"),
         ({"schema": "a int, b int", "value_format": "raw"}, "format raw is one column"),
         ({"schema": "a int, b int", "value_format": "raw", "key_fields": "a"}, "set value.fields-include=EXCEPT_KEY"),
-        ({"schema": "a int", "key_fields": "a", "key_fields_prefix": "k_"}, "does not begin with the prefix 'k_'"),
         (
-            {"schema": "k_a int", "key_fields": "k_a", "key_fields_prefix": "k_"},
-            "needs value.fields-include=EXCEPT_KEY",
+            {"schema": "a int", "key_fields": "a", "key_fields_prefix": "k_"},
+            "'a' does not begin with key_fields_prefix, 'k_'",
         ),
+        (
+            {"schema": "k_a int", "key_fields": "k_a", "key_fields_prefix": "k_", "value_fields_include": "all"},
+            "EXCEPT_KEY: no column of a value has the key's prefix",
+        ),
+        ({"schema": "a int", "key_fields": "a;;b"}, "key_fields='a;;b': columns, each once"),
+        ({"schema": "a int", "key_fields": ["a", "a"]}, "columns, each once"),
+        ({"schema": "a int", "key_fields": []}, "columns, each once"),
+        ({"schema": "a int", "key_fields_prefix": "k_"}, "key_fields_prefix='k_': needs key_fields"),
+        ({"schema": "k_a int", "key_fields": "k_", "key_fields_prefix": "k_"}, "nothing would be left"),
         ({"typed": True, "schema": "a int"}, "schema does not go with typed"),
+        ({"typed": True, "value_format": "json"}, "typed takes this from the topic's schemas"),
+        ({"typed": True, "value_fields_include": "ALL"}, "typed takes this from the topic's schemas"),
+        ({"typed": True, "key_fields": "k_a", "key_fields_prefix": "k_"}, "only of a key with a schema"),
         ({"schema": "a interval"}, "is no type of a column"),
         ({"schema": "a int", "rescued": True}, "name the column '_rescued string'"),
     ],
@@ -92,11 +101,6 @@ def test_what_says_how_to_read_is_refused_in_a_write():
     for reading in ({"mode": "FAILFAST"}, {"metadata": True}):
         with pytest.raises(InvalidRequestError, match="says how records are read"):
             encoded("orders", {"a": 1}, {"schema": "a int", **reading}, nothing)
-
-
-def test_no_format_of_this_name():
-    with pytest.raises(InvalidConfigError, match="no format 'xml'"):
-        Formats(value="xml").records([pa.field("a", pa.int8())], nothing)
 
 
 NOTE = '{"name": "note", "type": "string", "default": "-"}, '

@@ -11,7 +11,8 @@ from logstore.errors import InvalidConfigError, InvalidRecordError
 from logstore.records.schema import RECORD_SCHEMA
 from logstore.schemas import ddl, typed
 from logstore.schemas.formats import JsonFormat, RawFormat
-from logstore.schemas.misfits import MisfitError, Mode, UnwritableError
+from logstore.schemas.layout import Mode
+from logstore.schemas.misfits import MisfitError, UnwritableError
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
 USER, AMOUNT, NOTE = ddl.parse("user string, amount decimal(10,2), note string")
