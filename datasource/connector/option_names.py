@@ -41,6 +41,8 @@ OPTIONS: dict[str, Uses] = {
     "subscribePattern": READ,
     "columns": READ,
     "typed": READ | WRITE,
+    "value.subject": READ | WRITE,
+    "key.subject": READ | WRITE,
     "metadata": READ,
     "rescued": READ,
     "schema.evolution": STREAM,

@@ -16,8 +16,8 @@ from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRequestError, did_you_mean
-from logstore.schemas.choice import registered
-from logstore.schemas.declared import fields_of, subject_of
+from logstore.schemas.choice import registered, subjects_of
+from logstore.schemas.declared import fields_of
 from logstore.schemas.formats import Format
 from logstore.schemas.layout import Mode
 from logstore.schemas.registry import Schemas
@@ -80,12 +80,12 @@ def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
 
 
 def _columns(options: TypedOptions, schemas: Schemas, topic: str) -> TopicColumns:
-    records = formats_of(options, schemas, topic)
-    value, key = (subject_of(topic, part) for part in ("value", "key"))
-    prefix, versions = options.layout.key_prefix, {value: schemas.latest(value).version}
-    in_key: frozenset[str] = frozenset()
-    if records.key is not None:
-        in_key = frozenset(prefix + name for name in _names(schemas, key, records.key))
+    records, layout = formats_of(options, schemas, topic), options.layout
+    subjects = subjects_of(topic, layout)
+    value, key = subjects["value"], subjects["key"]
+    versions, in_key = {value: schemas.latest(value).version}, frozenset(layout.key_fields)
+    if records.key is not None and not in_key:
+        in_key = frozenset(layout.key_prefix + name for name in _names(schemas, key, records.key))
         versions[key] = schemas.latest(key).version
     assert records.value is not None, "values have a schema"
     in_value = _names(schemas, value, records.value)

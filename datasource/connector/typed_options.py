@@ -28,6 +28,8 @@ _OPTIONS = {
     "key_fields": "key.fields",
     "key_fields_prefix": "key.fields-prefix",
     "value_fields_include": "value.fields-include",
+    "value_subject": "value.subject",
+    "key_subject": "key.subject",
     "mode": "mode",
 }
 # Each of these says how columns are bytes; the rest of the options needs one of them.
@@ -38,6 +40,8 @@ _RELATED = (
     "rescued",
     "metadata",
     "schema.evolution",
+    "value.subject",
+    "key.subject",
     "key.fields-prefix",
     "value.fields-include",
     "mode",
@@ -101,8 +105,6 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
     words |= {"typed": is_registered, "rescued": parse.flag(given, "rescued", default=False)}
     default = Mode.DROPMALFORMED if dead_letters else Mode.FAILFAST
     layout = layout_of(words, value="raw", mode=default, spelt=_spelt, refused=parse.bad)
-    if is_registered and layout.key_fields:
-        raise _refused(given, "key.fields", "typed=true takes this from the topic's schemas: leave one away")
     if not is_registered and CONFLUENT not in (layout.value, layout.key):
         _check_registry(given)
     if dead_letters and layout.mode is Mode.FAILFAST:

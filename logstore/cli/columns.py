@@ -20,7 +20,9 @@ _BOTH = (
     click.option("--schema", metavar="DDL", help="Records have these columns: 'user string, amount decimal(10,2)'."),
     click.option("--value-format", metavar="FORMAT", help="With --schema: json, raw, avro. [default: json]"),
     click.option("--key-format", metavar="FORMAT", help="Likewise of the key. [default: raw]"),
-    click.option("--key-fields", metavar="NAMES", help="With --schema: the columns in the key, as user;tenant."),
+    click.option("--key-fields", metavar="NAMES", help="The columns in the key, as user;tenant."),
+    click.option("--value-subject", metavar="SUBJECT", help="With --typed: where the schema of the values is."),
+    click.option("--key-subject", metavar="SUBJECT", help="Likewise of the keys."),
 )
 _READING = (
     click.option(
@@ -32,7 +34,10 @@ _READING = (
         "--metadata", is_flag=True, default=None, help="With the columns _topic, _partition, _offset and others."
     ),
 )
-_NAMES = ("typed", "schema", "value_format", "key_format", "key_fields", "mode", "metadata")
+_NAMES = (
+    *("typed", "schema", "value_format", "key_format", "key_fields", "value_subject", "key_subject"),
+    *("mode", "metadata"),
+)
 
 
 def typing_options(*, reading: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

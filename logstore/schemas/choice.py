@@ -15,7 +15,7 @@ from logstore.schemas.avro import types
 from logstore.schemas.avro.format import AvroFormat, ConfluentAvroFormat
 from logstore.schemas.avro.schema import Reference, parse
 from logstore.schemas.avro.schema import Schema as AvroSchema
-from logstore.schemas.declared import Columns, fields_of, subject_of
+from logstore.schemas.declared import Columns, Part, fields_of, subject_of
 from logstore.schemas.fitting import as_columns
 from logstore.schemas.formats import RESCUED, Format, JsonFormat, RawFormat
 from logstore.schemas.layout import CORRUPT_RECORD, FORMATS, Layout, Mode, layout_of
@@ -32,7 +32,8 @@ class Typing(TypedDict, total=False):
     `schema`: Spark's DDL, as "user string, amount decimal(10,2)", or Arrow's. `value_format`: one of FORMATS, json
     by default. `key_fields`: the columns that are in the key, whose format is `key_format`, raw by default. They are in
     the value, too, unless `value_fields_include` is EXCEPT_KEY. `key_fields_prefix`: their names begin with it, but not
-    in the key. `mode`: as a misfit is read (`logstore.schemas.layout.Mode`). `metadata`: with `_topic`, `_partition`,
+    in the key. `value_subject`, `key_subject`: with `typed`, where the topic's schemas are, if not in the subjects of
+    its name. `mode`: as a misfit is read (`logstore.schemas.layout.Mode`). `metadata`: with `_topic`, `_partition`,
     `_offset`, `_timestamp`, `_headers`, and `_key` if the key has no columns. `rescued`: with `_rescued`, members of
     JSON that are not declared; in a `schema` name it.
     """
@@ -44,6 +45,8 @@ class Typing(TypedDict, total=False):
     key_fields: Sequence[str] | str
     key_fields_prefix: str
     value_fields_include: Include
+    value_subject: str
+    key_subject: str
     mode: str
     metadata: bool
     rescued: bool
@@ -150,10 +153,14 @@ def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
 
     Raises: UnknownSchemaError: the topic's values have no schema; InvalidRequestError: it has no columns here.
     """
+    subjects = subjects_of(topic, layout)
     try:
-        value = _registered(schemas, subject_of(topic, "value"), "value")
+        value = _registered(schemas, subjects["value"], "value")
     except UnknownSchemaError as error:
-        raise UnknownSchemaError(f"topic {topic!r} has no columns of its own: {error}; or give a schema") from None
+        rest = "name the subject of its records by value.subject, or their columns by a schema"
+        raise UnknownSchemaError(
+            f"topic {topic!r} has no columns of its own: {str(error).rstrip('?')}; {rest}"
+        ) from None
     if layout.is_rescuing:
         if not isinstance(value, JsonFormat):
             raise InvalidRequestError(f"rescued goes with JSON, and the values of {topic!r} are {value.name}")
@@ -162,13 +169,24 @@ def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
     if layout.mode is Mode.PERMISSIVE:
         shown.append(pa.field(CORRUPT_RECORD, pa.string()))
     try:
-        key: Format | None = _registered(schemas, subject_of(topic, "key"), "key")
+        key: Format | None = _registered(schemas, subjects["key"], "key")
     except UnknownSchemaError:
+        if layout.key_subject:
+            raise
         key = _key(layout, value.fields, lambda: schemas)
+    else:
+        if layout.key_fields:
+            raise InvalidConfigError(f"key.fields: keys of {topic!r} have a schema, {subjects['key']!r}: leave it away")
     names = {field.name for field in shown}
     own = [field.with_name(layout.key_prefix + field.name) for field in key.fields] if key else []
     columns = (*(field for field in own if field.name not in names), *shown)
     return TypedRecords(columns=columns, key=key, value=value, mode=layout.mode, key_prefix=layout.key_prefix)
+
+
+def subjects_of(topic: str, layout: Layout) -> dict[Part, str]:
+    """Return the subjects of a topic's values and keys."""
+    named: dict[Part, str] = {"value": layout.value_subject, "key": layout.key_subject}
+    return {part: name or subject_of(topic, part) for part, name in named.items()}
 
 
 def _registered(schemas: Schemas, subject: str, column: str) -> Format:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, TypedDict
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 import pyarrow as pa
 
@@ -13,13 +14,15 @@ from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.schemas import ddl, json_schema
 from logstore.schemas.avro import schema as avro
 from logstore.schemas.avro import types as avro_types
-from logstore.schemas.registry import FORMATS, Schemas, schema_of
-from logstore.schemas.subjects import AVRO, JSON, Registered, Schema
+from logstore.schemas.registry import FORMATS, NoAliasError, Schemas, schema_of
+from logstore.schemas.subjects import AVRO, JSON, Schema
+
+logger = logging.getLogger(__name__)
 
 # Columns in Spark's DDL or as an Arrow schema, or the text of a schema in the topic's format, which begins with {.
 Columns: TypeAlias = str | pa.Schema | Sequence[pa.Field]
 Part = Literal["key", "value"]
-# Confluent's, by their names without Strategy; a schema registered by another one is read by its id.
+# Confluent's, by their names without Strategy. By another than the first, that one's subject is an alias.
 STRATEGIES = ("TopicName", "RecordName", "TopicRecordName")
 
 
@@ -36,8 +39,16 @@ class Declaration(TypedDict, total=False):
     subject_name_strategy: str
 
 
+class Declared(NamedTuple):
+    """A schema of a topic's keys or values, and its subject; `name`: that of the strategy TopicName."""
+
+    name: str
+    subject: str
+    schema: Schema
+
+
 def subject_of(topic: str, part: Part) -> str:
-    """Return the subject of a topic's keys or values, by the strategy TopicName."""
+    """Return the subject of a topic's keys or values: by the strategy TopicName, or what that one stands for."""
     return f"{topic}-{part}"
 
 
@@ -71,14 +82,15 @@ def declared(
     key_schema: Columns | None = None,
     key_format: str | None = None,
     subject_name_strategy: str = STRATEGIES[0],
-) -> dict[str, Schema]:
-    """Return the schema of each subject of the topic that is given. Raises: InvalidRequestError."""
-    found = {}
+) -> list[Declared]:
+    """Return the schemas of the topic's keys and values that are given. Raises: InvalidRequestError."""
+    found = []
     given: dict[Part, tuple[Columns | None, str | None]] = {"value": (schema, format), "key": (key_schema, key_format)}
     for part, (columns, kind) in given.items():
         if columns is not None:
             made = schema_from(columns, kind)
-            found[subject_by(subject_name_strategy, topic, part, made)] = made
+            subject = subject_by(subject_name_strategy, topic, part, made)
+            found.append(Declared(subject_of(topic, part), subject, made))
         elif kind is not None:
             raise InvalidRequestError(f"the format {kind!r} of the {part} needs its schema")
     if not found:
@@ -121,6 +133,18 @@ def fields_of(schema: Schema, referred: avro.Referred | None = None) -> tuple[pa
     raise InvalidRequestError(f"schemas of type {schema.type} have no columns here")
 
 
-def register(schemas: Schemas, subjects: Mapping[str, Schema]) -> list[Registered]:
-    """Register each; one that is the latest already stays. Raises: as `Schemas.register`."""
-    return [schemas.register(subject, schema) for subject, schema in subjects.items()]
+def register(schemas: Schemas, columns: Iterable[Declared]) -> None:
+    """Register each, as what its topic has from now on; one that is the latest already stays.
+
+    Raises: as `Schemas.register`, `set_alias`.
+    """
+    for name, subject, schema in columns:
+        if subject == name and schemas.alias(name) is not None:
+            schemas.set_alias(name, None)
+        schemas.register(subject, schema)
+        if subject != name:
+            try:
+                schemas.set_alias(name, subject)
+            except NoAliasError as error:
+                part = name.rpartition("-")[2]
+                logger.warning("%s: read and write the topic with %s.subject=%s", error, part, subject)

@@ -20,6 +20,7 @@ CORRUPT_RECORD = "_corrupt_record"  # the column with the bytes of a misfit
 _INCLUDE = ("ALL", "EXCEPT_KEY")
 _NEED_KEYS = ("key_format", "key_fields_prefix", "value_fields_include")
 _REGISTERED = ("value_format", "key_format", "value_fields_include")
+_SUBJECTS = ("value_subject", "key_subject")
 
 
 class Mode(StrEnum):
@@ -36,6 +37,7 @@ class Layout:
 
     `key_fields`: the columns of the key, with `key_prefix`, which they have beside it only; none: a key is no column.
     `is_key_in_value`: the value has these, too. `is_rescuing`: a column has the members of JSON that are not declared.
+    `value_subject`, `key_subject`: those of the topic's schemas, where the topic itself does not say.
     """
 
     value: str = "json"
@@ -45,6 +47,8 @@ class Layout:
     is_key_in_value: bool = True
     mode: Mode = Mode.FAILFAST
     is_rescuing: bool = False
+    value_subject: str = ""
+    key_subject: str = ""
 
 
 def _same(name: str) -> str:
@@ -80,6 +84,8 @@ def layout_of(
         is_key_in_value=given.is_key_in_value(prefix),
         mode=Mode(given.one_of(list(Mode), "mode", mode)),
         is_rescuing=bool(words.get("rescued", False)),
+        value_subject=given.subject("value_subject"),
+        key_subject=given.subject("key_subject"),
     )
 
 
@@ -106,12 +112,21 @@ class _Words(NamedTuple):
             for name in _REGISTERED:
                 if name in self.given:
                     raise self.wrong(name, f"{self.spelt('typed')} takes this from the topic's schemas: leave one away")
-            if "key_fields" in self.given and "key_fields_prefix" in self.given:
-                raise self.wrong("key_fields_prefix", "only of a key with a schema")
-        elif "key_fields" not in self.given:
+            if "key_fields" in self.given and (said := {"key_fields_prefix", "key_subject"} & set(self.given)):
+                raise self.wrong(min(said), f"only of a key with a schema: leave {self.spelt('key_fields')} away")
+            return
+        for name in _SUBJECTS:
+            if name in self.given:
+                raise self.wrong(name, f"needs {self.spelt('typed')}, which takes the columns of a subject")
+        if "key_fields" not in self.given:
             for name in _NEED_KEYS:
                 if name in self.given:
                     raise self.wrong(name, f"needs {self.spelt('key_fields')}, the columns of the key, as user;tenant")
+
+    def subject(self, name: str) -> str:
+        if name in self.given and not str(self.given[name]).strip():
+            raise self.wrong(name, "the name of a subject, as shop.Order")
+        return str(self.given.get(name, "")).strip()
 
     def key_fields(self, prefix: str) -> tuple[str, ...]:
         if "key_fields" not in self.given:

@@ -26,8 +26,8 @@ from logstore.schemas.subjects import (
     Schema,
     Subjects,
     UnknownKeyError,
+    config_record,
     is_ours,
-    level_record,
     schema_record,
 )
 
@@ -45,8 +45,15 @@ class UnknownSchemaError(InvalidRequestError):
     """No such subject, version or id."""
 
 
+class NoAliasError(InvalidRequestError):
+    """This registry knows no aliases."""
+
+
 class Schemas(Protocol):
-    """A registry of schemas. Calls may be made from any thread; each sees what was registered before it."""
+    """A registry of schemas. Calls may be made from any thread; each sees what was registered before it.
+
+    A subject with an alias stands for that one: its versions are found there, and registered there.
+    """
 
     def subjects(self, *, with_deleted: bool = False) -> list[str]:
         """The names of all subjects."""
@@ -94,6 +101,18 @@ class Schemas(Protocol):
 
     def set_level(self, level: str | None, subject: str | None = None) -> None:
         """Set a level; None: the subject takes that of all again. Raises: InvalidRequestError, ReadOnlyStoreError."""
+        ...
+
+    def alias(self, subject: str) -> str | None:
+        """The subject that this one stands for; None: itself."""
+        ...
+
+    def set_alias(self, subject: str, other: str | None) -> None:
+        """Let a subject stand for another one; None: for itself again.
+
+        Raises: UnknownSchemaError: there is no such subject; InvalidRequestError: it has an alias itself;
+        NoAliasError; ReadOnlyStoreError.
+        """
         ...
 
 
@@ -208,24 +227,27 @@ class TopicSchemas:
         with self._topic.turn():
             for _ in range(TRIES_MAX):
                 state = self._writable()
-                if (known := state.registered(subject, schema)) is not None:
+                named = state.alias(subject) or subject
+                if (known := state.registered(named, schema)) is not None:
                     return known
-                self._check(subject, schema)
-                entry = state.to_register(subject, schema)
+                self._check(named, schema)
+                entry = state.to_register(named, schema)
                 if self._topic.append([schema_record(entry)], self._end):
                     return entry
         raise self._busy()
 
     def check(self, subject: str, schema: Schema) -> list[str]:
         with self._topic.turn():
-            if self._now().registered(subject, schema) is not None:
-                return []
-            return self._reasons(subject, schema)
+            state = self._now()
+            named = state.alias(subject) or subject
+            return [] if state.registered(named, schema) is not None else self._reasons(named, schema)
 
     def delete(self, subject: str, version: int | None = None, *, permanently: bool = False) -> list[int]:
         with self._topic.turn():
             for _ in range(TRIES_MAX):
                 state = self._writable()
+                if (other := state.alias(subject)) is not None:
+                    raise InvalidRequestError(f"subject {subject!r} stands for {other!r}: delete that")
                 gone = self._to_delete(subject, version, permanently=permanently)
                 records = (state.to_remove if permanently else state.to_delete)(subject, version)
                 if self._topic.append(records, self._end):
@@ -239,11 +261,28 @@ class TopicSchemas:
     def set_level(self, level: str | None, subject: str | None = None) -> None:
         if level is not None and level.upper() not in LEVELS:
             raise InvalidRequestError(f"compatibility level {level!r}{did_you_mean(level.upper(), LEVELS)}")
-        record = level_record(subject, level and level.upper())
         with self._topic.turn():
             for _ in range(TRIES_MAX):
-                self._writable()
-                if self._topic.append([record], self._end):
+                alias = self._writable().alias(subject)
+                if self._topic.append([config_record(subject, level and level.upper(), alias)], self._end):
+                    return
+        raise self._busy()
+
+    def alias(self, subject: str) -> str | None:
+        with self._topic.turn():
+            return self._now().alias(subject)
+
+    def set_alias(self, subject: str, other: str | None) -> None:
+        with self._topic.turn():
+            for _ in range(TRIES_MAX):
+                state = self._writable()
+                if state.alias(subject) == other:
+                    return
+                if other is not None:
+                    self._versions(other)
+                    if other == subject or state.alias(other) is not None:
+                        raise InvalidRequestError(f"subject {subject!r} cannot stand for {other!r}, which is an alias")
+                if self._topic.append([config_record(subject, state.own_level(subject), other)], self._end):
                     return
         raise self._busy()
 
@@ -273,6 +312,7 @@ class TopicSchemas:
 
     def _versions(self, subject: str, *, with_deleted: bool = False) -> list[Registered]:
         state = self._now()
+        subject = state.alias(subject) or subject
         found = state.versions(subject, with_deleted=with_deleted)
         if not found:
             known = state.subjects(with_deleted=with_deleted)

@@ -5,7 +5,7 @@
 | `{"keytype":"SCHEMA","subject":S,"version":V,"magic":1}` | subject, version, id, schema, deleted | version V of S |
 | the same | null (Karapace: empty) | that version is gone for good |
 | `{"keytype":"DELETE_SUBJECT","subject":S,"magic":0}` | subject, version | all versions up to this one are deleted |
-| `{"keytype":"CONFIG","subject":S,"magic":0}` | compatibilityLevel; null: none of its own | S null: of all subjects |
+| `{"keytype":"CONFIG","subject":S,"magic":0}` | compatibilityLevel; alias, if S stands for it | S null: of all |
 | `{"keytype":"NOOP","magic":0}` | null; ours: `{"id":N}` | ids up to N were handed out, and are gone for good |
 
 One text has one id, whatever its subjects. Records of ours bear the header MARK, since a topic has writers of one kind:
@@ -90,10 +90,11 @@ def schema_record(entry: Registered) -> Record:
     return Record(schema_key(entry.subject, entry.version), _json(value))
 
 
-def level_record(subject: str | None, level: str | None) -> Record:
-    """Return the record of a compatibility level; None: the subject takes that of all."""
+def config_record(subject: str | None, level: str | None, alias: str | None = None) -> Record:
+    """Return the record of a compatibility level (None: the subject takes that of all), and of an alias."""
     key = _json({"keytype": "CONFIG", "subject": subject, "magic": 0})
-    return Record(key, None if level is None else _json({"compatibilityLevel": level}))
+    said = {name: word for name, word in (("alias", alias), ("compatibilityLevel", level)) if word is not None}
+    return Record(key, _json(said) if said else None)
 
 
 class UnknownKeyError(ValueError):
@@ -156,6 +157,7 @@ class Subjects:
         self._ids: dict[Schema, int] = {}
         self._schemas: dict[int, Schema] = {}
         self._levels: dict[str | None, str] = {}
+        self._aliases: dict[str, str] = {}
 
     def apply(self, key: bytes | None, value: bytes | None, *, is_ours: bool) -> None:
         """Take the next record of the topic. Raises: UnknownKeyError; then only its writer is known."""
@@ -171,7 +173,7 @@ class Subjects:
             case "DELETE_SUBJECT" if value is not None:
                 self._delete_up_to(_text(found, "subject"), _number(_decoded(value, "value"), "version"))
             case "CONFIG":
-                self._set_level(found.get("subject"), value)
+                self._configure(found.get("subject"), value)
             case "NOOP" if value is not None:
                 self.id_max = max(self.id_max, _number(_decoded(value, "value"), "id"))
             case "NOOP" | "DELETE_SUBJECT" | "MODE" | "CLEAR_SUBJECT" | "CONTEXT":
@@ -203,14 +205,17 @@ class Subjects:
             if number <= version:
                 versions[number] = entry._replace(is_deleted=True)
 
-    def _set_level(self, subject: Any, value: bytes | None) -> None:
+    def _configure(self, subject: Any, value: bytes | None) -> None:
         if subject is not None and not isinstance(subject, str):
             raise UnknownKeyError(f"subject {subject!r} is no text")
-        level = None if value is None else _decoded(value, "value").get("compatibilityLevel")
-        if level is None:
-            self._levels.pop(subject, None)
-        else:
+        said = {} if value is None else _decoded(value, "value")
+        self._levels.pop(subject, None)
+        if (level := said.get("compatibilityLevel")) is not None:
             self._levels[subject] = str(level)
+        if subject is not None:
+            self._aliases.pop(subject, None)
+            if alias := said.get("alias"):
+                self._aliases[subject] = str(alias)
 
     # ------------------------------------------------------------- questions
 
@@ -241,8 +246,12 @@ class Subjects:
         """The compatibility level of a subject, or of all (None)."""
         return self._levels.get(subject) or self._levels.get(None) or LEVEL_DEFAULT
 
-    def own_level(self, subject: str) -> str | None:
+    def own_level(self, subject: str | None) -> str | None:
         return self._levels.get(subject)
+
+    def alias(self, subject: str | None) -> str | None:
+        """The subject that this one stands for."""
+        return None if subject is None else self._aliases.get(subject)
 
     # ------------------------------------------------------------- decisions
 

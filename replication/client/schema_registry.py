@@ -7,6 +7,7 @@ for once. No message shows a password, and no redirection is followed: it would 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -14,7 +15,7 @@ from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from logstore.errors import InvalidRequestError, PylogError, did_you_mean
-from logstore.schemas.registry import UnknownSchemaError
+from logstore.schemas.registry import NoAliasError, UnknownSchemaError
 from logstore.schemas.subjects import AVRO, LEVELS, Reference, Registered, Schema
 from replication.client.registry_settings import USER_INFO, RegistrySettings
 from replication.network.authentication import tls_context
@@ -108,6 +109,24 @@ class RestSchemas:
             self._ask("DELETE", path)
         else:
             self._ask("PUT", path, {"compatibility": level.upper()})
+
+    def alias(self, subject: str) -> str | None:
+        try:
+            return self._ask("GET", f"/config/{quote(subject, safe='')}").get("alias") or None
+        except UnknownSchemaError:
+            return None
+
+    def set_alias(self, subject: str, other: str | None) -> None:
+        """Set it, where the registry has aliases, as Confluent's has; None: the subject loses its level, too."""
+        path = f"/config/{quote(subject, safe='')}"
+        if other is None:
+            self._ask("DELETE", path)
+            return
+        self.latest(other)
+        with suppress(InvalidRequestError, RegistryError):  # of another word than a level
+            self._ask("PUT", path, {"alias": other})
+        if self.alias(subject) != other:
+            raise NoAliasError(f"the registry at {self.where} has no aliases")
 
     # ---------------------------------------------------------------- private
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from logstore import InvalidRequestError
-from logstore.schemas.declared import fields_of, schema_from
+from logstore.schemas.declared import declared, fields_of, register, schema_from
 from logstore.schemas.registry import UnknownSchemaError
 from logstore.schemas.subjects import Reference, Schema
 from replication.client.registry_settings import registry_of
@@ -61,6 +61,16 @@ def test_a_schema_refers_to_another_one(schemas):
     whole = '{"type":"record","name":"Whole","fields":[{"name":"part","type":"Part"}]}'
     entry = schemas.register("rest-whole", Schema("AVRO", whole, (Reference("Part", "rest-part", 1),)))
     assert schemas.by_id(entry.id).references == (Reference("Part", "rest-part", 1),)
+
+
+def test_a_registry_without_aliases_is_told_and_keeps_the_schema(schemas, caplog):
+    order = '{"type":"record","name":"RestOrder","fields":[{"name":"x","type":"int"}]}'
+    register(schemas, declared("rest-events", schema=order, subject_name_strategy="RecordName"))
+    assert schemas.latest("RestOrder").schema.type == "AVRO"
+    assert schemas.alias("rest-events-value") is None
+    assert "has no aliases: read and write the topic with value.subject=RestOrder" in caplog.text
+    with pytest.raises(UnknownSchemaError):
+        schemas.set_alias("rest-events-value", "rest-nope")
 
 
 def test_what_is_not_there_is_told_in_one_line(schemas):

@@ -18,7 +18,8 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     assert subjects == "['orders-key', 'orders-value']"
     assert '"amount":{"type":["string","number","null"],"x-spark-type":"decimal(10,2)"}' in text
     *rest, refusal = rest
-    assert rest == ["True", "2", "[1, 2] ['orders-key', 'orders-value', 'refunds-value']"]
+    events = ["[{'user': 'Ada'}]", "[{'user': 'Bob'}]"]
+    assert rest == ["True", "2", "[1, 2] ['orders-key', 'orders-value', 'refunds-value']", *events]
     assert refusal.startswith(
         "subject 'visits-value', level BACKWARD: it cannot read version 2: user: string is no bigint"
     )

@@ -9,7 +9,7 @@ from logstore.schemas.subjects import (
     Registered,
     Schema,
     Subjects,
-    level_record,
+    config_record,
     schema_record,
 )
 from replication.errors import ErrorCode
@@ -62,7 +62,7 @@ async def test_a_record_that_contradicts_the_log_is_refused_with_its_row_and_the
         assert "version 2 of subject 'u' is not the next, 1" in said
         assert await propose(one, version("t", 1, 2, "c")) == GOOD  # the batch before left nothing of it
         assert await propose(one, version("t", 1, 2, "c")) == GOOD  # the same again, as after a lost answer
-        assert await propose(one, level_record(None, "NONE")) == GOOD
+        assert await propose(one, config_record(None, "NONE")) == GOOD
         assert (await propose(one, (b"x", b"y")))[2].endswith("no record of _schemas: its key is no JSON object")
         code, _, said = await propose(one, version("t", 2, 3, "d"), attributes=TRANSACTIONAL, producer=(7, 0, 0))
         assert (code, said.endswith("it is of a transaction")) == (ErrorCode.INVALID_RECORD, True)
@@ -107,7 +107,7 @@ async def test_a_batch_that_was_appended_before_does_not_count_again(tmp_path):
     async with Site(tmp_path) as site:
         (one,) = await with_schemas(site)
         state = Subjects()
-        for number, record in enumerate([version("s", 1, 1, "a"), level_record(None, "NONE")]):
+        for number, record in enumerate([version("s", 1, 1, "a"), config_record(None, "NONE")]):
             assert await propose(one, record, producer=(7, 0, number)) == GOOD
             state.apply(*record, is_ours=True)
         (deleted,) = state.to_delete("s", 1)

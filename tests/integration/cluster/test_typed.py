@@ -8,6 +8,7 @@ import pytest
 from logstore import InvalidRecordError
 from logstore.schemas.declared import declared, register
 from logstore.schemas.misfits import MisfitError
+from logstore.schemas.registry import schema_of
 from logstore.schemas.subjects import TOPIC
 from replication.client.kafka_client import KafkaClient
 from tests.support.commands import run_pylog
@@ -62,6 +63,26 @@ def test_a_topics_own_columns_and_a_misfit_among_them(cluster, client):
     with client.consumer(topic, f"{topic}-group", **settings) as consumer:
         found = list(itertools.islice((row for batch in consumer for row in batch.to_pylist()), 3))
     assert [row["_corrupt_record"] for row in found] == [None, "{", None]
+
+
+ORDER = '{"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "n", "type": "%s"}]}'
+
+
+def test_a_topic_that_says_the_subject_of_its_records_and_one_that_does_not(cluster, client):
+    topic, other = next(cluster.names), next(cluster.names)
+    client.create_topic(topic, partitions=1, schema=ORDER % "int", subject_name_strategy="RecordName")
+    client.create_topic(other, partitions=1)
+    client.append(topic, [{"n": 1}], typed=True)
+    client.schemas.register(f"{topic}-value", schema_of("AVRO", ORDER % "long"))
+    client.append(other, [{"n": 2**40}], typed=True, value_subject="shop.Order")
+    assert client.schemas.subjects() == ["shop.Order"]
+    assert rows_of(client.read(topic, 0, 0, 1, typed=True)) == [{"n": 1}]
+    assert rows_of(client.read(other, 0, 0, 1, typed=True, value_subject="shop.Order")) == [{"n": 2**40}]
+    place = ["--bootstrap-server", cluster.running.bootstrap]
+    assert run_pylog("consume", topic, "--typed", *place).ok().out == "n\n1\n"
+    assert run_pylog("consume", other, "--typed", "--value-subject", "shop.Order", *place).ok().out == f"n\n{2**40}\n"
+    assert "by value.subject" in run_pylog("consume", other, "--typed", *place).failed()
+    client.schemas.set_alias(f"{topic}-value", None)
 
 
 def test_lines_are_checked_and_printed_as_columns(cluster, client):

@@ -464,6 +464,12 @@ def test_schemas_may_be_in_another_registry(place):
         write_options({**place, "topic": "t", "typed": "true", "schema.registry.url": "r:8081"})
 
 
+def test_columns_of_a_key_are_raw_beside_a_raw_value_unless_a_format_says_otherwise():
+    for options in ({"key.fields": "id"}, {"value.format": "raw", "key.format": "raw", "key.fields": "id"}):
+        typed = read_options({**READ, **options}, streaming=False).typed
+        assert (typed.layout.value, typed.layout.key, typed.layout.key_fields) == ("raw", "raw", ("id",))
+
+
 TYPED = ("mode", "columnNameOfCorruptRecord", "dlq.topic", "dlq.name")
 
 
@@ -489,7 +495,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
                 secured = JAAS if name == "kafka.sasl.jaas.config" else USER
                 secured = secured | (STORES if "store" in name else FILES)
                 together = {f"kafka.{each}": value for each, value in secured.items()}
-            if name in ("metadata", "rescued", "schema.evolution"):
+            if name in ("metadata", "rescued", "schema.evolution") or name.endswith(".subject"):
                 together = {"typed": "true"}
             if name.startswith(("key.f", "value.f")) or name in TYPED:
                 together = {

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.schemas import ddl
 from logstore.schemas.declared import schema_from
+from logstore.schemas.registry import UnknownSchemaError
 from tests.support.inside import close_stores
 
 TYPED = {"typed": "true"}
@@ -102,7 +104,7 @@ def test_a_column_that_only_an_older_schema_has_stays_in_a_query_that_knows_it(p
         ({"subscribe": "plain"}, InvalidRequestError, "topic 'plain' has no columns of its own"),
         ({"subscribe": "ordres"}, UnknownTopicError, "did you mean 'orders'"),
         ({"value__format": "json"}, InvalidConfigError, "leave one away"),
-        ({"key__fields": "id"}, InvalidConfigError, "leave one away"),
+        ({"key__fields": "id"}, InvalidConfigError, "keys of 'orders' have a schema, 'orders-key'"),
         ({"includeHeaders": "true"}, InvalidConfigError, "set metadata=true"),
         ({"typed": "false", "metadata": "true"}, InvalidConfigError, "needs typed=true"),
         ({"typed": "false", "value__format": "json", "metadata": "true"}, InvalidConfigError, r"\.schema\("),
@@ -181,6 +183,52 @@ def test_values_of_avro_are_read_and_written_without_a_schema_of_the_topic_where
     assert found == [{"user": "ada"}, {"user": None}]
 
 
+def test_columns_are_those_of_another_subject_if_the_topic_or_an_option_says_so(payments):
+    with logstore.open(payments) as store:
+        store.create_topic("events", schema=payment("int"), subject_name_strategy="RecordName")
+        store.create_topic("copy")
+        subject = store.schemas.alias("events-value")
+        store.schemas.register("shop.Refund", schema_from(payment("int").replace('"Payment"', '"Refund"'), "avro"))
+        for number, options in enumerate(({}, {"value.subject": "shop.Refund"})):
+            row = {"user": ["ada"], "amount": [number]}
+            store.append("events", written(payments, row, "user string, amount int", "events", **options))
+        store.append("copy", {"value": store.read("events").read_all()["value"]})
+    close_stores()
+    wanted = {"mode": "DROPMALFORMED", "columns": "user,amount"}
+    assert rows(payments, subscribe="events", **wanted) == [{"user": "ada", "amount": 0}]
+    for topic in ("events", "copy"):
+        found = rows(payments, subscribe=topic, value__subject="shop.Refund", **wanted)
+        assert found == [{"user": "ada", "amount": 1}]
+    with pytest.raises(UnknownSchemaError, match=r"'copy-value' is not in .* name the subject .* by value\.subject"):
+        shown(payments, subscribe="copy")
+    options = read_options(given(payments, subscribe="events"), streaming=True)
+    stream = prepared(options, shown(payments, subscribe="events"))
+    evolution = Evolution(replace(stream.typed, ends_at_new_schema=True), stream.location)
+    register(payments, payment("long"), "events-value", "avro")
+    with pytest.raises(InvalidRequestError, match="events-value has version 2"):
+        evolution.look()
+    assert subject == "Payment"
+
+
+def test_keys_without_a_schema_are_columns_of_the_value(path):
+    with logstore.open(path) as store:
+        store.create_topic("keyed", schema="user string, n int")
+        store.append(
+            "keyed", written(path, {"user": ["ada"], "n": [1]}, "user string, n int", "keyed", key__fields="user")
+        )
+        store.append("keyed", {"key": ["bob"], "value": pa.nulls(1, pa.string())})
+    close_stores()
+    assert store_keys(path, "keyed") == [b"ada", b"bob"]
+    found = rows(path, subscribe="keyed", key__fields="user")
+    assert found == [{"user": "ada", "n": 1}, {"user": "bob", "n": None}]
+    assert rows(path, subscribe="keyed", key__fields="user", columns="n") == [{"n": 1}, {"n": None}]
+
+
+def store_keys(path, topic):
+    with logstore.open(path, mode="r") as store:
+        return store.read(topic, columns=["key"]).read_all()["key"].to_pylist()
+
+
 def test_members_that_nobody_declared_are_shown_on_request(path):
     with logstore.open(path) as store:
         store.append("orders", {"value": ['{"user":"eve","more":1}']})
@@ -208,7 +256,8 @@ def test_topics_of_one_read_have_the_same_columns(path):
 
 def written(path, frame, schema, topic="orders", **options):
     arrow = pa.schema(ddl.parse(schema))
-    asked = write_options({"path": str(path), **TYPED, **({"topic": topic} if topic else {}), **options})
+    given = {name.replace("__", "."): option for name, option in options.items()}
+    asked = write_options({"path": str(path), **TYPED, **({"topic": topic} if topic else {}), **given})
     as_rows = TypedRows(asked.typed, from_arrow_schema(arrow), asked.location, asked.topic, with_headers=True)
     return pickle.loads(pickle.dumps(as_rows))(pa.table(frame, schema=arrow).to_batches())
 

@@ -17,7 +17,7 @@ from logstore.schemas.subjects import (
     Schema,
     Subjects,
     UnknownKeyError,
-    level_record,
+    config_record,
     refusal,
     schema_record,
 )
@@ -76,7 +76,9 @@ def test_a_topic_that_karapace_wrote_adds_up_to_what_it_answered():
 def test_our_records_are_theirs_byte_for_byte():
     state = folded(CONFLUENT)
     assert [schema_record(entry) for entry in state.versions("orders-value")] == CONFLUENT[2:4]
-    assert level_record(None, "FULL") == CONFLUENT[1]
+    assert config_record(None, "FULL") == CONFLUENT[1]
+    assert config_record("s", None, "t").value == b'{"alias":"t"}'
+    assert config_record("s", None).value is None
     assert state.to_delete("orders-value", None) == [
         (
             b'{"keytype":"DELETE_SUBJECT","subject":"orders-value","magic":0}',

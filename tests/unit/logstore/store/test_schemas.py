@@ -78,6 +78,44 @@ def test_levels_are_of_all_subjects_or_of_one(store):
         schemas.set_level("BACKWARDS")
 
 
+def test_a_subject_stands_for_another_one(store):
+    schemas = store.schemas
+    first = schemas.register("shop.Order", STRING)
+    schemas.set_level("NONE", "orders-value")
+    schemas.set_alias("orders-value", "shop.Order")
+    assert schemas.latest("orders-value") == first
+    assert schemas.subjects() == ["shop.Order"]
+    schemas.set_level("FULL", "orders-value")
+    with pytest.raises(InvalidRequestError, match=r"subject 'shop\.Order', level BACKWARD: "):
+        schemas.register("orders-value", INT)
+    assert schemas.check("orders-value", INT) != []
+    schemas.set_level("NONE", "shop.Order")
+    assert schemas.register("orders-value", INT).subject == "shop.Order"
+    with logstore.open(store.path, mode="r") as other:
+        assert (other.schemas.alias("orders-value"), other.schemas.alias("shop.Order")) == ("shop.Order", None)
+        assert len(other.schemas.versions("orders-value")) == 2
+        assert other.schemas.level("orders-value") == "FULL"
+    end = store.offsets(TOPIC)[0].end
+    schemas.set_alias("orders-value", "shop.Order")
+    assert store.offsets(TOPIC)[0].end == end, "it stands for that already"
+    schemas.set_alias("orders-value", None)
+    assert (schemas.alias("orders-value"), schemas.level("orders-value")) == (None, "FULL")
+    with pytest.raises(UnknownSchemaError):
+        schemas.latest("orders-value")
+
+
+def test_a_subject_stands_for_none_that_is_missing_or_an_alias_and_is_not_deleted_by_its_other_name(store):
+    store.schemas.register("shop.Order", STRING)
+    store.schemas.set_alias("orders-value", "shop.Order")
+    with pytest.raises(UnknownSchemaError, match=r"'shop\.Ordr' is not in"):
+        store.schemas.set_alias("more-value", "shop.Ordr")
+    for name, other in (("more-value", "orders-value"), ("shop.Order", "shop.Order")):
+        with pytest.raises(InvalidRequestError, match="cannot stand for"):
+            store.schemas.set_alias(name, other)
+    with pytest.raises(InvalidRequestError, match=r"'orders-value' stands for 'shop\.Order': delete that"):
+        store.schemas.delete("orders-value")
+
+
 def test_a_second_schema_that_does_not_fit_the_first_is_refused(store):
     store.schemas.register("s", STRING)
     with pytest.raises(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from logstore import InvalidConfigError, InvalidRequestError
-from logstore.schemas.registry import UnknownSchemaError
+from logstore.schemas.registry import NoAliasError, UnknownSchemaError
 from logstore.schemas.subjects import Schema
 from replication.client.registry_settings import NAMES, SETTINGS, registry_of
 from replication.client.schema_registry import RegistryError, RestSchemas
@@ -146,6 +146,18 @@ def test_levels_and_deletions_have_the_words_of_the_api():
         schemas.set_level(None, "s")
         assert schemas.delete("s", 2) == [2]
         assert schemas.delete("s", permanently=True) == [1, 2]
+
+
+def test_a_subject_stands_for_another_one_where_the_registry_knows_that():
+    row = {"subject": "shop.Order", "version": 1, "id": 3, "schema": '"int"'}
+    latest = {("GET", "/subjects/shop.Order/versions/latest"): (200, row)}
+    with Registry(latest | {("GET", "/config/o"): (200, {"alias": "shop.Order"})}) as registry:
+        schemas = rest(registry.url)
+        schemas.set_alias("o", "shop.Order")
+        assert registry.asked[-2][3] == {"alias": "shop.Order"}
+        assert schemas.alias("o") == "shop.Order"
+    with Registry(latest) as registry, pytest.raises(NoAliasError, match="has no aliases"):
+        rest(registry.url).set_alias("o", "shop.Order")
 
 
 def test_a_schema_is_checked_by_the_registry():
