@@ -68,6 +68,8 @@ class Shape:
     `clamped` counts the times that Spark cannot hold: one instance makes the batches of one range.
     """
 
+    misfits = 0  # bytes fit always
+
     def __init__(self, schema: types.StructType | pa.Schema) -> None:
         ours = {name.lower(): name for name in TYPES}
         self._schema = to_arrow_schema(schema, timezone="UTC") if isinstance(schema, types.StructType) else schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasource.connector.offsets import StreamOffset, behind
 from logstore.errors import InvalidRequestError
@@ -15,7 +15,9 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
     """Return how many records a query is behind, from `query.lastProgress` or an event's `progress`.
 
     `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions, named as the
-    metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. Only pylog's sources count.
+    metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. `misfits` are the records that did not fit their
+    columns since the query's checkpoint began, each once: those of the batches before this one. Only pylog's sources
+    count.
 
     Raises: InvalidRequestError: `progress` is None, as `lastProgress` is until the first batch is over, and over Spark
     Connect when the query has ended: an observer (`datasource.observe`) keeps it.
@@ -25,8 +27,9 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
             "there is no progress yet: lastProgress is None until a first batch is over (and over Spark Connect once "
             "the query has ended: take last_progress(query) of datasource.observe(spark))"
         )
-    found = (position_of(source) for source in progress["sources"])
-    return summary(n for _, lags in filter(None, found) for parts in lags.values() for n in parts.values())
+    found = [each for source in progress["sources"] if (each := position_of(source)) is not None]
+    lags = summary(n for each in found for parts in each.behind.values() for n in parts.values())
+    return lags | {"misfits": sum(each.misfits for each in found)}
 
 
 def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | None = None) -> dict[str, float]:
@@ -54,16 +57,22 @@ def summary(behind_latest: Iterable[int]) -> dict[str, float]:
     }
 
 
-def position_of(source: Mapping[str, Any]) -> tuple[str, dict[str, dict[int, int]]] | None:
-    """Return the place that a source of a progress reads, and the records behind by topic and partition.
+class Position(NamedTuple):
+    """The place that a source reads, the records behind by topic and partition, and those that did not fit so far."""
 
-    None: the source is not ours. Offsets of before name no place: "".
-    """
+    place: str
+    behind: dict[str, dict[int, int]]
+    misfits: int
+
+
+def position_of(source: Mapping[str, Any]) -> Position | None:
+    """Return what a source of a progress says; None: it is not ours. Offsets of before name no place: ""."""
     end, latest = (_value(source.get(name)) for name in ("endOffset", "latestOffset"))
     if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
         return None
     reached = StreamOffset.from_json(end)
-    return reached.place, behind(reached.offsets, StreamOffset.from_json(latest).offsets)
+    misfits = reached.misfits.count if reached.misfits else 0
+    return Position(reached.place, behind(reached.offsets, StreamOffset.from_json(latest).offsets), misfits)
 
 
 def _value(offset: Any) -> Any:

@@ -19,10 +19,11 @@ RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """A source of pylog: the place, and the records behind by topic and partition."""
+    """A source of pylog: the place, the records behind by topic and partition, and how many did not fit so far."""
 
     place: str
     behind: Mapping[str, Mapping[int, int]]
+    misfits: int = 0
 
     @property
     def summary(self) -> dict[str, float]:
@@ -47,6 +48,11 @@ class QueryLook:
     dropped_rows: int = 0
     input_rows_per_s: float = 0.0
     processed_rows_per_s: float = 0.0
+
+    @property
+    def misfits(self) -> int:
+        """How many records did not fit since the query's checkpoint began, before the last batch."""
+        return sum(source.misfits for source in self.sources)
 
     @property
     def progress_s(self) -> float:
@@ -126,6 +132,7 @@ def as_json(look: QueryLook) -> dict[str, Any]:
                 "place": source.place,
                 "topics": {t: {str(p): n for p, n in parts.items()} for t, parts in source.behind.items()},
                 **source.summary,
+                "misfits": source.misfits,
             }
             for source in look.sources
         ],
@@ -145,6 +152,7 @@ COLUMNS = (
     "in_per_s",
     "done_per_s",
     "dropped",
+    "misfits",
 )
 
 
@@ -161,6 +169,7 @@ def rows(looks: Iterable[QueryLook]) -> list[dict[str, object]]:
             "in_per_s": round(look.input_rows_per_s, 1),
             "done_per_s": round(look.processed_rows_per_s, 1),
             "dropped": look.dropped_rows,
+            "misfits": source.misfits if source else None,
         }
         for look in looks
         for source in look.sources or (None,)

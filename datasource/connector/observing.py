@@ -1,7 +1,7 @@
 """observe(): how far behind the streaming queries of a session are, as a table and as a Prometheus page.
 
 Spark takes no metrics from a Python source, and shows it by a Java class. The offsets in a query's progress say the
-rest: place, topics, and by the newest offsets also the lag of each partition.
+rest: place, topics, by the newest offsets also the lag of each partition, and how many records did not fit.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ HELP = {
     "pylog_query_processed_rows_per_second": "Rows that were processed, per second; 0 while the query is idle",
     "pylog_query_rows_total": "Rows that came in since the run of the query began",
     "pylog_query_dropped_rows_total": "Rows later than the watermark, dropped since the run of the query began",
+    "pylog_query_misfits_total": "Records that did not fit their columns since the query's checkpoint began",
 }
 
 
@@ -259,6 +260,7 @@ def families(looks: list[QueryLook]) -> list[Family]:
         ),
         counter("pylog_query_rows", *((labels, look.rows) for look, labels in own)),
         counter("pylog_query_dropped_rows", *((labels, look.dropped_rows) for look, labels in own)),
+        counter("pylog_query_misfits", *((labels, look.misfits) for look, labels in own)),
     ]
 
 

@@ -10,15 +10,15 @@ later one of the same name. `epochs` are those of the leaders that named the end
 that has not all records of such an epoch has cut the log. `init` is only in the end of batch 0: the checkpoint keeps
 ends alone, and a start such as "latest" would differ when batch 0 is planned again. `place` is for people, who see this
 text in the query's progress: the directory, or the addresses of the cluster. Nothing is decided by it, and checkpoints
-of before have none. Spark compares texts, so the text is canonical (sorted).
+of before have none. `misfits` is there where records that do not fit may pass (`tally`). Spark compares texts, so the
+text is canonical (sorted).
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from datasource.connector import places
@@ -37,6 +37,19 @@ PartitionOffsets = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Misfits:
+    """How many records of a stream did not fit in the batches before the one that ends here.
+
+    `stream` and `batch` name that one to its tasks, whose counts begin at the offset `since` of their topic.
+    """
+
+    stream: str
+    batch: int = 0
+    count: int = 0
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
     """The next offset to read per topic and partition; topics and partitions are sorted."""
 
@@ -45,12 +58,14 @@ class StreamOffset:
     init: PartitionOffsets | None = None
     epochs: PartitionOffsets = field(default_factory=dict)
     place: str = ""
+    misfits: Misfits | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the value for Spark; equal offsets give equal texts."""
         value: dict[str, Any] = {"v": VERSION} | ({"place": self.place} if self.place else {})
         value |= {"ids": dict(sorted(self.ids.items())), "offsets": _texts(self.offsets)}
         more = {"epochs": self.epochs or None, "init": self.init}
+        value |= {"misfits": asdict(self.misfits)} if self.misfits else {}
         return value | {name: _texts(offsets) for name, offsets in more.items() if offsets is not None}
 
     @classmethod
@@ -71,6 +86,7 @@ class StreamOffset:
             init=None if init is None else _numbers(init),
             epochs=_numbers(value.get("epochs", {})),
             place=str(value.get("place", "")),
+            misfits=Misfits(**found) if (found := value.get("misfits")) else None,
         )
 
 
@@ -117,7 +133,7 @@ def extents(target: ReadableTopics, topics: places.Topics, *, missing_ok: bool =
 
 def _extents(target: ReadableTopics, topics: places.Topics, missing_ok: bool) -> dict[str, TopicExtent]:
     if isinstance(topics, places.SubscribePattern):
-        names = [info.name for info in target.topics() if re.fullmatch(topics.pattern, info.name)]
+        names = [info.name for info in target.topics() if topics.matches(info.name)]
         missing_ok = True  # deleted since the line above
     else:
         names = sorted(topics.topics if isinstance(topics, places.Subscribe) else topics.partitions)
@@ -338,8 +354,8 @@ def lost_topics(position: StreamOffset, now: Extents, topics: places.Topics) -> 
 
 def _is_chosen(topic: str, topics: places.Topics) -> bool:
     match topics:
-        case places.SubscribePattern(pattern):
-            return re.fullmatch(pattern, topic) is not None
+        case places.SubscribePattern():
+            return topics.matches(topic)
         case places.Subscribe(names):
             return topic in names
         case places.Assign(partitions):

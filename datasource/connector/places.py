@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from logstore.records import times
 
 EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
 GROUP = "group"  # a value of startingOffsets
+MISFITS = "__pylog_misfits"  # the topic in which tasks tell how many records did not fit
 STORAGE = "storage."  # before the names of storage options
 
 
@@ -34,9 +36,15 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All topics whose whole name matches this (Python) regular expression, those to come included."""
+    """All topics whose whole name matches this (Python) regular expression, those to come included.
+
+    MISFITS is none of them: what a stream tells there would come back as its records.
+    """
 
     pattern: str
+
+    def matches(self, topic: str) -> bool:
+        return topic != MISFITS and re.fullmatch(self.pattern, topic) is not None
 
 
 Topics = Assign | Subscribe | SubscribePattern

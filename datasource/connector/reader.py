@@ -28,6 +28,7 @@ from datasource.connector.garbage import exempt_loaded
 from datasource.connector.idle import Idle
 from datasource.connector.offsets import (
     Extents,
+    Misfits,
     PartitionOffsets,
     StreamOffset,
     agreed,
@@ -47,6 +48,7 @@ from datasource.connector.one_line import one_line
 from datasource.connector.options import ReadOptions
 from datasource.connector.places import Offsets, OfGroup, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
+from datasource.connector.tally import Tally, tell
 from datasource.errors import report
 from datasource.schema import Shape
 from datasource.topics.interface import PartitionRange, ReadableTopics
@@ -73,11 +75,12 @@ R = TypeVar("R")
 
 
 class LogPartition(InputPartition):
-    """The ranges that one Spark task reads, in order."""
+    """The ranges that one Spark task reads, in order; `misfits`: of the batch, if they are counted."""
 
-    def __init__(self, ranges: tuple[PartitionRange, ...]) -> None:
+    def __init__(self, ranges: tuple[PartitionRange, ...], misfits: Misfits | None = None) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.misfits = misfits
 
 
 def _retrying(method: Callable[P, R]) -> Callable[P, R]:
@@ -137,7 +140,9 @@ class _Tasks:
             )
         return StreamOffset(offsets=offsets, ids=_ids(now), epochs=epochs)
 
-    def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
+    def _plan(
+        self, target: ReadableTopics, ranges: Iterable[PartitionRange], misfits: Misfits | None = None
+    ) -> list[InputPartition]:
         planned = tasks(ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes)
         if self.options.typed is not None:
             from datasource.connector.typed import prepare
@@ -146,7 +151,7 @@ class _Tasks:
         if planned and not compiled_code.is_kept():
             load_kernels()  # compiled once here, not in every worker at once
         exempt_loaded("plan")
-        return [LogPartition(ranges) for ranges in planned]
+        return [LogPartition(ranges, misfits) for ranges in planned]
 
     @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -162,6 +167,7 @@ class _Tasks:
                     batch = shape.batch(records, r.topic, r.partition)
                     exempt_loaded("task")
                     yield batch
+                tell(self.options.location, partition.misfits, r, shape.misfits)
             finally:  # Spark may want no more
                 for note in shape.notes:
                     logger.warning("%s-%d: %s", r.topic, r.partition, note)
@@ -276,6 +282,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(options, schema)
         self._first: dict[str, Any] | None = None
         self._evolution: Evolution | None = None
+        self._tally = Tally(options)
         self._goal: StreamOffset | None = None  # with trigger(availableNow=True) the query ends here
         self._committed: dict[str, Any] | None = None  # to the group
         self._commit_after_ms = -(10**12)
@@ -327,14 +334,15 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.commit(start)
         self._look_at_schemas()
         clock = SYSTEM.clock
-        wait_ms = 0 if self._goal is not None else self._idle.wait_ms(clock.monotonic_ms())
+        is_to_tell = self._tally.is_news(start)
+        wait_ms = 0 if self._goal is not None or is_to_tell else self._idle.wait_ms(clock.monotonic_ms())
         end = start if wait_ms and self._has_just_ended(start) else self._next(start, limit)
         if end == start and wait_ms and self._target().wait_for_more(latest(self._seen).offsets, wait_ms):
             end = self._next(start, limit)
         self._idle.answered(clock.monotonic_ms(), with_nothing=end == start)
         if end != start:
             self._last_batch_ms = clock.monotonic_ms()
-        return end
+        return self._tally.added(start, end)
 
     @one_line
     @_retrying
@@ -350,7 +358,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = extents(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
         wanted = [r for r in between(begin, stop) if r.count]
         since = agreed(target, now, stop.epochs)
-        return self._plan(target, checked(wanted, now, since, fail=self.options.fail_on_data_loss))
+        return self._plan(target, checked(wanted, now, since, fail=self.options.fail_on_data_loss), stop.misfits)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit what is done to the query's group, if it has one. A failure is a warning, and the query goes on."""

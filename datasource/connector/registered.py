@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -73,7 +72,7 @@ def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:
         case Assign(partitions):
             found = partitions
         case _:
-            found = [info.name for info in target.topics() if re.fullmatch(topics.pattern, info.name)]
+            found = [info.name for info in target.topics() if topics.matches(info.name)]
             if not found:
                 raise InvalidRequestError(f"no topic matches {topics.pattern!r} yet, so there are no columns")
     return [target.topic(name).name for name in found]

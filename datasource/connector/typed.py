@@ -186,13 +186,13 @@ class TypedShape:
             self._records = replace(self._records, columns=(*self._records.columns, offset))
         self._is_dropping = self._records.mode is Mode.DROPMALFORMED
         self._clamped = Clamped()
-        self._misfits = 0
+        self.misfits = 0  # so far
 
     def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """Return the batch for Spark. Raises: MisfitError: by FAILFAST; errors of the topic of dead letters."""
         rows, misfits = self._records.decode(records, topic, partition)
         if misfits:
-            self._misfits += len(misfits)
+            self.misfits += len(misfits)
             if self._letters is not None:
                 self._letters.append(records, misfits, topic, partition)
         columns = rows.columns[: len(self._schema)]
@@ -205,10 +205,10 @@ class TypedShape:
     def notes(self) -> list[str]:
         """Lines for the log, when a range is read."""
         found = [str(self._clamped)] if self._clamped.count else []
-        if self._misfits:
+        if self.misfits:
             done = "dropped" if self._is_dropping else "rows of nulls"
             where = f", and dead letters in {self._letters.topic}" if self._letters else ""
-            found.append(f"{self._misfits:,} records do not fit the columns: {done}{where}")
+            found.append(f"{self.misfits:,} records do not fit the columns: {done}{where}")
         return found
 
 
@@ -262,7 +262,7 @@ def prepare(options: TypedOptions, location: Location) -> None:
 def _make_topic(location: Location, topic: str) -> None:
     """Make the topic of dead letters if it is missing. Raises: InvalidRequestError: it is not compacted."""
     target = location.write()
-    target.make_compacted(topic)
+    target.make(topic, {"cleanup.policy": "compact"})
     if not target.is_compacted(topic):
         raise InvalidRequestError(
             f"topic {topic!r}, of option 'dlq.topic', is not compacted, and would hold a dead letter as often as its "

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -145,7 +144,7 @@ def check_apart(typed: TypedOptions | None, topics: Topics) -> None:
         case Assign(partitions):
             reads = topic in partitions
         case _:
-            reads = re.fullmatch(topics.pattern, topic) is not None
+            reads = topics.matches(topic)
     if reads:
         raise parse.bad("dlq.topic", topic, "the query reads this topic: choose another, or a pattern without it")
 

@@ -73,10 +73,11 @@ class ClusterTopics:
     def is_compacted(self, name: str) -> bool:
         return self._client.run(lambda cluster: topic_settings(cluster, name)).is_compacted
 
-    def make_compacted(self, name: str) -> None:
+    def make(self, name: str, settings: Mapping[str, str]) -> None:
+        more: dict[str, Any] = dict(settings)
         if name not in self._client.topics():
             with suppress(TopicExistsError):
-                self._client.create_topic(name, cleanup_policy="compact")
+                self._client.create_topic(name, **more)
 
     def offsets(self, topic: str) -> dict[int, LedRange]:
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}

@@ -184,8 +184,8 @@ class WritableDirectory:
     def transactions(self, settings: TransactionSettings) -> BatchTransactions:
         return _Transactions(self, self._store.transactions, settings)
 
-    def make_compacted(self, name: str) -> None:
-        self._store.create_topic(name, config={"cleanup.policy": "compact"}, if_not_exists=True)
+    def make(self, name: str, settings: Mapping[str, str]) -> None:
+        self._store.create_topic(name, config=settings, if_not_exists=True)
 
     def is_compacted(self, name: str) -> bool:
         return self._store.topic(name).config.is_compacted

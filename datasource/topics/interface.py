@@ -190,8 +190,8 @@ class WritableTopics(Protocol):
     def transactions(self, settings: TransactionSettings) -> BatchTransactions:
         """The transactions of one writer."""
 
-    def make_compacted(self, name: str) -> None:
-        """Make a topic with cleanup.policy=compact, of one partition, unless there is one of this name."""
+    def make(self, name: str, settings: Mapping[str, str]) -> None:
+        """Make a topic with these settings, of one partition, unless there is one of this name."""
 
     def is_compacted(self, name: str) -> bool:
         """Whether the topic has cleanup.policy=compact; False, too, where its settings may not be seen."""

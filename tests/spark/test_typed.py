@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from pyspark.errors import PySparkException
 
+import datasource
 import logstore
 from logstore.schemas.declared import schema_from
 from tests.spark.test_stream import until
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.spark
 
 ORDERS = "user string, amount decimal(10,2)"
 JSON = {"value.format": "json"}
+ALL = {"availableNow": True}
 KEYED = {"key.format": "raw", "key.fields": "user"}
 
 
@@ -73,11 +75,14 @@ class Stream:
         given = self.topics.options | {"subscribe": "orders", "startingOffsets": "earliest", **JSON, **options}
         return self.spark.readStream.format("pylog").schema(schema).options(**given).load()
 
-    def run(self, frame) -> str:
-        """Run to the end; return the id of the query."""
+    def run(self, frame, **trigger) -> str:
+        """Run to the end; return the id of the query. `misfits` has what an observer sees of them."""
         given = self.topics.options | {"topic": "out", "checkpointLocation": str(self.checkpoint), **JSON, **KEYED}
-        query = frame.writeStream.format("pylog").options(**given).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        with datasource.observe(self.spark) as seen:
+            query = frame.writeStream.format("pylog").options(**given).trigger(**trigger or ALL).start()
+            assert query.awaitTermination(120)
+            self.misfits = datasource.lag(seen.last_progress(query, timeout_s=60))["misfits"]
+            assert seen.queries()[0]["sources"][0]["misfits"] == self.misfits
         return query.id
 
     def forget(self, number: int) -> None:
@@ -95,7 +100,7 @@ def stream(spark, orders, tmp_path):
 def test_a_stream_goes_on_beside_its_dead_letters_which_have_its_name(orders, read, stream):
     orders.append("orders", [order("cyd", "much"), "nonsense", order("dan")], partition=[0, 0, 0])
     frame = stream.frame(**{"dlq.topic": "dlq"})
-    query = stream.run(frame)
+    query = stream.run(frame, once=True)  # without the empty batch that tells the count
     before = letters(read)
     assert len(before) == 2
     assert all(key.startswith(f"{query}|orders|0|") for key in before)
@@ -103,6 +108,7 @@ def test_a_stream_goes_on_beside_its_dead_letters_which_have_its_name(orders, re
     stream.forget(0)
     orders.append("orders", ["{}", "{"], partition=[1, 1])
     assert stream.run(frame) == query
+    assert stream.misfits == 3
     assert before.items() < letters(read).items()
     assert len(letters(read)) == 3
     users = [row.user for row in read(ORDERS, subscribe="out", **JSON, **KEYED).collect()]
@@ -172,5 +178,6 @@ def test_a_permissive_stream_has_a_row_for_each_record(orders, read, stream):
     orders.append("orders", ["nonsense"])
     frame = stream.frame(f"{ORDERS}, _corrupt_record string, _key binary", mode="PERMISSIVE")
     stream.run(frame.selectExpr("coalesce(user, 'nobody') AS user", "_corrupt_record AS bad"))
+    assert stream.misfits == 1
     rows = read("user string, bad string", subscribe="out", **JSON, **KEYED).collect()
     assert sorted(map(tuple, rows)) == [("ada", None), ("bob", None), ("nobody", "nonsense")]

@@ -9,8 +9,10 @@ from datasource.connector.looks import COLUMNS, ENDED_MAX, as_json, ended, idle,
 from logstore.errors import InvalidRequestError
 
 
-def offset(*ends, place="/data", topic="orders"):
+def offset(*ends, place="/data", topic="orders", misfits=0):
     named = {"place": place} if place else {}
+    if misfits:
+        named["misfits"] = {"stream": "s", "batch": 4, "count": misfits, "since": 9}
     return json.dumps({"v": 1, **named, "ids": {topic: "id"}, "offsets": {topic: dict(enumerate(ends))}})
 
 
@@ -55,6 +57,7 @@ def test_a_batch_tells_lags_as_kafkas_source_and_rates():
         "avgOffsetsBehindLatest": 1,
         "maxOffsetsBehindLatest": 2,
         "offsetsBehindLatest": 3,
+        "misfits": 0,
     }
     assert look.progress_s == 1_795_881_600
     assert json.loads(json.dumps(as_json(look))) == as_json(look)
@@ -132,14 +135,15 @@ def test_other_sources_are_not_shown_and_do_not_disturb():
 
 
 def test_each_source_of_pylog_has_a_row():
-    two = progress(2, source((1,), (4,)), source((0, 0), (1, 1), place="b:9092", topic="more"), dropped=(3,))
+    two = progress(2, source((1,), (4,)), source((0, 0), (1, 1), place="b:9092", topic="more", misfits=5), dropped=(3,))
     looks = started(progressed({}, two), "q2", "r", "young")
     table = [tuple(row[name] for name in COLUMNS) for row in rows(looks.values())]
     assert table == [
-        ("orders", "running", 2, "/data", "orders", 3, 3.0, 3, 3, 10.0, 20.0, 3),
-        ("orders", "running", 2, "b:9092", "more", 1, 1.0, 1, 2, 10.0, 20.0, 3),
-        ("young", "running", None, None, None, None, None, None, None, 0.0, 0.0, 0),
+        ("orders", "running", 2, "/data", "orders", 3, 3.0, 3, 3, 10.0, 20.0, 3, 0),
+        ("orders", "running", 2, "b:9092", "more", 1, 1.0, 1, 2, 10.0, 20.0, 3, 5),
+        ("young", "running", None, None, None, None, None, None, None, 0.0, 0.0, 0, None),
     ]
+    assert lag(two)["misfits"] == looks["q1"].misfits == 5
 
 
 def test_no_progress_is_one_line_that_names_the_observer():

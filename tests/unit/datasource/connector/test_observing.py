@@ -120,7 +120,8 @@ def test_the_page_has_every_metric_of_a_query_that_runs(session, seen):
     assert [found[f"pylog_query_{of}_offsets_behind_latest", None][1] for of in ("min", "avg", "max")] == [0, 1, 2]
     session.end()
     assert {(name, value) for (name, _), (_, value) in samples(seen).items()} == {
-        ("pylog_query_running", 0), ("pylog_query_rows_total", 10), ("pylog_query_dropped_rows_total", 0)
+        ("pylog_query_running", 0), ("pylog_query_rows_total", 10), ("pylog_query_dropped_rows_total", 0),
+        ("pylog_query_misfits_total", 0),
     }  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def test_the_table_is_for_people(session, seen):
     session.batch()
     title, row = str(seen).splitlines()
     assert title.split()[:5] == ["QUERY", "STATE", "BATCH", "PLACE", "TOPICS"]
-    assert row.split() == ['or"ders', "running", "0", "/data", "orders", "0", "1.0", "2", "2", "5.0", "7.0", "0"]
+    assert row.split() == ['or"ders', "running", "0", "/data", "orders", "0", "1.0", "2", "2", "5.0", "7.0", "0", "0"]
     assert repr(seen) == f"QueryObserver(1 queries at http://127.0.0.1:{seen.port}/metrics)"
 
 
