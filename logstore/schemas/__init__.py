@@ -1,7 +1,8 @@
 """Columns of records: how keys and values are made of them, and where their schemas are kept.
 
 From the ground up: `ddl`, schemas from text; `parsed`, many values as columns, and the reasons of those that are none;
-`conversion`, a JSON document to values of declared types; `documents`, many of them to columns; `layout`, which columns
+`conversion`, a JSON document to values of declared types; `members`, what the kernels must know of these types;
+`nested`, members that Arrow's parser does not take; `documents`, many documents to columns; `layout`, which columns
 are in keys and values, and in which formats; `misfits`, what becomes of those that do not fit; `rendering`, columns to
 JSON; `fitting`, a caller's columns in declared types; `formats`, how columns are the bytes of a key or a value; `avro`,
 the same for Avro's; `typed`, records of a topic as rows of columns, and the way back.

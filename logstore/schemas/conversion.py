@@ -173,7 +173,10 @@ def _timestamp(value: Any, kind: pa.DataType, where: str) -> Any:
         if moment.tzinfo is not None:
             raise ValueError(f"{where}: {_shown(value)} has a zone, and is declared without")
         return moment
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{where}: {_shown(value)} is out of range in UTC") from None
 
 
 def _decimal(value: Any, kind: pa.DataType, where: str) -> Any:

@@ -4,9 +4,10 @@ Arrow's parser takes blocks of documents, a line each, and gives up a block for 
 rule, and the reasons: it takes what the parser refuses, and what the parser reads otherwise. That is
 
 * a value that is not one pair of braces: Arrow takes two documents on a line for two, and an empty line for none;
-* NaN and Infinity, numbers that become infinite, and years before 1, which Python has not;
-* brackets too deep and numbers too long for Python, where nobody declared them;
-* schemas with maps, with binary, which is base64 here, and with NOT NULL inside a struct.
+* NaN and Infinity, numbers that become infinite, and years that Python has not;
+* brackets too deep and numbers too long for Python, where nobody declared them.
+
+`nested` has the rest that Arrow does not take: maps, and binary and NOT NULL inside of something.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,24 +24,25 @@ import pyarrow.compute as pc
 
 from logstore.records.columns import cells
 from logstore.schemas.conversion import parse_each
+from logstore.schemas.members import members
+from logstore.schemas.nested import read_members
 from logstore.schemas.parsed import Parsed, joined
 
+_NONE, _ANY = -1, -2  # in place of the number of a row
 BLOCK_ROWS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
 _SPACES = frozenset(" \t\n\r")
 FEW = 64  # documents that are sooner read one after the other
-_DEPTH_MAX = 64
-_DIGITS_MAX = 4000  # Python refuses an integer of 4,300
-_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}  # of an integer, by its bits
 _ROW = re.compile(r"in row (\d+)$")
-_FIRST_DAY = (date.min - date(1970, 1, 1)).days
+_FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+_PLAIN = 1  # as the kernels have it, without loading them
 
 
 def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     """Return the values (binary, JSON objects) as columns of these fields."""
-    if len(values) <= FEW or not all(_is_parsed(f.type) for f in fields):
+    if len(values) <= FEW:
         return parse_each(values, fields)
-    is_plain = plain(values, fields)
+    is_plain = _looks(values, fields) & _PLAIN != 0
     lines = _Lines(values if is_plain.all() else values.filter(pa.array(is_plain)), fields)
     lines.read_all()
     rows = np.flatnonzero(is_plain)
@@ -49,13 +52,6 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     if not refused.size:
         return found._replace(good=read)
     return joined([(read, found), (refused, parse_each(values.take(pa.array(refused)), fields))])
-
-
-def plain(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:
-    """Return whether each value looks like one JSON object that Arrow reads as Python does, if it reads it."""
-    from logstore.records import kernels
-
-    return np.asarray(_looks(values, fields) & kernels.PLAIN, np.bool_)
 
 
 def undeclared(values: pa.Array, fields: Sequence[pa.Field]) -> pa.Array:
@@ -114,40 +110,9 @@ def _space_end(text: str, at: int) -> int:
 def _looks(values: pa.Array, fields: Sequence[pa.Field]) -> np.ndarray:
     from logstore.records import kernels
 
-    names = cells(pa.array([f.name for f in fields], pa.string()), "name")
-    kinds = np.array([_kinds(f.type) | (kernels.NULL if f.nullable else 0) for f in fields], np.int64)
-    digits = np.array([_DIGITS[f.type.bit_width] if pa.types.is_integer(f.type) else 0 for f in fields], np.int64)
-    required = np.array([not f.nullable for f in fields], np.int64)
-    members = kernels.Members(  # the arrays must outlive it
-        *names.pointers(),
-        kinds.ctypes.data,
-        digits.ctypes.data,
-        len(fields),
-        required.ctypes.data,
-        int(required.sum()),
-        _DEPTH_MAX,
-        _DIGITS_MAX,
-    )
-    found, texts = np.zeros(len(values), np.uint8), cells(values, "value")
-    kernels.plain_objects(*texts.pointers(), len(values), members, found.ctypes.data)
+    found, texts, declared = np.zeros(len(values), np.uint8), cells(values, "value"), members(fields)
+    kernels.plain_objects(*texts.pointers(), len(values), declared.numbers, found.ctypes.data)
     return found
-
-
-def _kinds(kind: pa.DataType) -> int:
-    """Return the kinds of JSON that may fit a type."""
-    from logstore.records import kernels
-
-    if pa.types.is_temporal(kind):
-        return kernels.DAY
-    if pa.types.is_decimal(kind):
-        return kernels.NUMBER | kernels.TEXT
-    if pa.types.is_string(kind):
-        return kernels.TEXT
-    if pa.types.is_boolean(kind):
-        return kernels.BOOLEAN
-    if pa.types.is_list(kind):
-        return kernels.ARRAY
-    return kernels.OBJECT if pa.types.is_struct(kind) else kernels.NUMBER
 
 
 class _Lines:
@@ -156,7 +121,7 @@ class _Lines:
     def __init__(self, values: pa.Array, fields: Sequence[pa.Field]) -> None:
         self.refused: list[int] = []
         self._values, self._fields = values, fields
-        self._line = pa.schema([_line_field(f) for f in fields])
+        self._cut = [f for f in fields if not (_is_parsed(f.type) or pa.types.is_binary(f.type))]
         self._found: list[list[pa.Array]] = []
 
     def columns(self) -> list[pa.Array]:
@@ -175,40 +140,63 @@ class _Lines:
 
     def _read(self, start: int, stop: int) -> None:
         while start < stop:
-            found, bad = self._block(start, stop)
-            if found is not None:
-                self._found.append(found)
+            bad = self._block(start, stop, self._cut)
+            if bad == _ANY:  # Arrow does not name the row of a value that does not fit: is it in a nested one?
+                nested = [f for f in self._fields if pa.types.is_nested(f.type)]
+                bad = self._block(start, stop, nested) if len(nested) > len(self._cut) else bad
+            if bad == _NONE:
                 return
             if stop - start <= FEW:
                 self.refused += range(start, stop)
                 return
-            # Arrow names the row of a document that it cannot parse, and not that of a value that does not fit.
-            middle = (start + stop) // 2 if bad is None else start + bad
+            middle = (start + stop) // 2 if bad == _ANY else start + bad
             self._read(start, middle)
-            if bad is not None:
+            if bad != _ANY:
                 self.refused.append(middle)
                 middle += 1
             start = middle
 
-    def _block(self, start: int, stop: int) -> tuple[list[pa.Array] | None, int | None]:
-        """Return the columns; else None, and the number of the row in this block that Arrow refused, if it says so."""
-        import pyarrow.json as pj
+    def _block(self, start: int, stop: int, cut: Sequence[pa.Field]) -> int:
+        """Read the columns, these fields by cutting them out; return _NONE.
 
+        Else nothing is kept: return the number of the row in this block that Arrow refused, or _ANY, if it says none.
+        """
         rows = self._values.slice(start, stop - start)
+        whole = [f for f in self._fields if f not in cut]
         try:
             rows.cast(pa.string())  # Arrow's parser takes any bytes in a string
-            data = _joined(rows)
-            table = pj.read_json(
-                pa.BufferReader(data),
-                read_options=pj.ReadOptions(use_threads=False, block_size=data.size + 1),
-                parse_options=pj.ParseOptions(explicit_schema=self._line, unexpected_field_behavior="ignore"),
-            ).combine_chunks()
+            table = _table(rows, whole)
         except (pa.ArrowException, UnicodeError) as error:
             row = _ROW.search(str(error))
-            return None, int(row[1]) if row else None
+            return int(row[1]) if row else _ANY
         assert table.num_rows == stop - start, "plain values are one document each"
-        columns = [_typed(column, f) for column, f in zip(table.columns, self._fields, strict=True)]
-        return (None if any(column is None for column in columns) else columns), None
+        found: dict[str, Any] = {f.name: _typed(column, f) for column, f in zip(table.columns, whole, strict=True)}
+        if any(column is None for column in found.values()):
+            return _ANY
+        is_bad = np.zeros(len(rows), np.bool_)
+        for f, (column, is_one_bad) in zip(cut, read_members(rows, cut, parse) if cut else (), strict=True):
+            found[f.name] = column
+            is_bad |= is_one_bad
+        columns = [found[f.name] for f in self._fields]
+        if is_bad.any():
+            self.refused += (start + np.flatnonzero(is_bad)).tolist()
+            columns = [column.filter(pa.array(~is_bad)) for column in columns]
+        self._found.append(columns)
+        return _NONE
+
+
+def _table(rows: pa.Array, fields: Sequence[pa.Field]) -> pa.Table:
+    """Return these columns of documents. Raises: pa.ArrowException: one of them is none, or does not fit."""
+    import pyarrow.json as pj
+
+    data = _joined(rows)
+    return pj.read_json(
+        pa.BufferReader(data),
+        read_options=pj.ReadOptions(use_threads=False, block_size=data.size + 1),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema([_line_field(f) for f in fields]), unexpected_field_behavior="ignore"
+        ),
+    ).combine_chunks()
 
 
 def _joined(rows: pa.Array) -> pa.Buffer:
@@ -218,16 +206,18 @@ def _joined(rows: pa.Array) -> pa.Buffer:
 
 def _is_parsed(kind: pa.DataType) -> bool:
     """Whether Arrow's parser takes this type, or one that casts to it."""
+    if pa.types.is_map(kind) or pa.types.is_binary(kind):
+        return False
     parts = [kind.field(i) for i in range(kind.num_fields)]
-    if pa.types.is_struct(kind):  # one that is missing has no parts, even if these are declared NOT NULL
-        return bool(parts) and all(part.nullable and _is_parsed(part.type) for part in parts)
-    return not pa.types.is_map(kind) and not pa.types.is_binary(kind) and all(_is_parsed(part.type) for part in parts)
+    if pa.types.is_struct(kind) and not parts:
+        return False
+    return all(part.nullable and _is_parsed(part.type) for part in parts)
 
 
 def _line_field(f: pa.Field) -> pa.Field:
     """Return the field as Arrow's parser takes it, to which dates are numbers, and which forgives zones."""
     kind = f.type
-    if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+    if pa.types.is_binary(kind) or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
         return f.with_type(pa.string())
     if pa.types.is_list(kind):
         return f.with_type(pa.list_(_line_field(kind.value_field)))
@@ -239,11 +229,25 @@ def _line_field(f: pa.Field) -> pa.Field:
 def _typed(column: pa.ChunkedArray, f: pa.Field) -> pa.Array | None:
     """Return what was parsed in its declared type; None: something does not fit, or Python would read it otherwise."""
     [array] = column.chunks or [pa.array([], column.type)]
+    if pa.types.is_binary(f.type):
+        return _from_base64(array)
     try:
         found = array.cast(f.type)
     except pa.ArrowException:
         return None
     return found if all(map(_is_pythons, _leaves(found))) else None
+
+
+def _from_base64(texts: pa.Array) -> pa.Array | None:
+    from logstore.records.kernels import json_members as kernel
+
+    found = cells(texts, "value")
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    data = np.empty(int(np.maximum(found.sizes, 0).sum()) // 4 * 3 + 3, np.uint8)
+    if kernel.decode_base64(*found.pointers(), len(texts), offsets.ctypes.data, data.ctypes.data):
+        return None
+    validity = pa.array(found.sizes >= 0, pa.bool_()).buffers()[1] if texts.null_count else None
+    return pa.Array.from_buffers(pa.binary(), len(texts), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
@@ -260,6 +264,6 @@ def _is_pythons(leaf: pa.Array) -> bool:
     if pa.types.is_floating(leaf.type):
         return not pc.any(pc.is_inf(leaf)).as_py()
     if pa.types.is_temporal(leaf.type):
-        least = pc.min(leaf.cast(pa.date32()).cast(pa.int32())).as_py()
-        return least is None or least >= _FIRST_DAY
+        days = pc.min_max(leaf.cast(pa.date32()).cast(pa.int32()))
+        return days["min"].as_py() is None or _FIRST_DAY <= days["min"].as_py() <= days["max"].as_py() <= _LAST_DAY
     return True

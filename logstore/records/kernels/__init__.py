@@ -6,9 +6,9 @@ be anything: every length is checked against the end of its section before it is
 
 From the ground up: `native` (how they are compiled, loads and stores), `varints`, `crc`, `hashing`,
 `headers`, `decoding`, `checking` (records against their header), `encoding`, `contents` (a sum over rows in any order),
-`documents` (JSON objects whose members have the declared kinds), `offset_map` (keys to their last offset), `newest`
-(the newest row of each key), `stored` (batches and records where they lie), `compacting`. Only users of Avro import
-`avro_values`, `avro_reading` and `avro_writing`.
+`json_values` and `documents` (JSON objects whose members fit the declared types), `offset_map` (keys to their last
+offset), `newest` (the newest row of each key), `stored` (batches and records where they lie), `compacting`. Only users
+of Avro import `avro_values`, `avro_reading` and `avro_writing`, and only readers of maps and base64 `json_members`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """
@@ -29,8 +29,13 @@ from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
 from logstore.records.kernels.documents import (
     ARRAY,
+    BASE64,
     BOOLEAN,
     DAY,
+    FRACTION,
+    INTEGER,
+    LOCAL_MOMENT,
+    MOMENT,
     MORE,
     NULL,
     NUMBER,
@@ -48,8 +53,13 @@ from logstore.records.kernels.native import CACHE_DIR
 __all__ = [
     "ARRAY",
     "BAD_TIME",
+    "BASE64",
     "BOOLEAN",
     "DAY",
+    "FRACTION",
+    "INTEGER",
+    "LOCAL_MOMENT",
+    "MOMENT",
     "MORE",
     "NO_KEY",
     "NULL",

@@ -1,37 +1,57 @@
 """Which values look like one JSON object each whose members have the declared types: Arrow's parser takes all or none.
 
 A value is plain if it begins and ends with its braces, nests little, and has short numbers, no NaN and no Infinity; if
-its members of a declared name have a value of the declared kind; and if no declared one is missing that must be there.
-It may still be no JSON, or not fit: only what is cheap is looked at.
+its members of a declared name have a value that fits the declared type; and if no declared one is missing that must be
+there. It may still be no JSON; nor is it looked into objects and arrays. A value that fits in an unusual way, such as a
+decimal in a text that begins with a plus, is not plain.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from logstore.records.kernels.json_values import (
+    BACKSLASH,
+    COLON,
+    COMMA,
+    MINUS,
+    QUOTE,
+    SPACE,
+    byte_at,
+    is_base64,
+    is_day,
+    is_digit,
+    is_fraction,
+    is_integer,
+    is_moment,
+)
 from logstore.records.kernels.native import I64, VOID, i64, inner, kernel, numbers, put8, seldom, u8
 
-# The kinds of a value, by its first byte; a day is text that begins with one.
-TEXT, NUMBER, BOOLEAN, NULL, OBJECT, ARRAY, DAY = (1 << bit for bit in range(7))
+# The kinds of a value, by its first byte.
+TEXT, NUMBER, BOOLEAN, NULL, OBJECT, ARRAY = (1 << bit for bit in range(6))
+# The rules of a text or a number.
+ANY, DAY, MOMENT, LOCAL_MOMENT, BASE64, INTEGER, FRACTION = range(7)
 
 PLAIN, MORE = 1, 2
 
-_QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS = 0x22, 0x5C, 0x2C, 0x3A, 0x2D
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = 0x7B, 0x7D, 0x5B, 0x5D
-_ZERO, _NINE, _SPACE, _F, _I, _N, _T, _SMALL_N = 0x30, 0x39, 0x20, 0x66, 0x49, 0x4E, 0x74, 0x6E
-_DAY_SIZE = 10  # 2024-01-31
+_F, _I, _N, _T, _SMALL_N = 0x66, 0x49, 0x4E, 0x74, 0x6E
 
 
 class Members(NamedTuple):
-    """The declared members, int64 each: `kinds` that fit, the most `digits` of an integer (0: it is none), `required`.
+    """The declared members, int64 each: the `kinds` that fit, the `rules` of their texts and numbers, `required`.
 
-    At most `depth_max` brackets may be open inside of any member, and no number may be longer than `digits_max`.
+    `digits`: the most that are before the point, `scales`: after it, `limits`: the largest integer. At most `depth_max`
+    brackets may be open inside of any member, and no number may be longer than `digits_max`.
     """
 
     names: int
     name_sizes: int
     kinds: int
+    rules: int
     digits: int
+    scales: int
+    limits: int
     total: int
     required: int
     required_total: int
@@ -40,31 +60,21 @@ class Members(NamedTuple):
 
 
 @inner
-def _byte(at: int, end: int) -> int:
-    return u8(at) if at < end else 0
-
-
-@inner
-def _no_space(at: int, end: int) -> int:
-    while at < end and u8(at) <= _SPACE:  # a parser refuses the other ones below it
+def no_space(at: int, end: int) -> int:
+    while at < end and u8(at) <= SPACE:  # a parser refuses the other ones below it
         at += 1
     return at
 
 
 @inner
-def _is_digit(byte: int) -> bool:
-    return _ZERO <= byte <= _NINE
-
-
-@inner
-def _string_end(at: int, end: int) -> int:
+def string_end(at: int, end: int) -> int:
     """Where the string that begins at `at` has its closing quote; `end`: it has none."""
     at += 1
     while at < end:
         byte = u8(at)
-        if byte == _QUOTE:
+        if byte == QUOTE:
             return at
-        at += 2 if byte == _BACKSLASH else 1
+        at += 2 if byte == BACKSLASH else 1
     return end
 
 
@@ -74,9 +84,9 @@ def _pair_end(at: int, end: int, depth_max: int, digits_max: int) -> int:
     depth, digits = 0, 0
     while at < end and depth <= depth_max and digits <= digits_max:
         byte = u8(at)
-        digits = digits + 1 if _is_digit(byte) else 0
-        if byte == _QUOTE:
-            at = _string_end(at, end)
+        digits = digits + 1 if is_digit(byte) else 0
+        if byte == QUOTE:
+            at = string_end(at, end)
         elif byte in (_OPEN_OBJECT, _OPEN_ARRAY):
             depth += 1
         elif byte in (_CLOSE_OBJECT, _CLOSE_ARRAY):
@@ -94,7 +104,7 @@ def _word_end(at: int, end: int) -> int:
     """Where the number or the word that begins at `at` ends."""
     while at < end:
         byte = u8(at)
-        if byte <= _SPACE or byte in (_COMMA, _CLOSE_OBJECT, _CLOSE_ARRAY):
+        if byte <= SPACE or byte in (COMMA, _CLOSE_OBJECT, _CLOSE_ARRAY):
             return at
         at += 1
     return end
@@ -102,9 +112,9 @@ def _word_end(at: int, end: int) -> int:
 
 @inner
 def _kind(byte: int) -> int:
-    if byte == _QUOTE:
+    if byte == QUOTE:
         return TEXT
-    if byte == _MINUS or _is_digit(byte):
+    if byte == MINUS or is_digit(byte):
         return NUMBER
     if byte in (_T, _F):
         return BOOLEAN
@@ -116,11 +126,11 @@ def _kind(byte: int) -> int:
 
 
 @inner
-def _value_end(at: int, end: int, depth_max: int, digits_max: int) -> int:
+def value_end(at: int, end: int, depth_max: int, digits_max: int) -> int:
     """Where the value that begins at `at` ends; `end`: nowhere, or it is not plain."""
-    kind = _kind(_byte(at, end))
+    kind = _kind(byte_at(at, end))
     if kind == TEXT:
-        return min(_string_end(at, end) + 1, end)
+        return min(string_end(at, end) + 1, end)
     if kind in (OBJECT, ARRAY):
         return min(_pair_end(at, end, depth_max, digits_max) + 1, end)
     stop = _word_end(at, end)
@@ -134,29 +144,7 @@ def _value_end(at: int, end: int, depth_max: int, digits_max: int) -> int:
 
 
 @inner
-def _is_integer(at: int, stop: int, digits: int) -> bool:
-    """Whether this number has neither fraction nor exponent, and at most so many digits."""
-    start = at + 1 if u8(at) == _MINUS else at
-    at = start
-    while at < stop and _is_digit(u8(at)):
-        at += 1
-    return at == stop and stop - start <= digits
-
-
-@inner
-def _is_day(at: int, stop: int) -> bool:
-    """Whether the text begins with a day of four, two and two digits."""
-    if stop - at < _DAY_SIZE:
-        return False
-    for i in range(_DAY_SIZE):
-        byte = u8(at + i)
-        if (byte != _MINUS) if i in (4, 7) else not _is_digit(byte):
-            return False
-    return True
-
-
-@inner
-def _member(members: Members, at: int, size: int) -> int:
+def member_of(members: Members, at: int, size: int) -> int:
     """The number of the member of this name; -1: none is declared."""
     for number in range(members.total):
         if i64(members.name_sizes + 8 * number) == size:
@@ -171,13 +159,23 @@ def _member(members: Members, at: int, size: int) -> int:
 @inner
 def _fits(members: Members, number: int, at: int, stop: int) -> bool:
     kinds: int = i64(members.kinds + 8 * number)
-    digits: int = i64(members.digits + 8 * number)
     kind = _kind(u8(at))
-    if kind == TEXT and kinds & DAY:
-        return _is_day(at + 1, stop - 1)
-    if kind == NUMBER and digits:
-        return _is_integer(at, stop, digits)
-    return kinds & kind != 0
+    if kinds & kind == 0:
+        return False
+    rule = i64(members.rules + 8 * number)
+    if rule == ANY or kind & (TEXT | NUMBER) == 0:
+        return True
+    if kind == TEXT:
+        at, stop = at + 1, stop - 1
+    if rule == INTEGER:
+        return is_integer(at, stop, i64(members.digits + 8 * number), i64(members.limits + 8 * number))
+    if rule == FRACTION:
+        return is_fraction(at, stop, i64(members.digits + 8 * number), i64(members.scales + 8 * number))
+    if rule == DAY:
+        return is_day(at, stop)
+    if rule == BASE64:
+        return is_base64(at, stop)
+    return is_moment(at, stop, rule == MOMENT)
 
 
 @inner
@@ -186,27 +184,27 @@ def _object_end(members: Members, at: int, end: int) -> int:
 
     Negative: one of its members is not declared.
     """
-    at, missing, sign = _no_space(at + 1, end), members.required_total, 1
-    if _byte(at, end) == _CLOSE_OBJECT:
+    at, missing, sign = no_space(at + 1, end), members.required_total, 1
+    if byte_at(at, end) == _CLOSE_OBJECT:
         return end if missing else at
-    while _byte(at, end) == _QUOTE:
-        name, at = at + 1, _string_end(at, end)
-        number = _member(members, name, at - name)
+    while byte_at(at, end) == QUOTE:
+        name, at = at + 1, string_end(at, end)
+        number = member_of(members, name, at - name)
         if number < 0:
             sign = -1
-        at = _no_space(at + 1, end)
-        if _byte(at, end) != _COLON:
+        at = no_space(at + 1, end)
+        if byte_at(at, end) != COLON:
             return end
-        at = _no_space(at + 1, end)
-        stop = _value_end(at, end, members.depth_max, members.digits_max)
+        at = no_space(at + 1, end)
+        stop = value_end(at, end, members.depth_max, members.digits_max)
         if stop == end or (number >= 0 and not _fits(members, number, at, stop)):
             return end
         if number >= 0 and i64(members.required + 8 * number):
             missing -= 1
-        at = _no_space(stop, end)
-        if _byte(at, end) != _COMMA:
-            return sign * at if _byte(at, end) == _CLOSE_OBJECT and missing == 0 else end
-        at = _no_space(at + 1, end)
+        at = no_space(stop, end)
+        if byte_at(at, end) != COMMA:
+            return sign * at if byte_at(at, end) == _CLOSE_OBJECT and missing == 0 else end
+        at = no_space(at + 1, end)
     return end
 
 
