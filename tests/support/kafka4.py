@@ -21,7 +21,7 @@ from logstore.env import SYSTEM
 
 FILES = Path(__file__).parent / "kafka4_files"
 VERSION = "4.4.0"
-FETCHED_WITHIN_S, READY_WITHIN_S, ENDED_WITHIN_S = 600, 120, 30
+FETCHED_WITHIN_S, READY_WITHIN_S, ENDED_WITHIN_S = 600, 240, 60
 STARTS = 3
 # A process of some seconds needs no second compiler, and no second thread that collects garbage.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -46,8 +46,8 @@ def fetched(name, pom, goal="copy-dependencies"):
     home = _cache() / name
     if not home.exists():
         _needs("mvn")
-        lock = SYSTEM.files.lock(_cache() / f"{name}.lock", wait=True)
-        try:  # several workers of a run want it at once
+        lock = SYSTEM.files.lock(_cache() / "maven.lock", wait=True)
+        try:  # several workers of a run want it at once, and two Mavens would write the same files of their repository
             if not home.exists():
                 fetch_jars(pom, home, goal)
         finally:
@@ -167,7 +167,7 @@ class Kafka4:
         for tries_left in reversed(range(STARTS)):
             try:
                 self._begin()
-            except AssertionError as error:
+            except (AssertionError, subprocess.TimeoutExpired) as error:
                 self.__exit__()
                 if not tries_left:
                     raise
@@ -185,10 +185,10 @@ class Kafka4:
         ports = free_ports(2 * len(self.numbers))
         self._ports = {number: (ports[2 * at], ports[2 * at + 1]) for at, number in enumerate(self.numbers)}
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        formats = [self._format(number, cluster) for number in self.numbers]
-        said = [running.communicate(timeout=READY_WITHIN_S)[0] for running in formats]
-        for number, running, words in zip(self.numbers, formats, said, strict=True):
-            assert running.returncode == 0, f"broker {number} was not formatted: {words}"
+        self._processes = {number: self._format(number, cluster) for number in self.numbers}
+        said = {number: running.communicate(timeout=READY_WITHIN_S)[0] for number, running in self._processes.items()}
+        for number, running in self._processes.items():
+            assert running.returncode == 0, f"broker {number} was not formatted: {said[number]}"
         for number in self.numbers:
             self.start(number, wait=False)
         for number in self.numbers:
@@ -203,7 +203,8 @@ class Kafka4:
     def _format(self, number, cluster):
         file = self.directory / f"{number}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in self._properties(number).items()))
-        command = java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", file, heap_mb=64)
+        # One id in 64 begins with a dash, and would be taken for an option.
+        command = java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", file)
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def _properties(self, number):
