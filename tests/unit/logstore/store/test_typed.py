@@ -70,7 +70,7 @@ def test_the_topics_own_columns(store):
     store.append("typed", {"value": b"{"})
     found = store.read("typed", typed=True, mode="PERMISSIVE").read_all()
     assert found.column("_corrupt_record").to_pylist() == [None, "{"]
-    with pytest.raises(UnknownSchemaError, match=r"topic 'orders' has no columns of its own: .*; or give a schema"):
+    with pytest.raises(UnknownSchemaError, match=r"topic 'orders' has no columns of its own: .*, or their columns by"):
         store.read("orders", typed=True)
 
 
