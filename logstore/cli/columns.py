@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _BOTH = (
     click.option("--typed", is_flag=True, default=None, help="Records have the columns of the topic's schemas."),
     click.option("--schema", metavar="DDL", help="Records have these columns: 'user string, amount decimal(10,2)'."),
-    click.option("--value-format", metavar="FORMAT", help="With --schema: json, raw, avro. [default: json]"),
+    click.option(
+        "--value-format", metavar="FORMAT", help="With --schema: json, raw, avro, avro-confluent. [default: json]"
+    ),
     click.option("--key-format", metavar="FORMAT", help="Likewise of the key. [default: raw]"),
     click.option("--key-fields", metavar="NAMES", help="The columns in the key, as user;tenant."),
     click.option("--value-subject", metavar="SUBJECT", help="With --typed: where the schema of the values is."),

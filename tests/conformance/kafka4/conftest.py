@@ -1,7 +1,10 @@
 """One Kafka of one broker and one of three serve all tests here: a start is most of what they cost."""
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from replication.client.kafka_client import KafkaClient
+from tests.conformance.kafka4 import worlds
 from tests.support.kafka4 import Kafka4
 
 # `test_directories` needs this: segments are compacted within seconds.
@@ -18,3 +21,13 @@ def one_broker(tmp_path_factory):
 def three_brokers(tmp_path_factory):
     with Kafka4(tmp_path_factory.mktemp("kafka4"), 3) as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def visits(one_broker, registry):
+    """The topics of `worlds`, on the Kafka of one broker."""
+    with KafkaClient(one_broker.bootstrap) as client, SchemaRegistryClient({"url": registry.url}) as schemas:
+        for topic in worlds.STRATEGIES:
+            client.create_topic(topic)
+        worlds.write(one_broker.bootstrap, schemas)
+    return worlds.STRATEGIES

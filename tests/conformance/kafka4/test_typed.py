@@ -4,8 +4,6 @@ The places are a real Kafka 4.4, pylog's brokers and a directory; the registry i
 """
 
 import datetime as dt
-import subprocess
-import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -17,13 +15,16 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 import logstore
 from logstore import ReadOnlyStoreError
-from logstore.schemas.registry import schema_of
+from logstore.schemas.misfits import MisfitError
+from logstore.schemas.registry import UnknownSchemaError, schema_of
 from logstore.schemas.subjects import TOPIC, schema_record
 from replication.client.kafka_client import KafkaClient
 from replication.client.registry_settings import registry_of
 from replication.client.schema_registry import RestSchemas
 from replication.local_cluster import LocalCluster
 from replication.tools.mirror import mirror
+from tests.conformance.kafka4 import worlds
+from tests.support.commands import run_pylog
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("a Kafka and a registry")]
@@ -104,33 +105,9 @@ def test_a_kafka_is_read_and_written_as_confluents_clients_do(one_broker, regist
     assert rows_of(found[200:]) == SEEN
 
 
-SPARK = """
-import sys
-from datasource import spark_session
-
-place = {"kafka.bootstrap.servers": sys.argv[1], "schema.registry.url": sys.argv[2], "typed": "true"}
-spark = spark_session()
-orders = spark.read.format("pylog").options(**place, subscribe="avro-spark").load()
-assert orders.where("amount = 12.5 AND kind = 'TEA' AND size(tags) = 0").count() == 1, orders.collect()
-orders.write.format("pylog").options(**place, topic="avro-spark").mode("append").save()
-spark.stop()
-"""
-
-
-def test_spark_reads_and_writes_a_kafka_with_a_registry(one_broker, registry, client_of_registry):
-    with KafkaClient(one_broker.bootstrap) as client:
-        client.create_topic("avro-spark")
-    write(one_broker.bootstrap, "avro-spark", client_of_registry)
-    command = [sys.executable, "-c", SPARK, one_broker.bootstrap, registry.url]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = read_by_confluent(one_broker.bootstrap, "avro-spark", client_of_registry, 400)
-    assert rows_of(found[200:]) == SEEN
-
-
-def copy_schemas(client, registry):
+def copy_schemas(client, registry, *subjects):
     """Write the registry's schemas as Confluent's registry keeps them."""
-    rows = [schema_record(entry) for entry in registry.versions("avro-copied-value")]
+    rows = [schema_record(entry) for subject in subjects for entry in registry.versions(subject)]
     client.create_topic(TOPIC, cleanup_policy="compact")
     client.append(TOPIC, {"key": [row.key for row in rows], "value": [row.value for row in rows]})
 
@@ -141,7 +118,7 @@ def test_copies_on_brokers_and_in_a_directory_are_read_by_the_schemas_in_their_l
     with KafkaClient(one_broker.bootstrap) as client:
         client.create_topic("avro-copied")
         write(one_broker.bootstrap, "avro-copied", client_of_registry)
-        copy_schemas(client, RestSchemas(registry_of({"schema.registry.url": registry.url})))
+        copy_schemas(client, RestSchemas(registry_of({"schema.registry.url": registry.url})), "avro-copied-value")
         assert rows_of(columns(client, "avro-copied")) == SEEN
         with LocalCluster(1, tmp_path / "brokers") as cluster:
             for target in (cluster.bootstrap, str(tmp_path / "copy")):
@@ -154,4 +131,48 @@ def test_copies_on_brokers_and_in_a_directory_are_read_by_the_schemas_in_their_l
             assert rows_of(store.read("avro-copied", typed=True).read_all().to_pylist()) == SEEN
             with pytest.raises(ReadOnlyStoreError, match="another registry"):
                 store.schemas.register("more-value", schema_of("AVRO", '"string"'))
+        client.delete_topic(TOPIC)
+
+
+def typed_rows(place, topic):
+    """The rows of a topic by its schemas, or, where these have other subjects, of declared columns."""
+    typing = {"typed": True} if topic == "visits" else {"schema": worlds.COLUMNS, "value_format": "avro-confluent"}
+    if isinstance(place, KafkaClient):
+        batches = place.read(topic, 0, 0, place.extents(topic)[0].end, **typing)
+        return pa.Table.from_batches(batches).to_pylist()
+    return place.read(topic, **typing).read_all().to_pylist()
+
+
+def test_logical_types_references_and_subjects_of_records_are_those_of_confluents_deserializer(
+    one_broker, registry, client_of_registry, visits, tmp_path
+):
+    settings, topics = {"schema.registry.url": registry.url}, tuple(visits)
+    with KafkaClient(one_broker.bootstrap, schema_registry=settings) as client:
+        wanted = {}
+        for topic in topics:
+            count = len(worlds.VISITS if topic == "visits" else worlds.VISITS + worlds.NOTES)
+            rows = read_by_confluent(one_broker.bootstrap, topic, client_of_registry, count)
+            wanted[topic] = list(map(worlds.shown if topic == "visits" else worlds.named, rows))
+            assert typed_rows(client, topic) == wanted[topic]
+        with pytest.raises(UnknownSchemaError, match=r"'visits-by-record-value'.*value\.subject"):
+            list(client.read("visits-by-record", 0, 0, 1, typed=True))
+        end, of_visits = len(worlds.VISITS + worlds.NOTES), {"typed": True, "value_subject": "shop.Visit"}
+        with pytest.raises(MisfitError, match=r"at offset 30: value: .*shop\.Note"):
+            list(client.read("visits-by-record", 0, 0, end, **of_visits))
+        found = client.read("visits-by-record", 0, 0, end, **of_visits, mode="DROPMALFORMED")
+        assert pa.Table.from_batches(found).to_pylist() == wanted["visits"]
+        copy_schemas(client, RestSchemas(registry_of(settings)), *worlds.SUBJECTS)
+        with LocalCluster(1, tmp_path / "brokers") as cluster:
+            for target in (cluster.bootstrap, str(tmp_path / "copy")):
+                mirror(one_broker.bootstrap, target, topics=(*topics, TOPIC))
+            with KafkaClient(cluster.bootstrap) as copied:
+                assert {topic: typed_rows(copied, topic) for topic in topics} == wanted
+            for place in (("--bootstrap-server", cluster.bootstrap), ("--path", tmp_path / "copy")):
+                ran = run_pylog("consume", "visits", "--typed", "--from-beginning", "--output", "json", *place).ok()
+                assert [(row["fee"], row["lunch"], row["at_us"], row["place"]) for row in ran.json_lines] == [
+                    (float(row["fee"]), row["lunch"], f"{row['at_us']:%Y-%m-%dT%H:%M:%S.%fZ}", row["place"])
+                    for row in wanted["visits"]
+                ]
+        with logstore.open(tmp_path / "copy") as store:
+            assert {topic: typed_rows(store, topic) for topic in topics} == wanted
         client.delete_topic(TOPIC)
