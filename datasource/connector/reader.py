@@ -184,9 +184,10 @@ class _Tasks:
         read = functools.partial(self._readable, target)
         if not self.options.is_latest:
             return read(r, columns)
-        from datasource.topics.latest import LatestValues
+        from datasource.topics.latest import Ranged
+        from logstore.records.latest import LatestValues
 
-        return LatestValues(target, read).rows(r, columns)
+        return LatestValues(Ranged(target, r, read)).rows(r.start, r.end, columns)
 
     def _there(self, target: ReadableTopics, partition: LogPartition) -> Iterator[PartitionRange]:
         """The ranges of a task as far as they are there now, in order. Raises: DataLossError, as the options say."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 CLIENTS_MAX = 8
 COMMIT_TIMEOUT_MS = 5_000  # a query waits for it, and can do without it
-SAMPLE_BYTES = 64 * 1024
 
 Found = TypeVar("Found")
 _LEVELS = {"read_committed": Level.READ_COMMITTED, "read_uncommitted": Level.READ_UNCOMMITTED}
@@ -107,31 +106,26 @@ class ClusterTopics:
 
     def size_bytes(self, r: PartitionRange) -> int:
         """Size as stored, by the size of its first batches."""
-        stored = self._sample(r)
-        return round(stored.size_bytes / max(1, stored.offsets) * r.count)
+        return self._sample(r).bytes_of(r.count)
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """End of about `max_bytes` from the start of `r`, by the size of its first batches; beyond one batch."""
         stored = self._sample(r)
-        if not stored.size_bytes:
-            return r.end
-        count = max(stored.first_batch_offsets, max_bytes * stored.offsets // stored.size_bytes)
-        return min(r.end, r.start + count)
+        count = stored.offsets_of(max_bytes)
+        return r.end if count is None else min(r.end, r.start + max(stored.first_batch_offsets, count))
 
     def offset_before_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """Start of about the last `max_bytes` of `r`, by the size of its first batches."""
-        stored = self._sample(r)
-        if not stored.size_bytes:
-            return r.start
-        return max(r.start, r.end - max(1, max_bytes * stored.offsets // stored.size_bytes))
+        count = self._sample(r).offsets_of(max_bytes)
+        return r.start if count is None else max(r.start, r.end - max(1, count))
 
     def _sample(self, r: PartitionRange) -> Sample:
         """The first batches of what is there of a range. A read of the range raises for records that are gone."""
         try:
-            return self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
+            return self._client.sample(r.topic, r.partition, r.start, r.end)
         except OffsetOutOfRangeError:
             start = max(r.start, min(r.end, self.extent(r.topic, r.partition).start))
-            return self._client.sample(r.topic, r.partition, start, r.end, max_bytes=SAMPLE_BYTES)
+            return self._client.sample(r.topic, r.partition, start, r.end)
 
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""

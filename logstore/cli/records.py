@@ -155,6 +155,9 @@ def _signals_end_stdin() -> Iterator[None]:
 @click.option(
     "--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Follow, and end after MS without a record."
 )
+@click.option(
+    "--view", type=click.Choice(["latest"]), help="latest: only the last record of each key, unless it is a tombstone."
+)
 @property_option
 @click.option("-f", "--format", "template", metavar="TEXT", help="Format of a record, as in kcat: '%p %o %k: %s\\n'.")
 @click.option("--group", cls=ClusterOption, metavar="GROUP", help="Read as a member of this group, and commit offsets.")
@@ -176,6 +179,7 @@ def consume(
     max_messages: int | None,
     follow: bool,
     timeout_ms: int | None,
+    view: str | None,
     given: tuple[str, ...],
     template: str | None,
     path: Path,
@@ -191,6 +195,7 @@ def consume(
 
     \b
     --output json prints one line of JSON per record.
+    --view latest reads each partition from its end, and prints each key once.
     --typed or --schema prints columns: cells, or JSON with --output json.
     -f replaces %t topic, %p partition, %o offset, %T timestamp (ms), %k key,
     %s value, %K and %S their sizes in bytes, %h headers, and \\n, \\t.
@@ -202,12 +207,15 @@ def consume(
     """
     with usage_errors():
         format_record = formatter(output, template, given, typing)
+    check_view(view, offset=offset, from_beginning=from_beginning, follow=follow, timeout_ms=timeout_ms)
     follow = follow or timeout_ms is not None
     first = start_of(from_beginning, offset, partition)
     with open_store(path, mode="r") as store:
         if typing:
             format_record = typed_formatter(name, output, typing, lambda: store.schemas)
-        if follow:
+        if view:
+            read = partial(console.latest_records, store, name, partition)
+        elif follow:
             read = partial(console.followed_records, store, name, partition, first, timeout_ms)
         else:
             read = partial(console.stored_records, store, name, partition, first or "earliest")
@@ -265,6 +273,13 @@ def formatter(output: str, template: str | None, given: tuple[str, ...], typing:
     if template is not None:
         return console.template_formatter(template)
     return console.text_formatter(console.properties(given, console.CONSUME_PROPERTIES))
+
+
+def check_view(view: str | None, **others: Any) -> None:
+    """Raise UsageError for options that say where a view begins, or that it goes on."""
+    if view and (given := [name for name, value in others.items() if value is not None and value is not False]):
+        option = f"--{given[0].replace('_', '-')}"
+        raise click.UsageError(f"--view {view} is of all present records of a partition: leave {option} out")
 
 
 def start_of(from_beginning: bool, offset: str | None, partition: int | None) -> int | str | None:

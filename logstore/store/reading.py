@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.config import Isolation
-from logstore.errors import InvalidRequestError, UnreadableBatchError, did_you_mean
+from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, UnreadableBatchError, did_you_mean
 from logstore.log.isolation import ONLY_MARKERS, Outcomes, committed, end_of, kept
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
@@ -130,6 +131,53 @@ def read_isolated(  # noqa: PLR0913  as `LogStore.read`
     if isolation != "read_uncommitted":
         end, aborted = committed(log, start, end, outcomes)
     return read_batches(log, start, end, columns, aborted, batch_bytes)
+
+
+def records_between(  # noqa: PLR0913  as `LogStore.read`
+    log: Log,
+    start: Time | None,
+    end: Time | None,
+    columns: Sequence[str],
+    isolation: Isolation,
+    outcomes: Outcomes,
+    *,
+    batch_bytes: int,
+    is_latest: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records between these places, or the last one of each key there; None: the first, or behind the last.
+
+    Raises, at once: OffsetOutOfRangeError; InvalidRequestError: `start` is behind `end`.
+    """
+    extent = extent_of(log)
+    start = extent.start if start is None else offset_at(log, start, extent, "start")
+    end = extent.end if end is None else offset_at(log, end, extent, "end")
+    for offset in (start, end):
+        if not extent.start <= offset <= extent.end:
+            raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
+    if start > end:
+        raise InvalidRequestError(f"start={start} is behind end={end}")
+    read = partial(read_isolated, log, isolation=isolation, outcomes=outcomes, batch_bytes=batch_bytes)
+    if not is_latest:
+        return read(start, end, columns)
+    from logstore.records.latest import LatestValues
+
+    return LatestValues(_Partition(log, read)).rows(start, end, columns)
+
+
+class _Partition(NamedTuple):
+    """`logstore.records.latest.Partition` of a log."""
+
+    log: Log
+    read: Callable[[int, int, Sequence[str]], Iterator[pa.RecordBatch]]
+
+    def __str__(self) -> str:
+        return self.log.directory.name
+
+    def size_bytes(self, start: int, end: int) -> int:
+        return self.log.reader.bytes_between(start, end)
+
+    def offset_before_bytes(self, start: int, end: int, max_bytes: int) -> int:
+        return max(start, self.log.reader.offset_before_bytes(end, max_bytes))
 
 
 def count_isolated(log: Log, start: int, end: int, isolation: Isolation, outcomes: Outcomes = ONLY_MARKERS) -> int:

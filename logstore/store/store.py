@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from logstore.config import Isolation
 from logstore.env import SYSTEM, Env
-from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, PylogError
+from logstore.errors import InvalidRequestError, PylogError
 from logstore.log.isolation import checked
 from logstore.log.log import Log
 from logstore.log.producers.state import Producing
@@ -30,6 +30,7 @@ from logstore.maintenance import compaction, retention
 from logstore.maintenance.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
+from logstore.records.latest import check_view
 from logstore.records.tables import Tabular, as_arrow
 from logstore.records.times import Time
 from logstore.store import recovery
@@ -42,8 +43,7 @@ from logstore.store.reading import (
     OffsetRange,
     at_least_one,
     extent_of,
-    offset_at,
-    read_isolated,
+    records_between,
     schema_of,
     with_partition,
 )
@@ -268,6 +268,7 @@ class LogStore:
         columns: Sequence[str] | None = None,
         isolation: Isolation = "read_committed",
         batch_bytes: int = READ_BYTES,
+        view: Literal["latest"] | None = None,
         **typing: Unpack[Typing],
     ) -> pa.RecordBatchReader:
         """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
@@ -278,13 +279,16 @@ class LogStore:
         `batch_bytes` of log, or one record; memory is twice that, whatever the range. If there is no record, one batch
         without rows comes: some libraries take a schema from batches only. Offsets may have gaps. With
         "read_committed", reading ends where the first open transaction begins, and aborted ones are left out. With
-        `schema` or `typed`, see `logstore.schemas.choice.Typing`, the rows have typed columns instead.
+        `schema` or `typed`, see `logstore.schemas.choice.Typing`, the rows have typed columns instead. `view="latest"`
+        leaves the last record of each key before `end`, unless it is a tombstone; a partition is read from its end.
 
         Raises: OffsetOutOfRangeError; while iterating: CorruptLogError (file, position, reason), MisfitError.
         """
         import pyarrow as pa
 
+        check_view(view, start)
         options: dict[str, Any] = {"isolation": isolation, "batch_bytes": batch_bytes, "start": start, "end": end}
+        options["view"] = view
         if typing:
             return read_typed(self, topic, partition, columns, typing, **options)
         if partition is None:
@@ -298,17 +302,10 @@ class LogStore:
             rows = (with_partition(batch, p) for p, part in enumerate(parts) for batch in part)
             fields = [("partition", pa.int32()), *((field.name, field.type) for field in schema_of(columns))]
             return pa.RecordBatchReader.from_batches(pa.schema(fields), rows)
-        log, outcomes = self.logs.log(topic, partition), self.transactions.outcomes()
-        extent = extent_of(log)
-        start = extent.start if start is None else offset_at(log, start, extent, "start")
-        end = extent.end if end is None else offset_at(log, end, extent, "end")
-        for offset in (start, end):
-            if not extent.start <= offset <= extent.end:
-                raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
-        if start > end:
-            raise InvalidRequestError(f"start={start} is behind end={end}")
-        found = read_isolated(log, start, end, columns, checked(isolation), outcomes, batch_bytes=batch_bytes)
-        schema = schema_of(columns)
+        log, outcomes, schema = self.logs.log(topic, partition), self.transactions.outcomes(), schema_of(columns)
+        found = records_between(
+            log, start, end, schema.names, checked(isolation), outcomes, batch_bytes=batch_bytes, is_latest=bool(view)
+        )
         return pa.RecordBatchReader.from_batches(schema, at_least_one(found, schema))
 
     def tail(

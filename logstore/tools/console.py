@@ -311,6 +311,13 @@ def stored_records(
             yield from console_records(topic, batch, p)
 
 
+def latest_records(store: LogStore, topic: str, partition: int | None, *, skipped: Skipped) -> Iterator[ConsoleRecord]:
+    """Yield the last record of each key, partition by partition. A damaged one is an error, and not skipped."""
+    for p in range(store.topic(topic).partitions) if partition is None else [partition]:
+        for batch in store.read(topic, partition=p, view="latest"):
+            yield from console_records(topic, batch, p)
+
+
 def followed_records(
     store: LogStore,
     topic: str,

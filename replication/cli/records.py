@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.cli.columns import typed_formatter, typed_target
-from logstore.cli.records import formatter, line_writer, print_records, start_of, write_lines
+from logstore.cli.records import check_view, formatter, line_writer, print_records, start_of, write_lines
 from logstore.cli.terminal import usage_errors
 from replication.cli.connecting import connected, end_of_signals
 
@@ -35,6 +35,7 @@ def consume(
     max_messages: int | None,
     follow: bool,
     timeout_ms: int | None,
+    view: str | None,
     given: tuple[str, ...],
     template: str | None,
     group: str | None,
@@ -42,24 +43,27 @@ def consume(
     output: str,
     typing: Typing,
 ) -> None:
-    from replication.tools.console import Isolation, members_records, records
+    from replication.tools.console import Isolation, latest_records, members_records, records
 
     with usage_errors():
         format_record = formatter(output, template, given, typing)
     if typing:
         format_record = typed_formatter(name, output, typing, lambda: client.schemas)
+    check_view(view, offset=offset, from_beginning=from_beginning, follow=follow, timeout_ms=timeout_ms, group=group)
     printed: dict[int, int] | None = None
     first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]
     follow = follow or timeout_ms is not None
-    if group is not None:
+    if view:
+        found = partial(latest_records, client, name, partition, isolation=isolation)
+    elif group is not None:
         if offset is not None or partition is not None:
             raise click.UsageError("the group decides offsets and partitions: leave these options out")
         printed, is_over, follow = {}, end_of_signals().is_set, True
         member = partial(members_records, client, name, group, from_beginning=from_beginning)
         read = partial(member, printed=printed, is_over=is_over)
+        found = partial(read, isolation=isolation, timeout_ms=timeout_ms)
     else:
         start = first or ("latest" if follow else "earliest")
         timeout_ms = timeout_ms if follow else 0
-        read = partial(records, client, name, partition, start)
-    found = partial(read, isolation=isolation, timeout_ms=timeout_ms)
+        found = partial(records, client, name, partition, start, isolation=isolation, timeout_ms=timeout_ms)
     print_records(found, format_record, max_messages=max_messages, follow=follow, printed=printed)

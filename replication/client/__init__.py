@@ -9,8 +9,8 @@ ended; `fetching`, the batches of a range of offsets; `replicas`, those of any r
 files on this machine; `partition_queue`, batches of one partition on their way; `producing`, batches in order and once
 each; `producer`, tables to topics, also in a transaction; `membership`, a member as a machine; `member_requests`, its
 requests; `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`, `typed`, rows
-of columns, `schemas`, of the topic `_schemas`, `registry_settings` and `schema_registry`, those of a registry, and
-`kafka_client`, all of that without an event loop.
+of columns, `latest`, the last of each key, `schemas`, of the topic `_schemas`, `registry_settings` and
+`schema_registry`, those of a registry, and `kafka_client`, all of that without an event loop.
 
-Everything but those seven belongs to one event loop. Nothing decodes a record before Arrow does.
+Everything but those eight belongs to one event loop. Nothing decodes a record before Arrow does.
 """

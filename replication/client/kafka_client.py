@@ -11,11 +11,12 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from logstore.config import setting_text
 from logstore.errors import PylogError, TopicExistsError
 from logstore.records.batch import batches
+from logstore.records.latest import check_view
 from logstore.records.tables import Tabular
 from logstore.schemas.registry import COLUMNS_OF_TOPICS
 from logstore.store.reading import schema_of
@@ -37,6 +38,7 @@ from replication.client.fetching import (
     wait_for_more,
 )
 from replication.client.groups import Committed, commit, committed
+from replication.client.latest import ClientPartition
 from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, Extent, TopicMetadata
 from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, ProducerSettings
@@ -65,12 +67,23 @@ __all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample", "UnsupportedVersi
 logger = logging.getLogger(__name__)
 
 
+SAMPLE_BYTES = 64 * 1024
+
+
 class Sample(NamedTuple):
     """Some batches at the begin of a range: their size, and how many offsets they and the first one span."""
 
     size_bytes: int
     offsets: int
     first_batch_offsets: int
+
+    def bytes_of(self, offsets: int) -> int:
+        """About the stored bytes of so many offsets, if all are like these."""
+        return round(self.size_bytes / max(1, self.offsets) * offsets)
+
+    def offsets_of(self, size_bytes: int) -> int | None:
+        """About the offsets that so many bytes have; None: there is no batch to tell it by."""
+        return size_bytes * self.offsets // self.size_bytes if self.size_bytes else None
 
 
 def _waiting(
@@ -223,6 +236,7 @@ class KafkaClient(Closing):
         fetch_bytes: int = FETCH_BYTES,
         short_circuit: bool = False,
         leader_epoch: int = NO_EPOCH,
+        view: Literal["latest"] | None = None,
         **typing: Unpack[Typing],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records with start <= offset < end, in the columns of `RECORD_SCHEMA` or these of them.
@@ -231,26 +245,25 @@ class KafkaClient(Closing):
         `short_circuit`: the files of a leader that runs on this machine are read instead; see `local_replicas`.
         `leader_epoch` is that of the extent that `end` is from: later records in their place are an error.
         With `schema` or `typed`, see `logstore.schemas.choice.Typing`, the rows have typed columns instead.
+        `view="latest"` leaves the last record of each key up to `end`, as `LogStore.read`; `start` is the log's.
 
         Raises: OffsetOutOfRangeError, TruncatedError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError;
         InvalidRequestError: an unknown column; MisfitError, by mode FAILFAST.
         """
+        check_view(view)
+        options: dict[str, Any] = {"isolation": isolation, "fetch_bytes": fetch_bytes, "short_circuit": short_circuit}
+        options["leader_epoch"] = leader_epoch
         if typing:
             from logstore.schemas.choice import chosen
 
             records = chosen(topic, typing, lambda: self.schemas).only(columns)
-            found = self.read(
-                topic,
-                partition,
-                start,
-                end,
-                columns=records.stored,
-                isolation=isolation,
-                fetch_bytes=fetch_bytes,
-                short_circuit=short_circuit,
-                leader_epoch=leader_epoch,
-            )
+            found = self.read(topic, partition, start, end, columns=records.stored, view=view, **options)
             yield from (records.decode(rows, topic, partition).rows for rows in found)
+            return
+        if view is not None:
+            first = self.extents(topic, partitions=[partition])[partition].start
+            whole = ClientPartition(self, topic, partition, options)
+            yield from whole.latest(start, end, schema_of(columns).names, first)
             return
         names = schema_of(columns).names  # an unknown one fails before anything is asked
         tp = TopicPartition(topic, partition)
@@ -302,7 +315,7 @@ class KafkaClient(Closing):
             if coming is not None:
                 coming.cancel()
 
-    def sample(self, topic: str, partition: int, start: int, end: int, *, max_bytes: int) -> Sample:
+    def sample(self, topic: str, partition: int, start: int, end: int, *, max_bytes: int = SAMPLE_BYTES) -> Sample:
         """The size of the first batches of a range, at least one. Raises: as `read`."""
         asked = fetch(self._cluster, TopicPartition(topic, partition), start, end, max_bytes=max_bytes)
         found = self._run(asked) if start < end else Fetched((), end)

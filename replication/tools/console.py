@@ -21,7 +21,7 @@ from replication.model.cluster import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["ClusterTarget", "Isolation", "members_records", "records"]
+__all__ = ["ClusterTarget", "Isolation", "latest_records", "members_records", "records"]
 
 LOOK_S = 0.2  # between two looks for what came
 COMMIT_MS = 5_000  # between two commits of a member
@@ -86,6 +86,19 @@ def records(  # noqa: PLR0913  as the options of `pylog consume`
         if timeout_ms is not None and SYSTEM.clock.now_ms() - read_ms >= timeout_ms:
             return
         threading.Event().wait(LOOK_S)
+
+
+def latest_records(
+    client: KafkaClient, topic: str, partition: int | None, *, isolation: Isolation, skipped: Skipped
+) -> Iterator[ConsoleRecord]:
+    """Yield the last record of each key, partition by partition. A damaged one is an error, and not skipped.
+
+    Raises: as `records`.
+    """
+    wanted = None if partition is None else [partition]
+    for p, extent in sorted(client.extents(topic, isolation=isolation, partitions=wanted).items()):
+        for batch in client.read(topic, p, extent.start, extent.end, isolation=isolation, view="latest"):
+            yield from console_records(topic, batch, p)
 
 
 class _Commits:

@@ -15,6 +15,7 @@ def test_each_library_reads_and_appends_as_the_page_shows(tmp_path, monkeypatch)
         "{b'Ada': 3, b'Bob': 2, b'Cyd': 1}",
         "[('Ada', 3), ('Bob', 2), ('Cyd', 1)]",
         "[('Ada', 10), ('Bob', 7), ('Cyd', 4)]",
+        "[{'partition': 0, 'key': b'ada', 'value': b'London'}]",
         "[{'user': 'Ada', 'amount': Decimal('12.50')}, {'user': 'Bob', 'amount': Decimal('3.00')}]",
         "row 0: amount: 1.5 does not fit int32",
         "7 records of the last hour",

@@ -6,6 +6,7 @@ import pytest
 
 import datasource
 from datasource.jobs import tiering
+from tests.spark.test_typed import declare
 from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
@@ -38,6 +39,15 @@ def test_each_key_comes_once_with_its_last_value(spark, users, read):
     users.append("users", ['{"visits": 5}'] * 4, key=["ada", "bob", "cid", "dan"])
     rows = read("name string, visits int", subscribe="users", view="latest", **typed).where("name > 'b'").collect()
     assert sorted((row.name, row.visits) for row in rows) == [("bob", 5), ("cid", 5), ("dan", 5)]
+    declare(users, "visits bigint", "users")
+    users.append("users", ['{"visits": 6}', "nonsense", None], key=["ada", "bob", "cid"])
+    own = {"subscribe": "users", "view": "latest", "typed": "true", "metadata": "true"}
+    rows = read(**own, mode="PERMISSIVE").collect()
+    assert sorted((row["_key"].decode(), row.visits, row["_corrupt_record"]) for row in rows) == [
+        ("ada", 6, None),
+        ("bob", None, "nonsense"),
+        ("dan", 5, None),
+    ]
 
 
 @only_long("a job of Spark")

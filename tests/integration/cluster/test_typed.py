@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from logstore import InvalidRecordError
+from logstore import InvalidRecordError, InvalidRequestError
 from logstore.schemas.declared import declared, register
 from logstore.schemas.misfits import MisfitError
 from logstore.schemas.registry import schema_of
@@ -83,6 +83,28 @@ def test_a_topic_that_says_the_subject_of_its_records_and_one_that_does_not(clus
     assert run_pylog("consume", other, "--typed", "--value-subject", "shop.Order", *place).ok().out == f"n\n{2**40}\n"
     assert "by value.subject" in run_pylog("consume", other, "--typed", *place).failed()
     client.schemas.set_alias(f"{topic}-value", None)
+
+
+def test_each_key_comes_once_with_its_last_value(cluster, client):
+    topic = next(cluster.names)
+    client.create_topic(topic, partitions=1, schema="n int", key_schema="user string")
+    for n in range(3):
+        client.append(topic, [{"user": user, "n": n} for user in ("Ada", "Bob", "Cyd")[n:]], typed=True)
+    client.append(topic, [{"user": "Bob", "n": None}], typed=True)
+    found = rows_of(client.read(topic, 0, 0, 7, view="latest", columns=["offset", "value"]))
+    assert found == [{"offset": 0, "value": b'{"n":0}'}, {"offset": 5, "value": b'{"n":2}'}]
+    assert rows_of(client.read(topic, 0, 0, 5, typed=True, view="latest")) == [
+        {"user": "Ada", "n": 0},
+        {"user": "Bob", "n": 1},
+        {"user": "Cyd", "n": 1},
+    ]
+    for start, view, message in ((1, "latest", "start=1: .* from the beginning, 0"), (0, "last", "there is 'latest'")):
+        with pytest.raises(InvalidRequestError, match=message):
+            list(client.read(topic, 0, start, 7, view=view))
+    place = ["--view", "latest", "--bootstrap-server", cluster.running.bootstrap]
+    assert run_pylog("consume", topic, "--typed", *place).ok().out == "user\tn\nAda\t0\nCyd\t2\n"
+    assert run_pylog("consume", topic, "--partition", 0, *place).ok().out == '{"n":0}\n{"n":2}\n'
+    assert "leave --group out" in run_pylog("consume", topic, "--group", "g", *place).err
 
 
 def test_lines_are_checked_and_printed_as_columns(cluster, client):

@@ -15,9 +15,10 @@ from datasource.connector.source import PylogDataSource
 from datasource.delta.tiered_topics import TieredTopics
 from datasource.jobs import tiering
 from datasource.topics.interface import PartitionRange
-from datasource.topics.latest import LatestValues
+from datasource.topics.latest import Ranged
 from datasource.topics.locations import Location
 from logstore.errors import InvalidRequestError
+from logstore.records.latest import LatestValues
 from tests.support.inside import close_stores
 from tests.support.repeats import times
 
@@ -85,8 +86,8 @@ def rows(batches) -> list[tuple]:
 
 
 def latest(topics, r: PartitionRange, **bounds: int) -> tuple[list[tuple], LatestValues]:
-    reader = LatestValues(topics, topics.read, **bounds)
-    found = [row for batch in reader.rows(r, COLUMNS) for row in rows([batch])]
+    reader = LatestValues(Ranged(topics, r, topics.read), **bounds)
+    found = [row for batch in reader.rows(r.start, r.end, COLUMNS) for row in rows([batch])]
     assert len({row[2] for row in found}) == len(found)
     return sorted(found, key=lambda row: row[2]), reader
 
@@ -124,7 +125,7 @@ def test_keys_that_do_not_fit_come_in_rounds_and_each_row_is_yielded_once():
 
 
 def test_keys_without_room_are_refused_in_one_line():
-    with pytest.raises(InvalidRequestError, match=r"t-0 \[0, 1\): the keys do not fit .* without the option 'view'"):
+    with pytest.raises(InvalidRequestError, match=r"t-0 \[0, 1\): the keys do not fit .* without 'view'"):
         latest(Memory([[("k" * 2000, "v")]]), PartitionRange("t", 0, 0, 1), keys_bytes=8192 + 1000)
 
 
@@ -133,8 +134,9 @@ def test_keys_without_room_are_refused_in_one_line():
 )
 def test_a_value_is_read_once_but_for_the_first_pieces_if_those_are_larger_than_they_look(held_bytes, fewest, most):
     topics = Memory([[(f"{n}-{i}", "value" * 20) for i in range(10)] for n in range(100)])
-    reader = LatestValues(topics, topics.read, held_bytes=held_bytes, piece_bytes=10_000)
-    assert sum(batch.num_rows for batch in reader.rows(PartitionRange("t", 0, 0, 1000), COLUMNS)) == 1000
+    ranged = Ranged(topics, PartitionRange("t", 0, 0, 1000), topics.read)
+    reader = LatestValues(ranged, held_bytes=held_bytes, piece_bytes=10_000)
+    assert sum(batch.num_rows for batch in reader.rows(0, 1000, COLUMNS)) == 1000
     assert fewest <= topics.reads <= most
 
 
