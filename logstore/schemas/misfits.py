@@ -10,7 +10,8 @@ from logstore.errors import InvalidRecordError
 from logstore.records.schema import RECORD_SCHEMA
 
 PREFIX = "dlq."  # of the headers of a dead letter
-KEY, TRIES = PREFIX + "key", PREFIX + "tries"
+KEY, TRIES, VALUE = PREFIX + "key", PREFIX + "tries", PREFIX + "value"
+NULL = b"null"  # in VALUE: the record has no value; a dead letter has one, or compaction would take it as a tombstone
 STORED = ("key", "value", "headers", "timestamp", "offset")  # the columns of records that a dead letter is made of
 _TRIES_DIGITS_MAX = 9
 
@@ -59,13 +60,13 @@ def dead_letters(  # noqa: PLR0913  each of them is a fact of its own
     `records` have the columns STORED. The value and the headers stay as they came. Added are the headers `dlq.reason`,
     `dlq.topic`, `dlq.partition`, `dlq.offset`, `dlq.timestamp` (of the record, ms since 1970), `dlq.query` and
     `dlq.tries` (1, or one more than the record that was sent again has), as text, and `dlq.key` (the key, unless it was
-    null). The key is `name|topic|partition|offset`, so that a record that is read again has one dead letter once its
-    topic is compacted.
+    null). A record without a value has an empty one here, and the header `dlq.value` says `null`. The key is
+    `name|topic|partition|offset`, so that a record that is read again has one dead letter once its topic is compacted.
     """
     rows = sorted(reasons)
     misfits = records.select(list(STORED)).take(pa.array(rows, pa.int64()))
     offsets, times = misfits.column("offset").to_pylist(), misfits.column("timestamp").cast(pa.int64()).to_pylist()
-    headers = []
+    values, headers = misfits.column("value"), []
     for i, pairs in enumerate(misfits.column("headers").to_pylist()):
         came = [(pair["key"], pair["value"]) for pair in pairs or ()]
         facts: dict[str, object] = {"reason": reasons[rows[i]], "topic": topic, "partition": partition}
@@ -73,11 +74,13 @@ def dead_letters(  # noqa: PLR0913  each of them is a fact of its own
         added = [(PREFIX + fact, str(value).encode()) for fact, value in facts.items()]
         if (key := misfits.column("key")[i].as_py()) is not None:
             added.append((KEY, key))
+        if not values[i].is_valid:
+            added.append((VALUE, NULL))
         headers.append([pair for pair in came if not pair[0].startswith(PREFIX)] + added)
     kinds = [RECORD_SCHEMA.field(column) for column in ("key", "value", "headers", "timestamp")]
     keys = [f"{name}|{topic}|{partition}|{offset}".encode() for offset in offsets]
     pairs = [[{"key": header, "value": value} for header, value in row] for row in headers]
-    columns = [keys, misfits.column("value"), pairs, [now_ms] * len(rows)]
+    columns = [keys, values.fill_null(b""), pairs, [now_ms] * len(rows)]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(kinds))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from logstore.errors import BatchConflictError, InvalidRequestError, TransactionAbortedError
 from logstore.records.schema import RECORD_SCHEMA
-from logstore.schemas.misfits import KEY, PREFIX, TRIES, tries_of
+from logstore.schemas.misfits import KEY, NULL, PREFIX, TRIES, VALUE, tries_of
 from logstore.store.reading import OffsetRange
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def letter_of(row: Mapping[str, Any], failed_ms: int) -> DeadLetter | None:
         failed_ms=failed_ms,
         timestamp_ms=timestamp_ms,
         key=dict(pairs).get(KEY),
-        value=row["value"],
+        value=None if dict(pairs).get(VALUE) == NULL else row["value"],
         headers=tuple(pair for pair in pairs if not pair[0].startswith(PREFIX)),
     )
 

@@ -19,7 +19,8 @@ from datasource.jobs import tiering
 from datasource.schema import spark_schema
 from logstore import InvalidConfigError, InvalidRecordError, InvalidRequestError
 from logstore.config import INT64_MAX
-from logstore.errors import PylogError
+from logstore.env import SYSTEM
+from logstore.errors import PylogError, StorageError
 from logstore.schemas import ddl
 from logstore.schemas.misfits import MisfitError
 from tests.support.inside import close_stores
@@ -135,6 +136,23 @@ def test_a_misfit_is_a_dead_letter_before_the_rows_that_lack_it_are_given(path):
     permissive = batches(reader(path, ORDERS, **JSON, **dead, mode="PERMISSIVE"))
     assert permissive.num_rows == 4
     assert dead_letters(path).num_rows == 6
+
+
+def test_rows_are_not_given_while_their_dead_letters_may_be_lost(path, monkeypatch):
+    """(S8) The fsync of the dead letters fails: the task does, and the records are read again."""
+    fill(path, [order("ada"), "nonsense"])
+    read = reader(path, **JSON, dlq__topic="dlq", dlq__name="report")
+    (task,) = read.partitions()
+    fsync = type(SYSTEM.files).fsync
+
+    def failing(files, at):
+        if "/dlq-0/" in str(at) and str(at).endswith(".log"):
+            raise StorageError(f"{at}: fsync failed")
+        fsync(files, at)
+
+    monkeypatch.setattr(type(SYSTEM.files), "fsync", failing)
+    with pytest.raises(StorageError, match="fsync failed"):
+        next(read.read(task))
 
 
 def test_records_that_only_a_table_has_are_columns_or_dead_letters_too(path):

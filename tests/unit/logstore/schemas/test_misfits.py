@@ -51,8 +51,14 @@ def test_a_record_without_a_key_has_no_header_for_it_and_rows_are_in_order():
     rows = [record(i, None, None) for i in range(4)]
     found = letters(*rows, reasons={3: "c", 0: "a"})
     assert found.column("key").to_pylist() == [b"audit|orders|3|0", b"audit|orders|3|3"]
-    assert found.column("value").to_pylist() == [None, None]
     assert "dlq.key" not in [header["key"] for header in found.column("headers")[0].as_py()]
+
+
+def test_one_without_a_value_is_no_tombstone_and_says_so_in_a_header():
+    found = letters(record(0, b"k", None), record(1, b"k", b"", dlq_value=b"null"), reasons={0: "key", 1: "value"})
+    assert found.column("value").to_pylist() == [b"", b""]
+    said = [[pair["value"] for pair in pairs if pair["key"] == "dlq.value"] for pairs in found["headers"].to_pylist()]
+    assert said == [[b"null"], []]
 
 
 def test_one_that_was_sent_again_counts_its_tries_and_has_each_fact_once():

@@ -14,6 +14,7 @@ import pytest
 
 import logstore
 from logstore.errors import InvalidRequestError, UnknownTopicError
+from logstore.maintenance.compaction import compact
 from logstore.records.schema import RECORD_SCHEMA
 from logstore.schemas.misfits import STORED, dead_letters
 from logstore.tools.dead_letters import Directory, Wanted, first, replay, summary
@@ -64,6 +65,19 @@ def records(store, topic):
 
 def offsets(letters):
     return [letter.offset for letter in letters]
+
+
+def test_one_without_a_value_outlives_compaction_and_has_none_again_when_it_is_sent(store):
+    settings = {"segment.bytes": "500", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
+    store.alter_topic("misfits", config={"cleanup.policy": "compact", **settings})
+    kept(store, 1, value=None)
+    for offset in range(2, 12):  # a tombstone is gone by the second pass over it
+        kept(store, offset, value=b"")
+        compact(store.log("misfits", 0))
+    assert [letter.value for letter in first(Directory(store), "misfits", ALL, 2)] == [None, b""]
+    replay(Directory(store), "misfits", ALL, **BOUNDS)
+    sent = {row["key"]: row["value"] for row in records(store, "orders")}
+    assert (sent[b"k1"], sent[b"k2"], len(sent)) == (None, b"", 11)
 
 
 def test_each_key_counts_once_by_topic_and_reason(store):
