@@ -6,7 +6,8 @@ It makes a session of this master, and waits for the file `go-NUMBER`, which nam
 topic to another, one after the other or only one, until the file `stop` appears; exit status 0: everything that was
 there then is copied. `write`: a batch write, under a name, of rows in two topics; exit status 0: it has succeeded.
 `upsert`: counts of the values of `in`, in `out`, in update or complete mode, which kill their process at a point of a
-batch; exit status 0: all that was there is counted. Anything else is a failure.
+batch; exit status 0: all that was there is counted. `sift`: the records of `in` that fit, in `out`, and dead letters of
+the others, in `misfits`, likewise. Anything else is a failure.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +55,7 @@ def main(directory: str, number: str, master: str) -> None:
     spark = spark_session(master=master, app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     job, options = asked(root / f"go-{number}")
-    {"copy": copy, "write": write, "upsert": upsert}[job](spark, root, **options)
+    {"copy": copy, "write": write, "upsert": upsert, "sift": sift}[job](spark, root, **options)
     spark.stop()
 
 
@@ -113,9 +115,22 @@ def upsert(spark: SparkSession, root: Path, *, way: str, size: int, point: str, 
     assert writer.trigger(availableNow=True).start().awaitTermination(240)
 
 
+def sift(spark: SparkSession, root: Path, *, place: dict[str, str], size: int, point: str, batch: int) -> None:
+    """Sift values of JSON in batches of `size` records, by `datasource.sift`."""
+    import datasource
+
+    options = {"subscribe": "in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": size, "includeHeaders": True}
+    stream = spark.readStream.format("pylog").options(**place, **options).load()
+    points.disarm(root)
+    die_in_batch(root, point, batch)
+    where, topics = next(iter(place.values())), {"topic": "out", "dlq_topic": "misfits"}
+    writer = datasource.sift(stream, where, schema="n int", checkpoint=root / "checkpoint", **topics)
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
+
+
 def die_in_batch(root: Path, point: str, batch: int) -> None:
-    """Let this process die at a point of the so-and-so-many-th call of foreachBatch, from 0: one of its own, or one of
-    the journal.
+    """Let this process die at a point of the so-and-so-many-th call of foreachBatch, from 0: one of its own, one of the
+    journal, or `later SECONDS` after it began.
     """
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -131,6 +146,8 @@ def die_in_batch(root: Path, point: str, batch: int) -> None:
             begun[0] += 1
             if point in points.JOURNAL and begun[0] == batch:
                 points.arm(root, point)
+            if point.startswith("later ") and begun[0] == batch:
+                threading.Timer(float(point.split()[1]), points.die).start()
             at("begin")
             function(frame, number)
             at("end")
