@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
+Part = Literal["key", "value"]  # of a record
 Isolation = Literal["read_committed", "read_uncommitted"]  # of readers
 
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CLEANUP_POLICIES = frozenset({"delete", "compact"})
+# Confluent's, by their names without Strategy: which subject has the schema of a topic's keys or values.
+SUBJECT_NAME_STRATEGIES = ("TopicName", "RecordName", "TopicRecordName")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _REPLICA = re.compile(r"\*|[0-9]+:[0-9]+")
 
 _Class = TypeVar("_Class", bound="DataclassInstance")
+_Value = TypeVar("_Value")
 
 
 def setting(default: Any, help_text: str, **bounds: Any) -> Any:
@@ -91,6 +95,18 @@ class LogConfig:
         form="partition:broker, separated by commas; or * for all",
     )
     index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX)
+    key_schema_validation: bool = setting(
+        False,
+        "Refuse records whose key is not null and bears no id of a schema of the topic's subject of keys.",
+        alias="confluent.key.schema.validation",
+    )
+    key_subject_name_strategy: str = setting(
+        "TopicName",
+        "The subject of a key's schema, for key.schema.validation.",
+        choices=SUBJECT_NAME_STRATEGIES,
+        suffix="Strategy",
+        alias="confluent.key.subject.name.strategy",
+    )
     leader_replication_throttled_replicas: frozenset[str] = setting(
         frozenset(),
         "Leaders from which followers copy no faster than the leader.replication.throttled.rate of their brokers.",
@@ -138,6 +154,18 @@ class LogConfig:
     unclean_leader_election_enable: bool = setting(
         False, "May a replica that is not in sync become leader (data may be lost)?"
     )
+    value_schema_validation: bool = setting(
+        False,
+        "Refuse records whose value is not null and bears no id of a schema of the topic's subject of values.",
+        alias="confluent.value.schema.validation",
+    )
+    value_subject_name_strategy: str = setting(
+        "TopicName",
+        "The subject of a value's schema, for value.schema.validation.",
+        choices=SUBJECT_NAME_STRATEGIES,
+        suffix="Strategy",
+        alias="confluent.value.subject.name.strategy",
+    )
 
     def __repr__(self) -> str:
         """The settings that differ from the defaults."""
@@ -167,6 +195,20 @@ class LogConfig:
         return range(now_ms - self.message_timestamp_before_max_ms, now_ms + self.message_timestamp_after_max_ms + 1)
 
     @property
+    def validates_schemas(self) -> bool:
+        """True if each value, or key, must bear the id of a registered schema."""
+        return self.value_schema_validation or self.key_schema_validation
+
+    @property
+    def validated_parts(self) -> tuple[tuple[Part, str], ...]:
+        """The parts of a record that must bear the id of a schema, each with the strategy that names its subject."""
+        asked: tuple[tuple[bool, Part, str], ...] = (
+            (self.value_schema_validation, "value", self.value_subject_name_strategy),
+            (self.key_schema_validation, "key", self.key_subject_name_strategy),
+        )
+        return tuple((part, strategy) for is_asked, part, strategy in asked if is_asked)
+
+    @property
     def segment_ms_max(self) -> int:
         """The age at which a segment is closed: only then may it be compacted."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
@@ -181,7 +223,7 @@ class LogConfig:
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
-        return settings_from(cls(), properties, "topic setting")
+        return settings_from(cls(), by_own_names(properties), "topic setting")
 
     def check(self) -> None:
         """Raise InvalidConfigError if settings contradict each other."""
@@ -195,6 +237,26 @@ class LogConfig:
 
     def to_properties(self) -> dict[str, str]:
         return dict(sorted((f.metadata["key"], format_value(getattr(self, f.name))) for f in fields(self)))
+
+
+_ALIASES: Mapping[str, str] = {
+    f.metadata["alias"]: f.metadata["key"] for f in fields(LogConfig) if "alias" in f.metadata
+}
+
+
+def own_name(key: str) -> str:
+    """Return the key of a topic setting that may be named as Confluent's brokers name it."""
+    return _ALIASES.get(key, key)
+
+
+def by_own_names(properties: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Return topic settings by their own keys. Raises: InvalidConfigError: one is given by both of its names."""
+    found: dict[str, _Value] = {}
+    for key, value in properties.items():
+        if (own := own_name(key)) in found:
+            raise InvalidConfigError(f"{own} is given twice: {key} is another name of it", key=key)
+        found[own] = value
+    return found
 
 
 def settings_from(base: _Class, properties: Mapping[str, Any], kind: str) -> _Class:
@@ -214,7 +276,7 @@ def settings_from(base: _Class, properties: Mapping[str, Any], kind: str) -> _Cl
 def canonical_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings as they are stored: checked, as text, sorted by key."""
     config = LogConfig.from_properties(properties).to_properties()
-    return {key: config[key] for key in sorted(properties)}
+    return {key: config[key] for key in sorted(by_own_names(properties))}
 
 
 def _parse(setting: DataclassField[Any], value: Any) -> Any:
@@ -226,6 +288,8 @@ def _parse(setting: DataclassField[Any], value: Any) -> Any:
     except ValueError:
         kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(default), "text")
         raise InvalidConfigError(f"{key}={text!r}: this setting takes {kind}", key=key, value=text) from None
+    if "suffix" in setting.metadata:  # the value may be the name of a Java class, too
+        parsed = parsed.rpartition(".")[2].removesuffix(setting.metadata["suffix"])
     _check(setting, parsed, text)
     return parsed
 

@@ -17,9 +17,9 @@ from datasource.delta.columns import RAW
 from logstore.errors import InvalidRequestError, StoreError
 from logstore.schemas.choice import format_of
 from logstore.schemas.conversion import is_supported
-from logstore.schemas.declared import subject_of
 from logstore.schemas.formats import Format
 from logstore.schemas.registry import Schemas, UnknownSchemaError
+from logstore.schemas.strategies import subject_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from logstore.records.columns import (
     timestamps_ms,
     varint_bytes,
 )
+from logstore.records.framing import id_of
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 
@@ -106,6 +108,19 @@ class Rows:
             f"message.timestamp.{setting}.max.ms allows",
             row=row,
         )
+
+    def first_strange(self, part: str, ids: array[int]) -> tuple[int, int] | None:
+        """Return the first row whose value, or key, bears no schema id of `ids`, which are in order, and `id_of` it."""
+        from logstore.records import kernels
+
+        column = self.key if part == "key" else self._value
+        if column.sizes is None:
+            return None
+        row = kernels.strange_row(*column.pointers(), self.count, *ids.buffer_info())
+        if row < 0:
+            return None
+        found = self._data.column(part)[row].as_py()
+        return row, id_of(found.encode() if isinstance(found, str) else found)
 
     def _fields(self) -> tuple[Any, Any, Any]:
         """For every row the sizes of key and value (-1: null), and the bytes of the stored headers."""

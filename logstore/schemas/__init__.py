@@ -8,7 +8,8 @@ JSON; `fitting`, a caller's columns in declared types; `formats`, how columns ar
 the same for Avro's; `typed`, records of a topic as rows of columns, and the way back.
 
 `json_schema`, columns as JSON Schema, and back; `subjects`, the records of the topic `_schemas` and their sum;
-`compatibility`, whether one may follow others; `registry`, the schemas of a place, by following that topic; `declared`,
-the columns that a topic is made with; `choice`, which columns and formats a caller or the registry says; `inference`,
-the columns that JSON values have.
+`strategies`, which subject has the schema of a topic's keys or values, and which ids these may bear; `compatibility`,
+whether one may follow others; `registry`, the schemas of a place, by following that topic; `declared`, the columns that
+a topic is made with; `choice`, which columns and formats a caller or the registry says; `inference`, the columns that
+JSON values have.
 """

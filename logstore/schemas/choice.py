@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, TypedDict
 
 import pyarrow as pa
 
+from logstore.config import Part
 from logstore.errors import InvalidConfigError, InvalidRequestError, did_you_mean
 from logstore.records.tables import Tabular
 from logstore.schemas import ddl
@@ -15,11 +16,12 @@ from logstore.schemas.avro import types
 from logstore.schemas.avro.format import AvroFormat, ConfluentAvroFormat
 from logstore.schemas.avro.schema import Reference, parse
 from logstore.schemas.avro.schema import Schema as AvroSchema
-from logstore.schemas.declared import Columns, Part, fields_of, subject_of
+from logstore.schemas.declared import Columns, fields_of
 from logstore.schemas.fitting import as_columns
 from logstore.schemas.formats import RESCUED, Format, JsonFormat, RawFormat
 from logstore.schemas.layout import CORRUPT_RECORD, FORMATS, Layout, Mode, layout_of
 from logstore.schemas.registry import Schemas, UnknownSchemaError
+from logstore.schemas.strategies import subject_of
 from logstore.schemas.subjects import AVRO, JSON, Schema
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias, TypedDict
+from typing import NamedTuple, TypeAlias, TypedDict
 
 import pyarrow as pa
 
+from logstore.config import SUBJECT_NAME_STRATEGIES as STRATEGIES
+from logstore.config import Part
 from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.schemas import ddl, json_schema
 from logstore.schemas.avro import schema as avro
 from logstore.schemas.avro import types as avro_types
 from logstore.schemas.registry import FORMATS, NoAliasError, Schemas, schema_of
+from logstore.schemas.strategies import subject_by, subject_of
 from logstore.schemas.subjects import AVRO, JSON, Schema
 
 logger = logging.getLogger(__name__)
 
 # Columns in Spark's DDL or as an Arrow schema, or the text of a schema in the topic's format, which begins with {.
 Columns: TypeAlias = str | pa.Schema | Sequence[pa.Field]
-Part = Literal["key", "value"]
-# Confluent's, by their names without Strategy. By another than the first, that one's subject is an alias.
-STRATEGIES = ("TopicName", "RecordName", "TopicRecordName")
 
 
 class Declaration(TypedDict, total=False):
     """The columns of a topic's values and keys, and the formats that hold them (`FORMATS`): json unless told.
 
-    `subject_name_strategy`: where they are registered, one of STRATEGIES.
+    `subject_name_strategy`: where they are registered, one of STRATEGIES; by another than the first, that one's subject
+    is an alias.
     """
 
     schema: Columns | None
@@ -45,33 +45,6 @@ class Declared(NamedTuple):
     name: str
     subject: str
     schema: Schema
-
-
-def subject_of(topic: str, part: Part) -> str:
-    """Return the subject of a topic's keys or values: by the strategy TopicName, or what that one stands for."""
-    return f"{topic}-{part}"
-
-
-def subject_by(strategy: str, topic: str, part: Part, schema: Schema) -> str:
-    """Return the subject of a schema by one of STRATEGIES; RecordName: of the record, whatever the topic.
-
-    Raises: InvalidRequestError: there is no such strategy, or the schema has no name (of Avro, or a title of JSON).
-    """
-    short = strategy.rpartition(".")[2].removesuffix("Strategy")
-    if short not in STRATEGIES:
-        raise InvalidRequestError(f"strategy {strategy!r}{did_you_mean(short, STRATEGIES)}")
-    if short == "TopicName":
-        return subject_of(topic, part)
-    if not (name := _record_name(schema)):
-        raise InvalidRequestError(f"the strategy {short} needs a schema with a name: of a record of Avro, or a title")
-    return name if short == "RecordName" else f"{topic}-{name}"
-
-
-def _record_name(schema: Schema) -> str:
-    if schema.type == AVRO:
-        return avro.parse(schema.text).name
-    title = json.loads(schema.text).get("title")
-    return title if isinstance(title, str) else ""
 
 
 def declared(

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
+from logstore.config import Part
 from logstore.errors import InvalidRequestError, ReadOnlyStoreError, did_you_mean
 from logstore.schemas.avro import schema as avro
+from logstore.schemas.strategies import Demand, demand_of
 from logstore.schemas.subjects import (
     AVRO,
     JSON,
@@ -285,6 +287,11 @@ class TopicSchemas:
                 if self._topic.append([config_record(subject, state.own_level(subject), other)], self._end):
                     return
         raise self._busy()
+
+    def demand(self, topic: str, part: Part, strategy: str) -> Demand:
+        """Return which ids the keys or values of a topic may bear now."""
+        with self._topic.turn():
+            return demand_of(self._now(), topic, part, strategy)
 
     # ---------------------------------------------------------------- private
 

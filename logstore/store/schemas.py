@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logstore.env import reset_after_fork
-from logstore.errors import UnknownTopicError
+from logstore.errors import InvalidRecordError, UnknownTopicError
 from logstore.log.log import Log
 from logstore.schemas.registry import COLUMNS, Found, TopicSchemas, rows_of, stored
+from logstore.schemas.strategies import Demand
 from logstore.schemas.subjects import TOPIC, Record
+from logstore.store.description import TopicDescription
 
 if TYPE_CHECKING:
+    from logstore.records.rows import Rows
     from logstore.schemas.declared import Declaration
     from logstore.schemas.registry import Schemas
 
@@ -43,6 +46,19 @@ def declare(schemas: Schemas, topic: str, columns: Declaration) -> None:
     from logstore.schemas.declared import declared, register
 
     register(schemas, declared(topic, **columns))
+
+
+def demands_of(schemas: TopicSchemas, info: TopicDescription) -> list[Demand]:
+    """Return which schema ids the keys and values of a topic must bear, by its settings, as registered now."""
+    return [schemas.demand(info.name, part, strategy) for part, strategy in info.config.validated_parts]
+
+
+def check_ids(rows: Rows, demands: Sequence[Demand]) -> None:
+    """Raise unless every key and value that is not null bears one. Raises: InvalidRecordError: with the row."""
+    for demand in demands:
+        if (found := rows.first_strange(demand.part, demand.ids)) is not None:
+            row, schema_id = found
+            raise InvalidRecordError(f"row {row}: {demand.reason(schema_id)}", row=row)
 
 
 class DirectoryTopic:

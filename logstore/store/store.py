@@ -47,7 +47,7 @@ from logstore.store.reading import (
     schema_of,
     with_partition,
 )
-from logstore.store.schemas import declare, schemas_of
+from logstore.store.schemas import check_ids, declare, demands_of, schemas_of
 from logstore.store.topic_tail import Position, TopicTail
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Part, Transaction
@@ -119,7 +119,7 @@ class LogStore:
         self._log_dir = log_dir
         # Where rows without a key begin: in turn, and elsewhere in every process.
         self._turns = itertools.count(os.getpid())
-        self._schemas: Schemas | None = None
+        self._topic_schemas = schemas_of(self)
 
     @property
     def path(self) -> Path:
@@ -132,9 +132,7 @@ class LogStore:
     @property
     def schemas(self) -> Schemas:
         """The schemas of this directory, in its topic `_schemas`."""
-        if self._schemas is None:
-            self._schemas = schemas_of(self)
-        return self._schemas
+        return self._topic_schemas
 
     def topics(self) -> list[TopicDescription]:
         """Every topic, by name. One whose description is damaged has `damage`; it can be neither read nor written."""
@@ -223,6 +221,7 @@ class LogStore:
         from logstore.records.rows import Rows
 
         data = as_arrow(as_records(self, topic, data, typing))
+        demands = demands_of(self._topic_schemas, self.logs.topic(topic))  # may read, so not under a lock
         with self.logs.changing():
             self._log_dir.reserve.keep()
             info = self.logs.topic(topic)
@@ -231,6 +230,7 @@ class LogStore:
             rows.check(batch_bytes_max=limit, keys_required=info.config.is_compacted)
             if allowed := info.config.timestamps_at(self.env.clock.now_ms()):
                 rows.check_times(allowed)
+            check_ids(rows, demands)
             ids = partition_ids(rows, info.partitions, partitioner=partitioner, start=next(self._turns))
             parts: Sequence[Part] = group_by_partition(ids, info.partitions)
             if transaction is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from logstore.checkpoint import marking_failure
-from logstore.config import canonical_properties
+from logstore.config import by_own_names, canonical_properties
 from logstore.env import Env
 from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
 from logstore.log.segments.directory import create as create_partition
@@ -76,6 +76,7 @@ class Topics:
                 raise InvalidRequestError(
                     f"topic {name!r} has {old.partitions} partitions; their number can grow, not shrink to {count}"
                 )
+            config = by_own_names(config)
             changed = canonical_properties({k: v for k, v in config.items() if v is not None})
             removed = canonical_properties({k: old.config.to_properties().get(k, "") for k in config})
             kept = {k: v for k, v in old.overrides.items() if k not in removed}

@@ -33,12 +33,14 @@ from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.readable import Readable
 from replication.replica.leader.repair_source import RepairSource
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
+from replication.replica.leader.schema_ids import SchemaIds
 from replication.replica.leader.sessions import FetchSession, FetchSessions, Found
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
 from replication.replica.partitions import Partitions
 from replication.replica.requests import ControllerRequests, LogChange
+from replication.replica.schema_topic import SchemaTopic
 from replication.replica.storage.replica_log import ReplicaCounters
 from replication.replica.storage.room import Room
 from replication.replica.storage.store_check import check_epochs, check_owner
@@ -51,7 +53,9 @@ class ReplicaManager:
         self.counters = ReplicaCounters()
         self._isr = IsrWriter(config.broker_id, lambda: self.requests.controller_epoch)
         self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch)
-        self._set = Partitions(config, env, self._isr, self._fetchers, self.counters)
+        self._schema_topic = SchemaTopic(self.metadata, lambda: self.tree, self._fetchers.connect)
+        self._schema_ids = SchemaIds(env.clock, self._schema_topic.read_on)
+        self._set = Partitions(config, env, self._isr, self._fetchers, self.counters, self._schema_ids)
         # Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8).
         self.disk_failed = self._set.disk_failed
         self.offline = self._set.offline  # the replicas that cannot be served or written now
@@ -131,6 +135,8 @@ class ReplicaManager:
     async def close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
+        self._schema_ids.close()
+        self._schema_topic.close()
         self.disconnect()
         await self._maintenance.end()
         async with self.requests.changing:

@@ -26,7 +26,7 @@ from replication.replica.storage import adoption
 from replication.replica.storage.executor import DiskExecutor
 from replication.replica.storage.log_dir import ReplicaLogDir
 from replication.replica.storage.offline import OfflineReplicas
-from replication.replica.storage.replica_log import Host, IsrUpdates, ReplicaCounters
+from replication.replica.storage.replica_log import Host, IsrUpdates, ReplicaCounters, SchemaIds
 from replication.replica.storage.room import Room
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,13 @@ class Partitions:
     """`broken` are replicas that could not be recovered, each with the error."""
 
     def __init__(
-        self, config: BrokerConfig, env: Env, isr: IsrUpdates, asking: Asking, counters: ReplicaCounters
+        self,
+        config: BrokerConfig,
+        env: Env,
+        isr: IsrUpdates,
+        asking: Asking,
+        counters: ReplicaCounters,
+        schema_ids: SchemaIds,
     ) -> None:
         self.offline = OfflineReplicas(config.broker_id)
         self.broker = config.broker_id
@@ -53,6 +59,7 @@ class Partitions:
         self._isr = isr
         self._asking = asking
         self.counters = counters
+        self._schema_ids = schema_ids
         self._topic_configs: dict[str, LogConfig] = {}
         self._unread: set[str] = set()  # topics of which a node was malformed at the start
 
@@ -89,6 +96,7 @@ class Partitions:
             leader_quota=ReplicationQuota(lambda: config.leader_replication_throttled_rate, clock),
             follower_quota=ReplicationQuota(lambda: config.follower_replication_throttled_rate, clock),
             look=self.look,
+            schema_ids=self._schema_ids,
             counters=self.counters,
         )
         await self.learn_configs({tp.topic for tp in self.dir.topic_ids})

@@ -16,6 +16,7 @@ from logstore.config import LogConfig
 from logstore.env import Env, OsFiles
 from logstore.log.tiering import advance_tiered_offset
 from logstore.records.batch import Record, build
+from logstore.schemas.registry import schema_of
 from logstore.tools.dump import dump
 from tests.support.partition import appended
 
@@ -30,6 +31,8 @@ ACTS = {
     "flush.messages": "test_so_many_records_are_fsynced",
     "flush.ms": "test_an_append_so_long_after_the_last_fsync_is_fsynced",
     "index.interval.bytes": "test_index_entries_are_so_far_apart",
+    "key.schema.validation": "test_keys_and_values_bear_ids_of_their_subjects[key]",
+    "key.subject.name.strategy": "test_the_strategy_names_the_subject_of_an_id[key]",
     "max.compaction.lag.ms": "test_after_this_lag_a_segment_is_closed_and_compacted",
     "max.message.bytes": "test_a_larger_record_is_refused",
     "message.timestamp.after.max.ms": "test_records_from_too_far_ahead_are_refused",
@@ -45,6 +48,8 @@ ACTS = {
     "segment.index.bytes": "test_a_segment_ends_when_its_index_is_full",
     "segment.jitter.ms": "test_jitter_ends_segments_earlier_and_not_all_at_once",
     "segment.ms": "test_a_segment_ends_at_its_age",
+    "value.schema.validation": "test_keys_and_values_bear_ids_of_their_subjects[value]",
+    "value.subject.name.strategy": "test_the_strategy_names_the_subject_of_an_id[value]",
 }
 
 
@@ -60,7 +65,7 @@ ACTS_IN_A_CLUSTER = {
 def test_every_setting_has_its_test():
     keys = {setting.metadata["key"] for setting in fields(LogConfig)}
     assert keys == set(ACTS) | set(ACTS_IN_A_CLUSTER)
-    assert [name for name in ACTS.values() if not hasattr(sys.modules[__name__], name)] == []
+    assert [name for name in ACTS.values() if not hasattr(sys.modules[__name__], name.partition("[")[0])] == []
     files = ("test_replicas_down.py", "test_quotas.py")
     there = "".join((Path(__file__).parents[1] / "integration/cluster" / name).read_text() for name in files)
     assert [name for name in ACTS_IN_A_CLUSTER.values() if f"def {name.partition('[')[0]}(" not in there] == []
@@ -379,3 +384,33 @@ def test_jitter_ends_segments_earlier_and_not_all_at_once(topic):
     assert len(lengths[1]) > 3
     assert max(lengths[1]) <= max(lengths[0])
     assert min(lengths[1]) >= 10
+
+
+RECORD = schema_of("AVRO", '{"type": "record", "name": "shop.Order", "fields": []}')
+
+
+def bearing(schema_id):
+    return pa.array([b"\0" + schema_id.to_bytes(4, "big") + b"data"], pa.binary())
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_keys_and_values_bear_ids_of_their_subjects(topic, part):
+    store = topic(**{f"{part}_schema_validation": "true"})
+    other = {"key": "value", "value": "key"}[part]
+    store.schemas.register(f"t-{other}", schema_of("AVRO", '"int"'))
+    assert store.schemas.register(f"t-{part}", schema_of("AVRO", '"string"')).id == 2
+    for rows in ({part: bearing(1), other: bearing(2)}, {part: pa.array(["text"]), other: bearing(2)}):
+        with pytest.raises(logstore.InvalidRecordError, match=f"row 0: its {part} "):
+            store.append("t", rows)
+    store.append("t", {part: bearing(2), other: pa.array(["text"])})
+    store.append("t", {part: pa.array([None], pa.binary()), other: pa.array(["text"])})
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_the_strategy_names_the_subject_of_an_id(topic, part):
+    store = topic(**{f"{part}_schema_validation": "true", f"{part}_subject_name_strategy": "RecordName"})
+    store.schemas.register(f"t-{part}", schema_of("AVRO", '"string"'))
+    assert store.schemas.register("shop.Order", RECORD).id == 2
+    with pytest.raises(logstore.InvalidRecordError, match="bears id 1"):
+        store.append("t", {"value": bearing(2), part: bearing(1)})
+    store.append("t", {"value": bearing(1), part: bearing(2)})

@@ -1,8 +1,9 @@
-"""The cost of checking the records of clients' batches, of a broker's CPU time; and compressed ones beside a real Kafka
-4.4.
+"""The cost of checking the records of clients' batches, of a broker's CPU time; that of `value.schema.validation`; and
+compressed batches beside a real Kafka 4.4.
 
-`python tests/benchmarks/bench_guard.py [MB] [ROUNDS]`. The broker is a process of its own. The look is timed alone, on
-the same batches; decision 123 rests on these numbers. Without Maven and Java 17 there is no Kafka to compare with.
+`python tests/benchmarks/bench_guard.py [MB] [ROUNDS]`; `ids` instead: only the second, in seconds. The broker is a
+process of its own. The look is timed alone, on the same batches; decision 123 rests on these numbers. Without Maven and
+Java 17 there is no Kafka to compare with.
 """
 
 import os
@@ -10,6 +11,8 @@ import statistics
 import sys
 import tempfile
 import time
+from array import array
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +27,9 @@ from logstore.config import LogConfig
 from logstore.env import SYSTEM
 from logstore.log.log import Log
 from logstore.log.segments.directory import topic_id_of
-from logstore.records.batch import batches
+from logstore.records.batch import Record, batches, build
+from logstore.records.compression import Codec
+from logstore.schemas.strategies import Demand
 from replication.local_cluster import LocalCluster
 from replication.replica.leader import guard
 from tests.benchmarks.harness import show
@@ -90,6 +95,36 @@ def of_plain_batches(total, rounds):
     show("The look into a batch", ("batch", "broker, µs CPU", "look, µs CPU", "share", "goal"), rows)
 
 
+def least_us(call, times):
+    """The least CPU time of a call."""
+    found = []
+    for _ in range(15):
+        begin = time.thread_time()
+        for _ in range(times):
+            call()
+        found.append(time.thread_time() - begin)
+    return min(found) / times * 1e6
+
+
+def of_ids():
+    """Every batch is looked into; `ids` is what the look at schema ids adds to that."""
+    demands = (Demand("value", "ids-value", array("q", range(1, 100))),)
+    config, terms, rows = LogConfig(max_message_bytes=1 << 30), guard.terms_of(LogConfig(), 0), []
+    for records, size in SIZES:
+        for codec in Codec:
+            values = (b"\0\0\0\0\7" + os.urandom(size // 2).hex().encode()[5:] for _ in range(records))
+            data = build([Record(n, 1000, None, value) for n, value in enumerate(values)], codec=codec)
+            times = max(20, 20_000 // records)
+            if codec is Codec.NONE:
+                without = least_us(partial(guard.passing, [data], terms), times)
+                ids = least_us(partial(guard.bearing, [data], demands), times)
+            else:
+                without = least_us(partial(guard.check, data, config, 0), times // 10)
+                ids = least_us(partial(guard.check, data, config, 0, demands), times // 10) - without
+            rows.append((f"{records} × {size} B, {codec.name.lower()}", without, ids, ids / records * 1000, ""))
+    show("The look at schema ids", ("batch", "look, µs CPU", "ids, µs CPU", "ids, ns a record", ""), rows)
+
+
 def of_compressed(total, rounds, kafka):
     rows, size = [], 1000
     with LocalCluster(1) as cluster:
@@ -119,6 +154,7 @@ def of_compressed(total, rounds, kafka):
 
 def main(total, rounds):
     guard.load()
+    of_ids()
     of_plain_batches(total, rounds)
     with tempfile.TemporaryDirectory() as room:
         try:
@@ -129,5 +165,9 @@ def main(total, rounds):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["ids"]:
+        guard.load()
+        of_ids()
+        sys.exit()
     asked = [int(each) for each in sys.argv[1:3]] or [100]
     main(asked[0] * 1_000_000, asked[1] if len(asked) > 1 else 5)

@@ -17,9 +17,10 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     subjects, text, *rest = printed.getvalue().splitlines()
     assert subjects == "['orders-key', 'orders-value']"
     assert '"amount":{"type":["string","number","null"],"x-spark-type":"decimal(10,2)"}' in text
-    *rest, refusal = rest
+    *rest, refusal, without_id = rest
     events = ["[{'user': 'Ada'}]", "[{'user': 'Bob'}]"]
     assert rest == ["True", "2", "[1, 2] ['orders-key', 'orders-value', 'refunds-value']", *events]
     assert refusal.startswith(
         "subject 'visits-value', level BACKWARD: it cannot read version 2: user: string is no bigint"
     )
+    assert without_id.startswith("row 0: its value has no schema id: its first byte is not 0")

@@ -23,6 +23,8 @@ from logstore.records.kernels.checking import (
     check_records,
     good_batches,
     max_timestamp,
+    strange_ids,
+    strange_row,
 )
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
@@ -88,6 +90,8 @@ __all__ = [
     "partitions_of",
     "plain_objects",
     "scan",
+    "strange_ids",
+    "strange_row",
     "walk",
 ]
 

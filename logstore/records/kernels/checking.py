@@ -14,9 +14,10 @@ from logstore.records.batch import (
     NO_TIMESTAMP,
     RECORD_BYTES_MIN,
 )
+from logstore.records.framing import FRAMING_BYTES, NO_ID, SHORT
 from logstore.records.kernels.decoding import BAD_DELTA, BAD_END, BAD_HEADERS, LEFT_OVER, LONG_FIELD, LONG_RECORD
 from logstore.records.kernels.headers import headers_at
-from logstore.records.kernels.native import I64, be16, be32, be64, inner, kernel
+from logstore.records.kernels.native import I64, be16, be32, be64, i64, inner, kernel, put64, u8
 from logstore.records.kernels.varints import BAD, field, varint, varlong
 
 # Further reasons, behind those of `decoding.REASONS`.
@@ -93,3 +94,67 @@ def max_timestamp(header: int, at: int, size: int) -> int:
         max_ms = max(max_ms, base_ms + delta_ms)
         at += length
     return max_ms
+
+
+@inner
+def _has(ids: int, count: int, wanted: int) -> bool:
+    """Whether one of the `count` int64 at `ids`, which are in order, is `wanted`."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if i64(ids + 8 * middle) < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low < count and i64(ids + 8 * low) == wanted
+
+
+@inner
+def _id_of(at: int, size: int) -> int:
+    """Return what `framing.id_of` does."""
+    if size >= FRAMING_BYTES:
+        return be32(at + 1) if u8(at) == 0 else NO_ID
+    return NO_ID if size and u8(at) else SHORT
+
+
+@kernel(I64(I64, I64, I64, I64, I64))
+def strange_row(values: int, sizes: int, rows: int, ids: int, count: int) -> int:
+    """Return the first of `rows` values that bears no id of `ids`, as `strange_ids` does; -1: all do, or are null."""
+    for row in range(rows):
+        size = i64(sizes + 8 * row)
+        if size >= 0:
+            schema_id = _id_of(i64(values + 8 * row), size)
+            if schema_id < 0 or not _has(ids, count, schema_id):
+                return row
+    return -1
+
+
+@kernel(I64(I64, I64, I64, I64, I64, I64, I64))
+def strange_ids(  # noqa: PLR0913, PLR0917  addresses, and how much is there
+    at: int, size: int, of_keys: int, ids: int, count: int, found: int, found_max: int
+) -> int:
+    """Find the values (or keys) that bear no schema id of `ids`, in records that `check_records` has taken.
+
+    `ids` is the address of `count` int64 in order. A null value bears none. Writes to `found`, for each of them and up
+    to `found_max`, two int64: the number of the record, and `framing.id_of` it. Returns how many there are.
+    """
+    end, row, strange, last = at + size, 0, 0, SHORT - 1
+    while at < end and strange < found_max:
+        length, at = varint(at, end)
+        record_end = at + length
+        _, place = varlong(at + 1, record_end)
+        _, place = varint(place, record_end)
+        field_size, place = field(place, record_end)
+        if not of_keys:
+            field_size, place = field(place + max(field_size, 0), record_end)
+        if field_size >= 0:
+            schema_id = _id_of(place, field_size)
+            if schema_id != last:
+                if schema_id >= 0 and _has(ids, count, schema_id):
+                    last = schema_id
+                else:
+                    put64(found + 16 * strange, row)
+                    put64(found + 16 * strange + 8, schema_id)
+                    strange += 1
+        at, row = record_end, row + 1
+    return strange

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from logstore.records.columns import Cells, cells
+from logstore.records.framing import FRAMING_BYTES
 from logstore.records.kernels import avro_reading as kernel
 
-HEADER_BYTES = 5
 ID_MAX = (1 << 31) - 1
 _REASONS = {
     -2: "no schema id: the first byte is not 0",
-    -3: f"too short for a schema id: fewer than {HEADER_BYTES} bytes",
+    -3: f"too short for a schema id: fewer than {FRAMING_BYTES} bytes",
 }
 
 
@@ -39,5 +39,5 @@ def split(values: pa.Array) -> Framed:
     kernel.wire_ids(*found.pointers(), len(ids), ids.ctypes.data)
     reasons = {int(row): _REASONS[int(ids[row])] for row in np.flatnonzero(ids < -1)}
     is_framed = ids >= 0
-    data = Cells(found.addresses + HEADER_BYTES * is_framed, found.sizes - HEADER_BYTES * is_framed, found)
+    data = Cells(found.addresses + FRAMING_BYTES * is_framed, found.sizes - FRAMING_BYTES * is_framed, found)
     return Framed(ids, data, reasons)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import Field, fields
 from typing import Any, TypeAlias
 
-from logstore.config import INT32_MAX, Listed, LogConfig, format_value
+from logstore.config import INT32_MAX, Listed, LogConfig, format_value, own_name
 from logstore.errors import PylogError
 from logstore.store.description import check_topic_name
 from replication.config.broker import BrokerConfig
@@ -76,7 +76,7 @@ class ConfigHandlers:
             except PylogError as error:
                 return _answer(resource, error) | {"configs": ()}
             keys = resource.configuration_keys
-            chosen = [row for row in found if not keys or row["name"] in keys]
+            chosen = [row for row in found if not keys or row["name"] in map(own_name, keys)]
             if not body.include_synonyms:
                 chosen = [row | {"synonyms": ()} for row in chosen]
             if not body.include_documentation:
@@ -127,7 +127,7 @@ class ConfigHandlers:
 
     async def alter(self, context: Work, body: requests.AlterConfigsRequest) -> Response:
         def wanted(resource: requests.AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
-            return {row.name: _check_given(row) for row in resource.configs}
+            return {own_name(row.name): _check_given(row) for row in resource.configs}
 
         return await self._alter(body, wanted)
 
@@ -137,8 +137,9 @@ class ConfigHandlers:
             settings = SETTINGS if resource.resource_type == TOPIC else LIVE
             config = self._config.log_config(known) if resource.resource_type == TOPIC else self._config
             for row in resource.configs:
-                setting = settings.get(row.name)
-                _apply(found, row, setting, None if setting is None else getattr(config, setting.name))
+                name = own_name(row.name)
+                setting = settings.get(name)
+                _apply(found, name, row, setting, None if setting is None else getattr(config, setting.name))
             return found
 
         return await self._alter(body, wanted)
@@ -165,7 +166,7 @@ class ConfigHandlers:
     async def _alter_one(self, resource: requests.AlterConfigsResource, wanted: Wanted, *, validate_only: bool) -> None:
         kind, name = resource.resource_type, resource.resource_name
         path = self._node_of(kind, name)
-        if len({row.name for row in resource.configs}) < len(resource.configs):
+        if len({own_name(row.name) for row in resource.configs}) < len(resource.configs):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name!r}: a setting is given twice")
         if len(resource.configs) > SETTINGS_MAX:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name!r}: nothing has so many settings")
@@ -227,22 +228,24 @@ def _type(setting: Field[Any]) -> int:
             return STRING
 
 
-def _apply(found: dict[str, str], row: requests.AlterableConfig, setting: Field[Any] | None, value: object) -> None:
+def _apply(
+    found: dict[str, str], name: str, row: requests.AlterableConfig, setting: Field[Any] | None, value: object
+) -> None:
     match row.config_operation:
         case 0:  # SET
-            found[row.name] = _check_given(row)
+            found[name] = _check_given(row)
         case 1:  # DELETE
-            found.pop(row.name, None)
+            found.pop(name, None)
         case 2 | 3:  # APPEND, SUBTRACT
             if setting is None or not isinstance(setting.default, frozenset):
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name} is no list")
             values = Listed(_check_given(row).replace(" ", "").split(","))
-            known = found.get(row.name, format_value(value)).replace(" ", "").split(",")
+            known = found.get(name, format_value(value)).replace(" ", "").split(",")
             old = [part for part in known if part and part not in values]
             new = values.order if row.config_operation == APPEND else ()
             if "" in new and len(old) + len(new) > 1:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name}: an empty entry between two commas")
-            found[row.name] = ",".join([*old, *new])
+            found[name] = ",".join([*old, *new])
         case _:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
+from logstore.config import by_own_names
 from logstore.errors import PylogError
 from replication.broker.handlers.configs import SETTINGS_MAX, topic_settings
 from replication.broker.topic_admin import NewTopic, TopicAdmin
@@ -86,6 +88,7 @@ class TopicHandlers:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, "a setting is given as null: leave it out")
             if len(asked.configs) > SETTINGS_MAX:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, "no topic has so many settings")
+            new = replace(new, config=by_own_names(new.config))
             plan = self._admin.plan(new)
             made = None
             if validate_only:

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 from logstore.errors import DiskFullError
 from logstore.log.validation import AppendOutcome
 from logstore.records.marker import Marker
-from replication.errors import ErrorCode, InvalidRecordsError, code_of, is_disk_dead
+from logstore.schemas.strategies import Demand
+from logstore.schemas.subjects import TOPIC
+from replication.errors import ErrorCode, InvalidRecordsError, KafkaError, code_of, is_disk_dead
 from replication.protocol.wire import Buffer
 from replication.replica.leader import guard
 from replication.replica.leader.purgatory import Waiter
 from replication.replica.leader.results import AppendResult
 from replication.replica.leader.schema_records import SchemaRecords
+from replication.replica.leader.strange_ids import StrangeIdsError
+from replication.replica.machine.looks import Verdict
 from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -38,14 +42,17 @@ class Append(NamedTuple):
 
 
 NOTHING: Sequence[AppendOutcome] = ()
+NO_DEMANDS: Sequence[Demand] = ()
 
 
-def write_now(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int) -> Sequence[AppendOutcome]:
+def write_now(
+    replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int, demands: Sequence[Demand] = NO_DEMANDS
+) -> Sequence[AppendOutcome]:
     """Append the first ones in the event loop. The others may take longer, or it is not their turn."""
     host = replica.host
     if not host.is_sound():
         return NOTHING
-    prompt = _prompt(replica, appends)
+    prompt = _prompt(replica, appends, demands)
     if not prompt or not host.disk.begin_write(replica.queue):
         return NOTHING
     outcomes: Sequence[AppendOutcome]
@@ -57,7 +64,7 @@ def write_now(replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int)
     return outcomes
 
 
-def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> Sequence[Buffer]:
+def _prompt(replica: ReplicaLog, appends: Sequence[Append], demands: Sequence[Demand]) -> Sequence[Buffer]:
     """Return the batches of the first ones that are small, and that the guard passes at once."""
     found: list[bytearray | memoryview] = []
     left_bytes, own = PROMPT_BYTES_MAX, not appends or appends[0].is_own
@@ -71,14 +78,24 @@ def _prompt(replica: ReplicaLog, appends: Sequence[Append]) -> Sequence[Buffer]:
     if found and not own:
         terms = guard.terms_of(replica.config, replica.host.clock.now_ms())
         del found[guard.passing(found, terms) :]
+        if demands:
+            del found[guard.bearing(found, demands) :]
     return found
 
 
 def write_in_thread(
-    replica: ReplicaLog, appends: Sequence[Append], leader_epoch: int, schemas: SchemaRecords | None = None
+    replica: ReplicaLog,
+    appends: Sequence[Append],
+    leader_epoch: int,
+    schemas: SchemaRecords | None = None,
+    held: Sequence[int | None] = (),
 ) -> list[AppendOutcome]:
-    """Append what may be; return what became of each. Nobody but this broker changes its files while they are sound."""
-    checked = [_checked(replica, append, schemas) for append in appends]
+    """Append what may be; return what became of each. Nobody but this broker changes its files while they are sound.
+
+    Less outcomes than appends: the next one, and so those behind it, wait for a look at `_schemas`. `held` says of each
+    how many looks had begun when it was held first.
+    """
+    checked = _all_checked(replica, appends, schemas, held)
     good = [append for append in checked if not isinstance(append, Exception)]
     try:
         outcomes = replica.log.append_as_leader(good, leader_epoch=leader_epoch, is_owner=replica.host.is_sound())
@@ -91,13 +108,36 @@ def write_in_thread(
     return [append if isinstance(append, Exception) else next(done) for append in checked]
 
 
-def _checked(replica: ReplicaLog, append: Append, schemas: SchemaRecords | None) -> Buffer | Marker | Exception:
+def _all_checked(
+    replica: ReplicaLog, appends: Sequence[Append], schemas: SchemaRecords | None, held: Sequence[int | None]
+) -> list[Buffer | Marker | Exception]:
+    if not replica.config.validates_schemas:
+        return [_checked(replica, append, schemas) for append in appends]
+    looks = replica.host.schema_ids.looks  # before the demands, which are of these or later ones
+    demands = replica.host.schema_ids.demands(replica.tp.topic, replica.config)
+    done: list[Buffer | Marker | Exception] = []
+    for append, begun in zip(appends, held or [None] * len(appends), strict=True):
+        found = _checked(replica, append, schemas, demands)
+        if isinstance(found, StrangeIdsError) and found.may_be_news:
+            verdict = looks.judge(begun)
+            if verdict is Verdict.HELD:
+                break
+            if verdict is Verdict.NOT_KNOWN:
+                said = f"{found}; {TOPIC} cannot be read now, where it may be registered"
+                found = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, said)
+        done.append(found)
+    return done
+
+
+def _checked(
+    replica: ReplicaLog, append: Append, schemas: SchemaRecords | None, demands: Sequence[Demand] = NO_DEMANDS
+) -> Buffer | Marker | Exception:
     """Return what is to be appended, or why it is not, by a look into the records of a client."""
     records = append.records
     if append.is_own or isinstance(records, Marker):
         return records
     try:
-        guard.check(records, replica.config, replica.host.clock.now_ms())
+        guard.check(records, replica.config, replica.host.clock.now_ms(), demands)
         if schemas is not None:
             schemas.check(records)
     except Exception as error:  # noqa: BLE001  as above

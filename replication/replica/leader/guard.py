@@ -11,6 +11,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from logstore.config import INT64_MAX, LogConfig
@@ -34,8 +35,10 @@ from logstore.records.batch import (
 )
 from logstore.records.batch import records as records_of
 from logstore.records.compression import Codec, CompressionError, decompress
+from logstore.schemas.strategies import Demand
 from replication.errors import ErrorCode, InvalidRecordsError
 from replication.protocol.wire import Buffer
+from replication.replica.leader.strange_ids import StrangeIdsError, refuse, strange_in, strange_slowly
 
 PRODUCE_ZSTD = 7  # the first version of Produce whose clients know zstd
 
@@ -112,6 +115,7 @@ class _Loaded:
     def __init__(self) -> None:
         self.check: Kernel | None = None
         self.good_batches: Kernel | None = None
+        self.strange_ids: Kernel | None = None
         self.thread: threading.Thread | None = None
         self.looks = 0
 
@@ -121,8 +125,9 @@ _loaded = _Loaded()
 
 def load() -> None:
     """Load the compiled check; from any thread."""
-    from logstore.records.kernels import check_records, good_batches
+    from logstore.records.kernels import check_records, good_batches, strange_ids
 
+    _loaded.strange_ids = _entry_point(strange_ids)
     _loaded.check, _loaded.good_batches = _entry_point(check_records), _entry_point(good_batches)
 
 
@@ -190,16 +195,39 @@ def _passes_slowly(records: bytearray | memoryview, terms: Terms) -> bool:
         return False
 
 
-def check(records: bytearray | memoryview, config: LogConfig, now_ms: int) -> None:
+def bearing(batches: Sequence[bytearray | memoryview], demands: Sequence[Demand]) -> int:
+    """Return how many of these, from the first on, bear registered ids; all are `passing`, and so uncompressed."""
+    kernel = _loaded.strange_ids
+    for number, records in enumerate(batches):
+        for demand in demands:
+            if kernel is None:
+                found = strange_slowly(records, demand, limit_bytes=bound_of(records))
+            else:
+                at = _address_of(_Byte.from_buffer(records)) + HEADER_BYTES
+                found = strange_in(kernel, at, len(records) - HEADER_BYTES, demand)
+            if found:
+                return number
+    return len(batches)
+
+
+def check(records: bytearray | memoryview, config: LogConfig, now_ms: int, demands: Sequence[Demand] = ()) -> None:
     """Look into the records of a client's one batch; correct the largest timestamp in its header, as Kafka does.
 
     Raises: InvalidRecordsError, InvalidRecordError: they are not what the header says, expand beyond all reason, or are
-    of no use to the topic; as `valid_batches`.
+    of no use to the topic; StrangeIdsError: they are good, and bear other ids than the `demands`; as `valid_batches`.
     """
     terms = terms_of(config, now_ms)
     try:
         kernel = _kernel(header_at(records).count)
-        found = look_slowly(records, terms) if kernel is None else _look(kernel, records, terms)
+        if kernel is None:
+            found = look_slowly(records, terms)
+            if demands and (found is None or found.reason == OTHER_MAX):
+                refuse(demands, partial(strange_slowly, records, limit_bytes=bound_of(records)))
+        else:
+            found = _look(kernel, records, terms, demands)
+    except StrangeIdsError:
+        valid_batches(records, limits_of(config, None))
+        raise
     except (InvalidBatchError, CompressionError) as error:
         valid_batches(records, limits_of(config, None))  # damage on the way here is another error
         raise InvalidRecordError(f"nothing was appended: {error}") from error
@@ -226,7 +254,7 @@ def bound_of(records: Buffer) -> int:
     return EXPANDED_BYTES_MAX + EXPANDED_TIMES_MAX * len(records)
 
 
-def _look(kernel: Kernel, records: Buffer, terms: Terms) -> Finding | None:
+def _look(kernel: Kernel, records: Buffer, terms: Terms, demands: Sequence[Demand] = ()) -> Finding | None:
     from logstore.records import kernels
 
     header = header_at(records)
@@ -235,6 +263,9 @@ def _look(kernel: Kernel, records: Buffer, terms: Terms) -> Finding | None:
     where = _address(records), _address(expanded), len(expanded)
     found = kernel(*where, *terms)
     reason, row = found & _REASON_MASK, found >> kernels.ROW_SHIFT
+    if demands and reason in (0, kernels.OTHER_MAX):
+        assert _loaded.strange_ids is not None, "it is loaded before the other one"
+        refuse(demands, partial(strange_in, _loaded.strange_ids, *where[1:]))
     if reason == kernels.OTHER_MAX:
         return Finding(OTHER_MAX, 0, kernels.max_timestamp(*where))
     said = {kernels.NO_KEY: NO_KEY, kernels.BAD_TIME: BAD_TIME}

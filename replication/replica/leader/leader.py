@@ -18,7 +18,8 @@ from logstore.records.marker import Marker
 from replication.errors import NONE, ErrorCode
 from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr, TopicPartition
 from replication.protocol.messages import FetchPartition, PartitionFetched
-from replication.replica.leader.appends import NOTHING, Append, failed, write_in_thread, write_now
+from replication.replica.leader.append_groups import AppendGroup, HeldAppends
+from replication.replica.leader.appends import NO_DEMANDS, NOTHING, Append, failed, write_now
 from replication.replica.leader.caught_up import CaughtUp, CaughtUpFollowers
 from replication.replica.leader.log_starts import LogStarts
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces, Waiter
@@ -55,33 +56,6 @@ def append_one(
         request.settle(leader.replica.tp, result)
 
 
-class _AppendGroup:
-    """The appends that go to the log together. A job of its queue."""
-
-    def __init__(self, leader: Leader) -> None:
-        self.leader = leader
-        self.appends: list[Append] = []
-        self.waiters: list[Waiter] = []
-        self.outcomes: list[AppendOutcome] = []
-        self.offsets = (0, 0)
-
-    def seal(self) -> None:
-        self.leader.group = None
-
-    def run(self) -> None:
-        replica = self.leader.replica
-        replica.host.keep_reserve()
-        self.outcomes = write_in_thread(replica, self.appends, self.leader.state.leader_epoch, self.leader.schemas)
-        self.offsets = replica.offsets()
-
-    def fail(self, error: Exception) -> None:
-        self.outcomes = [error] * len(self.appends)
-        self.offsets = self.leader.replica.offsets()
-
-    def done(self) -> None:
-        self.leader.appended(self)
-
-
 def _too_few(tp: TopicPartition, state: isr.Leading, min_insync_replicas: int) -> str:
     return f"{tp} has in-sync replicas {', '.join(map(str, state.isr))}; min.insync.replicas is {min_insync_replicas}"
 
@@ -98,7 +72,8 @@ class Leader(Readable):
         self.schemas = schema_records(replica)  # judges them, if they are schemas
         self._sent: dict[int, int] = {}  # follower -> the high watermark that it was sent last
         self._waits = PendingProduces()
-        self.group: _AppendGroup | None = None  # until the log's queue comes to it
+        self.group: AppendGroup | None = None  # until the log's queue comes to it
+        self.held = HeldAppends(self)
         self._is_advancing = False  # will, at the end of this turn
         self._limits = isr.IsrSettings(
             replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
@@ -205,8 +180,11 @@ class Leader(Readable):
 
     def _append(self, appends: Sequence[Append], may_write: bool) -> list[AppendResult | None]:
         replica, outcomes = self.replica, NOTHING
-        if may_write and self.group is None and self.schemas is None:
-            outcomes = write_now(replica, appends, self.state.leader_epoch)
+        demands, config = NO_DEMANDS, replica.log.config
+        if config.validates_schemas:
+            demands = replica.host.schema_ids.fresh_demands(replica.tp.topic, config)
+        if may_write and self.group is None and self.schemas is None and not self.held.rows:
+            outcomes = write_now(replica, appends, self.state.leader_epoch, demands)
         replica.host.look()
         if outcomes:
             self._written()
@@ -217,7 +195,7 @@ class Leader(Readable):
         if self.is_over:
             return [*results, *[NOT_LEADER] * len(rest)]
         if self.group is None:
-            self.group = _AppendGroup(self)
+            self.group = AppendGroup(self)
             replica.submit(self.group)
         self.group.waiters += [append.wait(append.context) for append in rest]
         self.group.appends += rest
@@ -237,7 +215,7 @@ class Leader(Readable):
             self._is_advancing = True  # at the end of this turn: more may come in it
             replica.host.disk.loop.call_soon(self._advance)
 
-    def appended(self, group: _AppendGroup) -> None:
+    def appended(self, group: AppendGroup) -> None:
         self.replica.host.look()
         self.replica.note(group.offsets)
         results = self._results(group.appends, group.outcomes, group.waiters)

@@ -16,6 +16,7 @@ from logstore.records.batch import batches, header_at
 from logstore.records.batch import records as records_of
 from logstore.schemas.subjects import TOPIC, Record, Subjects, UnknownKeyError, is_ours, refusal
 from replication.errors import ErrorCode, InvalidRecordsError
+from replication.protocol.wire import Buffer
 from replication.replica.leader.guard import bound_of
 from replication.replica.storage.replica_log import ReplicaLog
 
@@ -25,6 +26,21 @@ READ_BYTES = 1024 * 1024
 def schema_records(replica: ReplicaLog) -> SchemaRecords | None:
     """Return the judge of a partition's records; None for all topics but one."""
     return SchemaRecords(replica) if replica.tp.topic == TOPIC else None
+
+
+def fold(state: Subjects, data: Buffer, start: int) -> int:
+    """Take the records from offset `start` on into the state; return what follows, `start` if there are none.
+
+    Raises: InvalidBatchError.
+    """
+    position = start
+    for at, header in batches(data):
+        for record in () if header.is_control else records_of(data, at):
+            if record.offset >= start:
+                with suppress(UnknownKeyError):  # of another registry
+                    state.apply(record.key, record.value, is_ours=is_ours(record.headers))
+        position = max(position, header.next_offset)
+    return position
 
 
 class SchemaRecords:
@@ -64,11 +80,7 @@ class SchemaRecords:
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
             found = log.read(offset, max_bytes=READ_BYTES, upper=end)
-            for at, header in batches(found.data):
-                if not header.is_control:
-                    for record in records_of(found.data, at):
-                        with suppress(UnknownKeyError):  # of another registry
-                            state.apply(record.key, record.value, is_ours=is_ours(record.headers))
+            fold(state, found.data, offset)
             if found.next_offset <= offset:
                 break
             offset = found.next_offset

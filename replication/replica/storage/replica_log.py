@@ -15,10 +15,12 @@ from typing import Protocol, TypeVar
 from logstore.config import LogConfig
 from logstore.env import Clock
 from logstore.log.log import Log
+from logstore.schemas.strategies import Demand
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import BrokerId, TopicPartition, topic_uuid
 from replication.protocol.messages import Aborted
 from replication.replica.machine.isr import Event, WriteIsr
+from replication.replica.machine.looks import Looks
 from replication.replica.quota import ReplicationQuota
 from replication.replica.storage.executor import DiskExecutor, Job
 from replication.replica.storage.offline import OfflineReplicas
@@ -37,6 +39,16 @@ class IsrUpdates(Protocol):
 
     def changed(self, tp: TopicPartition) -> None:
         """Tell the controller that the ISR of this partition is another one."""
+
+
+class SchemaIds(Protocol):
+    """The ids in `_schemas`: see `leader.schema_ids`."""
+
+    looks: Looks
+
+    def demands(self, topic: str, config: LogConfig) -> tuple[Demand, ...]: ...
+    def fresh_demands(self, topic: str, config: LogConfig) -> tuple[Demand, ...]: ...
+    def look(self, then: Callable[[], None]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -76,6 +88,7 @@ class Host:
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
     leader_quota: ReplicationQuota
     follower_quota: ReplicationQuota
+    schema_ids: SchemaIds  # as this broker knows them
     look: Callable[[], None]  # before something is acknowledged: has the loop stood still? See `loop_watch`
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 

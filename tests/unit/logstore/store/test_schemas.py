@@ -320,3 +320,26 @@ def test_threads_of_one_store_register_at_once(store, tmp_path):
         thread.join(60)
     assert len(found) == 20
     assert_one_id_each(store.path, found)
+
+
+def test_a_topic_with_validation_takes_rows_that_bear_ids_of_its_subject(tmp_path):
+    """Typed rows of avro-confluent bear them; JSON bears none, and a null value needs none."""
+    rows = pa.table({"n": pa.array([1, 2], pa.int32())})
+    with logstore.open(tmp_path) as store:
+        config = {"confluent.value.schema.validation": "true"}
+        store.create_topic("orders", schema="n int", format="avro", config=config)
+        assert store.topic("orders").overrides == {"value.schema.validation": "true"}
+        store.append("orders", rows, typed=True)
+        with pytest.raises(logstore.InvalidRecordError, match=r"row 0: .* \(value\.format=avro-confluent\)"):
+            store.append("orders", rows, schema="n int", value_format="json")
+        framed = store.read("orders").read_all()["value"].to_pylist()
+        with pytest.raises(logstore.InvalidRecordError, match=r"row 3: .* shorter than 5 bytes"):
+            store.append("orders", {"value": [*framed, None, b"\0\0", b"text"]})
+        with store.transaction() as transaction:
+            store.append("orders", {"value": [*framed, None]}, transaction=transaction)
+        store.schemas.delete("orders-value")
+        with pytest.raises(logstore.InvalidRecordError, match="subject 'orders-value' has no schema: register one"):
+            store.append("orders", {"value": framed})
+        store.alter_topic("orders", config={"confluent.value.schema.validation": None})
+        store.append("orders", {"value": ["text"]})
+        assert store.read("orders").read_all().num_rows == 6
