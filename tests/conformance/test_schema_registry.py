@@ -1,18 +1,27 @@
 """Schemas of a real registry over its REST API: registered, found, judged and deleted as in a topic of ours."""
 
 import json
+import subprocess
+from decimal import Decimal
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from logstore import InvalidRequestError
 from logstore.schemas.declared import declared, fields_of, register, schema_from
 from logstore.schemas.registry import UnknownSchemaError
 from logstore.schemas.subjects import Reference, Schema
+from replication.client.kafka_client import KafkaClient
 from replication.client.registry_settings import registry_of
 from replication.client.schema_registry import RestSchemas
+from replication.local_cluster import LocalCluster
+from tests.support.kafka4 import java_program, serde_jars
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, only_long("a JVM"), pytest.mark.timeout(240)]
+PROGRAM = Path(__file__).parent / "clients" / "programs" / "AvroOrders.java"
+
+pytestmark = [pytest.mark.slow, only_long("a JVM"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -83,3 +92,35 @@ def test_what_is_not_there_is_told_in_one_line(schemas):
             act()
     with pytest.raises(InvalidRequestError):
         schemas.register("rest-bad", Schema("AVRO", '{"type":"nope"}'))
+
+
+def test_a_java_serializer_and_pylog_read_each_others_records(registry, tmp_path):
+    """Apicurio's, with ids of four bytes, which is how Confluent's frame a value."""
+    url, topic = registry.url.replace("ccompat/v7", "registry/v2"), "java-orders"
+    settings = {"schema.registry.url": registry.url}
+    with (
+        LocalCluster(1, tmp_path / "brokers") as cluster,
+        KafkaClient(cluster.bootstrap, schema_registry=settings) as client,
+    ):
+        client.create_topic(topic)
+        command = java_program(PROGRAM, tmp_path, cluster.bootstrap, url, topic, libs=serde_jars())
+
+        def run(*words):
+            ran = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120, check=False)
+            assert ran.returncode == 0, ran.stderr
+            return ran.stdout.splitlines()
+
+        run("write", "60")
+        rows = pa.Table.from_batches(client.read(topic, 0, 0, 60, typed=True))
+        assert rows.to_pylist() == [
+            {
+                "user": f"user {n}",
+                "n": None if n % 3 == 0 else n << 40,
+                "amount": Decimal(n * 25 - 1000).scaleb(-2),
+                "tags": [("tag", n)],
+            }
+            for n in range(60)
+        ]
+        client.append(topic, rows, typed=True)
+        lines = run("read", "120")
+    assert lines[:60] == lines[60:]

@@ -102,10 +102,18 @@ def free_ports(count):
         return [each.getsockname()[1] for each in sockets]
 
 
-def java(*words, heap_mb=256):
-    """Return the command that runs a class with all jars; `words` begin with options of the JVM, or with the class."""
+def serde_jars():
+    """Return the folder of the jars of a Java serializer of Avro; skips the test where they cannot be had."""
+    return fetched("serde-2.6.13", FILES / "serde.pom.xml")
+
+
+def java(*words, heap_mb=256, libs=None):
+    """Return the command that runs a class with all jars, Kafka's or those of the folder `libs`.
+
+    `words` begin with options of the JVM, or with the class.
+    """
     config = f"-Dlog4j2.configurationFile={FILES / 'log4j2.yaml'}"
-    return ["java", f"-Xmx{heap_mb}m", *QUICK, config, "-cp", f"{jars()}/*", *map(str, words)]
+    return ["java", f"-Xmx{heap_mb}m", *QUICK, config, "-cp", f"{libs or jars()}/*", *map(str, words)]
 
 
 def run_tool(tool, *words, given="", timeout_s=60, check=True):
@@ -117,18 +125,18 @@ def run_tool(tool, *words, given="", timeout_s=60, check=True):
     return ran
 
 
-def compile_java(source, classes):
-    """Compile a Java file against Kafka's clients into the folder; skips where there is no compiler."""
+def compile_java(source, classes, libs=None):
+    """Compile a Java file against these jars, by default Kafka's, into the folder; skips where there is no compiler."""
     _needs("javac")
-    command = ["javac", "-cp", f"{jars()}/*", "-d", str(classes), str(source)]
+    command = ["javac", "-cp", f"{libs or jars()}/*", "-d", str(classes), str(source)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
 
 
-def java_program(source, classes, *arguments, heap_mb=256):
+def java_program(source, classes, *arguments, heap_mb=256, libs=None):
     """Compile the Java file, whose public class has its name, and return the command that runs it."""
-    compile_java(source, classes)
-    command = java(Path(source).stem, *arguments, heap_mb=heap_mb)
+    compile_java(source, classes, libs)
+    command = java(Path(source).stem, *arguments, heap_mb=heap_mb, libs=libs)
     at = command.index("-cp") + 1
     command[at] = f"{classes}:{command[at]}"
     return command
