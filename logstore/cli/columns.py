@@ -13,7 +13,7 @@ from logstore.schemas.layout import Mode
 if TYPE_CHECKING:
     from logstore.schemas.choice import Typing
     from logstore.schemas.registry import Schemas
-    from logstore.tools.console import Formatter, LineTarget
+    from logstore.tools.console import LineTarget, Shower
 
 _BOTH = (
     click.option("--typed", is_flag=True, default=None, help="Records have the columns of the topic's schemas."),
@@ -65,12 +65,14 @@ def typed_target(target: LineTarget, topic: str, typing: Typing, schemas: Callab
     from logstore.schemas.choice import chosen
     from logstore.tools.typed_console import TypedTarget
 
-    return TypedTarget(target, chosen(topic, typing, schemas))
+    return TypedTarget(target, chosen(topic, typing, schemas, target.topic))
 
 
-def typed_formatter(topic: str, output: str, typing: Typing, schemas: Callable[[], Schemas]) -> Formatter:
+def typed_formatter(
+    topic: str, output: str, typing: Typing, schemas: Callable[[], Schemas], known: Callable[[str], object]
+) -> Shower:
     """Return the formatter of records that are these columns. Raises: as `chosen`."""
     from logstore.schemas.choice import chosen
     from logstore.tools.typed_console import formatter
 
-    return formatter(chosen(topic, typing, schemas), output)
+    return formatter(chosen(topic, typing, schemas, known), output)

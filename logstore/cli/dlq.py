@@ -142,7 +142,10 @@ def replay(topic: str, dry_run: bool, path: Path, **options: Any) -> None:
 def show_list(place: Place, *, topic: str, output: str) -> None:
     from logstore.tools.dead_letters import summary
 
-    show(summary(place, topic), _LISTED, output)
+    found = list(summary(place, topic))
+    show(found, _LISTED, output)
+    if not found and output == "table":
+        talk(f"{topic} has no dead letters")
 
 
 def do_show(place: Place, *, topic: str, max_messages: int, output: str, **chosen: Any) -> None:

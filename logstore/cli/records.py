@@ -212,7 +212,7 @@ def consume(
     first = start_of(from_beginning, offset, partition)
     with open_store(path, mode="r") as store:
         if typing:
-            format_record = typed_formatter(name, output, typing, lambda: store.schemas)
+            format_record = typed_formatter(name, output, typing, lambda: store.schemas, store.topic)
         if view:
             read = partial(console.latest_records, store, name, partition)
         elif follow:
@@ -224,7 +224,7 @@ def consume(
 
 def print_records(
     read: Callable[..., Iterator[console.ConsoleRecord]],
-    format_record: console.Formatter,
+    format_record: console.Shower,
     *,
     max_messages: int | None,
     follow: bool,
@@ -244,8 +244,9 @@ def print_records(
 
     records = read(skipped=skipped)
     try:
-        for count, record in enumerate(itertools.islice(records, max_messages), start=1):  # noqa: B007
-            out.write(format_record(record))
+        lines = itertools.islice(_shown(records, format_record, printed), max_messages)
+        for count, (record, line) in enumerate(lines, start=1):  # noqa: B007
+            out.write(line)
             if follow:
                 out.flush()
             if printed is not None:
@@ -262,7 +263,18 @@ def print_records(
         raise Failure(f"{counted(missed, 'offset')} skipped, in batches that cannot be decoded")
 
 
-def formatter(output: str, template: str | None, given: tuple[str, ...], typing: Typing) -> console.Formatter:
+def _shown(
+    records: Iterator[console.ConsoleRecord], shower: console.Shower, passed: MutableMapping[int, int] | None
+) -> Iterator[tuple[console.ConsoleRecord, bytes]]:
+    """Yield what is shown of records; `passed` gets the offset behind one that is not."""
+    for record in records:
+        if (line := shower(record)) is not None:
+            yield record, line
+        elif passed is not None:
+            passed[record.partition] = record.offset + 1
+
+
+def formatter(output: str, template: str | None, given: tuple[str, ...], typing: Typing) -> console.Shower:
     """Return the formatter of records for these options of `consume`, but for columns. Raises: InvalidRequestError."""
     if (template is not None) + bool(given) + (output == "json") > 1:
         raise click.UsageError("give one of --format, --property and --output json")

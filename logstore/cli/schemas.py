@@ -38,6 +38,14 @@ format_option = click.option(
 version_option = click.option("--version", "number", type=click.IntRange(min=1), help="This version.")
 
 
+def _of_get(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None or text == "latest":
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise click.BadParameter(f"{text!r} is no version: a number from 1, or latest")
+    return int(text)
+
+
 def columns_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a topic's columns."""
     for part in ("key", "value"):
@@ -81,7 +89,7 @@ def list_schemas(subject: str | None, deleted: bool, path: Path, output: str) ->
 
 @schemas.command()
 @click.argument("subject", required=False)
-@version_option
+@click.option("--version", "number", metavar="N|latest", callback=_of_get, help="This version.  [default: latest]")
 @click.option("--id", "schema_id", type=click.IntRange(min=0), help="The schema of this id.")
 @either_place("replication.cli.schemas:get")
 @output_option

@@ -120,8 +120,12 @@ class _AvroSchemas:
         raise UnknownSchemaError(f"subject {reference.subject!r} has no version {reference.version}")
 
 
-def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedRecords:
+def chosen(
+    topic: str, typing: Typing, schemas: Callable[[], Schemas], known: Callable[[str], object] | None = None
+) -> TypedRecords:
     """Return how records of the topic are columns. `schemas` gives the registry, if the topic's own schemas count.
+
+    `known` raises for a topic that there is not: it is called before a topic is said to have no schema.
 
     Raises: InvalidRequestError: no columns are asked for, or the choices exclude each other; UnknownSchemaError.
     """
@@ -131,7 +135,12 @@ def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedR
     if typing.get("typed"):
         if "schema" in typing:
             raise InvalidRequestError("schema does not go with typed, which takes it from the topic's schemas")
-        found = registered(topic, schemas(), layout)
+        try:
+            found = registered(topic, schemas(), layout)
+        except UnknownSchemaError:
+            if known is not None:
+                known(topic)
+            raise
     elif "schema" in typing:
         if "rescued" in typing:
             raise InvalidRequestError(f"rescued goes with typed; in a schema, name the column '{RESCUED} string'")
@@ -141,11 +150,17 @@ def chosen(topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> TypedR
     return _with_metadata(found) if typing.get("metadata") else found
 
 
-def encoded(topic: str, data: Tabular, typing: Typing, schemas: Callable[[], Schemas]) -> pa.Table:
+def encoded(
+    topic: str,
+    data: Tabular,
+    typing: Typing,
+    schemas: Callable[[], Schemas],
+    known: Callable[[str], object] | None = None,
+) -> pa.Table:
     """Return rows of columns as records to append: `TypedRecords.encode`. Raises: as that, and as `chosen`."""
     if reading := [name for name in ("mode", "metadata") if name in typing]:
         raise InvalidRequestError(f"{reading[0]} says how records are read, and nothing of those that are written")
-    found = chosen(topic, typing, schemas)
+    found = chosen(topic, typing, schemas, known)
     metadata = [pa.field(name, kind) for name, (_, kind) in METADATA.items()]
     return found.encode(as_columns(data, [*found.columns, *metadata]))
 

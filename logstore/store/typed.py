@@ -18,6 +18,7 @@ class _Store(Protocol):
 
     @property
     def schemas(self) -> Schemas: ...
+    def topic(self, name: str) -> object: ...
     @property
     def read(self) -> Callable[..., Any]: ...
 
@@ -33,7 +34,7 @@ def read_typed(
 
     from logstore.schemas.choice import chosen
 
-    records = chosen(topic, typing, lambda: store.schemas).only(columns)
+    records = chosen(topic, typing, lambda: store.schemas, store.topic).only(columns)
     found = store.read(topic, partition=partition, columns=records.stored, **options)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -52,4 +53,4 @@ def as_records(store: _Store, topic: str, data: Tabular, typing: Typing) -> Tabu
         return data
     from logstore.schemas.choice import encoded
 
-    return encoded(topic, data, typing, lambda: store.schemas)
+    return encoded(topic, data, typing, lambda: store.schemas, store.topic)

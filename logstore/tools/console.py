@@ -64,6 +64,7 @@ class ConsoleRecord(NamedTuple):
 
 
 Formatter = Callable[[ConsoleRecord], bytes]
+Shower = Callable[[ConsoleRecord], bytes | None]  # None: it is not shown
 Skipped = Callable[[errors.UnreadableBatchError], object]  # gets the error of each batch that is gone round
 
 

@@ -65,21 +65,29 @@ def version_of(schemas: Schemas, subject: str, version: int | None) -> Registere
     raise UnknownSchemaError(f"subject {subject!r} has no version {version}, but {numbers}")
 
 
-def columns_in(given: str) -> str:
-    """The columns that an option says: the text of that file, or itself. Raises: InvalidRequestError, StorageError."""
+def columns_in(given: str, kind: str | None = None) -> str:
+    """The columns that an option says: the text of that file, or itself.
+
+    Raises: InvalidRequestError: a file has none in this format, or there is no such file; StorageError.
+    """
     if len(given.split()) > 1 or given.lstrip()[:1] in ('"', "{", "["):
         return given
     try:
-        return SYSTEM.files.read_all(given).decode()
+        text = SYSTEM.files.read_all(given).decode()
     except FileNotFoundError:
         raise InvalidRequestError(f"schema {given}: no such file, nor columns as 'id bigint, who string'") from None
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"schema {given}: byte {error.start} is not UTF-8 text") from None
+    try:
+        schema_from(text, kind)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{given}: {error}") from None
+    return text
 
 
 def schema_in(given: str, kind: str | None) -> Schema:
     """The schema that an option says, in this format, or in that of its text. Raises: InvalidRequestError."""
-    return schema_from(columns_in(given), kind)
+    return schema_from(columns_in(given, kind), kind)
 
 
 def declaration(
@@ -91,9 +99,9 @@ def declaration(
 ) -> Declaration:
     """The options of a topic's columns, as `create_topic` takes them. Raises: InvalidRequestError, StorageError."""
     found: Declaration = {
-        "schema": None if value_schema is None else columns_in(value_schema),
+        "schema": None if value_schema is None else columns_in(value_schema, value_format),
         "format": value_format,
-        "key_schema": None if key_schema is None else columns_in(key_schema),
+        "key_schema": None if key_schema is None else columns_in(key_schema, key_format),
         "key_format": key_format,
     }
     if subject_name_strategy is not None:

@@ -17,7 +17,7 @@ from logstore.schemas.rendering import render
 from logstore.schemas.typed import METADATA, TypedRecords
 from logstore.store.description import TopicDescription
 from logstore.store.reading import OffsetRange
-from logstore.tools.console import ConsoleRecord, Formatter, LineTarget
+from logstore.tools.console import ConsoleRecord, LineTarget, Shower
 
 
 class TypedTarget:
@@ -58,7 +58,7 @@ class TypedTarget:
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(self._columns).with_metadata(None))
 
 
-def formatter(records: TypedRecords, output: str) -> Formatter:
+def formatter(records: TypedRecords, output: str) -> Shower:
     """Return a function that prints a record as its columns: a line of JSON, or (table) of cells, below their names.
 
     A record that is dropped is nothing. The function raises MisfitError, by mode FAILFAST.
@@ -66,11 +66,11 @@ def formatter(records: TypedRecords, output: str) -> Formatter:
     names = [field.name for field in records.columns]
     head = "\t".join(names).encode() + b"\n"
 
-    def print_record(record: ConsoleRecord) -> bytes:
+    def print_record(record: ConsoleRecord) -> bytes | None:
         nonlocal head
         rows = records.decode(_batch(record), record.topic, record.partition).rows
         if not rows.num_rows:
-            return b""
+            return None  # a misfit, by DROPMALFORMED
         [line] = render(rows).to_pylist()
         if output == "json":
             return bytes(line) + b"\n"

@@ -48,7 +48,7 @@ def consume(
     with usage_errors():
         format_record = formatter(output, template, given, typing)
     if typing:
-        format_record = typed_formatter(name, output, typing, lambda: client.schemas)
+        format_record = typed_formatter(name, output, typing, lambda: client.schemas, client.topic)
     check_view(view, offset=offset, from_beginning=from_beginning, follow=follow, timeout_ms=timeout_ms, group=group)
     printed: dict[int, int] | None = None
     first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]

@@ -256,7 +256,7 @@ class KafkaClient(Closing):
         if typing:
             from logstore.schemas.choice import chosen
 
-            records = chosen(topic, typing, lambda: self.schemas).only(columns)
+            records = chosen(topic, typing, lambda: self.schemas, self.topic).only(columns)
             found = self.read(topic, partition, start, end, columns=records.stored, view=view, **options)
             yield from (records.decode(rows, topic, partition).rows for rows in found)
             return
@@ -344,7 +344,7 @@ class KafkaClient(Closing):
         if typing:
             from logstore.schemas.choice import encoded
 
-            data = encoded(topic, data, typing, lambda: self.schemas)
+            data = encoded(topic, data, typing, lambda: self.schemas, self.topic)
         return self._run(self._append(topic, data, partitioner, compression))
 
     def producer(self, **settings: Any) -> Producer:

@@ -75,7 +75,21 @@ def test_misfits_end_the_command_or_are_passed_over_by_their_mode(place):
     assert (done.code, done.out) == (1, "n\n1\n")
     assert "plain-0 at offset 1: value: not JSON" in done.err
     shown = run_pylog("consume", "plain", "--schema", "n int", "--mode", "dropmalformed", *place)
-    assert shown.out == "n\n1\n3\n"
+    assert (shown.out, shown.err) == ("n\n1\n3\n", "2 records\n")
+    few = run_pylog(
+        "consume",
+        "plain",
+        "--schema",
+        "n int",
+        "--mode",
+        "dropmalformed",
+        "--max-messages",
+        2,
+        "--output",
+        "json",
+        *place,
+    )
+    assert (few.out, few.err) == ('{"n":1}\n{"n":3}\n', "2 records\n")
     shown = run_pylog("consume", "plain", "--schema", "n int, _corrupt_record string", "--mode", "permissive", *place)
     assert shown.out.splitlines() == ["n\t_corrupt_record", "1\tnull", "null\tno JSON", "3\tnull"]
 
@@ -85,6 +99,9 @@ def test_misfits_end_the_command_or_are_passed_over_by_their_mode(place):
     [
         (["consume", "plain", "--typed"], 1, "topic 'plain' has no columns of its own"),
         (["produce", "plain", "--typed"], 1, "topic 'plain' has no columns of its own"),
+        (["produce", "plane", "--typed"], 1, "no topic 'plane' in"),
+        (["consume", "plane", "--typed"], 1, "no topic 'plane' in"),
+        (["produce", "plain", "--typed", "--value-subject", "s"], 1, "subject 's' is not in"),
         (["consume", "plain", "--schema", "n it"], 1, "'it' is no type of a column"),
         (["consume", "plain", "--value-format", "json"], 1, "which columns?"),
         (["consume", "plain", "--schema", "n int", "-f", "%s"], 2, "columns have no --format and no --property"),

@@ -38,6 +38,12 @@ def test_they_are_listed_and_shown(pylog, misfits):
     assert (row["headers"], row["query"], row["timestamp_ms"]) == ([["trace", "t"]], "q", 7)
 
 
+def test_a_topic_without_dead_letters_is_told(pylog, misfits):
+    pylog("topics", "create", "empty").ok()
+    done = pylog("dlq", "list", "empty").ok()
+    assert (done.out, done.err) == ("", "empty has no dead letters\n")
+
+
 def test_filters_choose_and_wrong_ones_are_refused(pylog, misfits):
     def shown(*filters):
         return [row["offset"] for row in pylog("dlq", "show", "misfits", *filters, "--output", "json").ok().json]

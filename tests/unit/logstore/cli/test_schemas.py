@@ -86,6 +86,11 @@ def test_versions_are_deleted_and_levels_set(pylog):
     gone = pylog("schemas", "delete", "orders-value", "--version", 1, "--permanent", "--yes", "--output", "json").ok()
     assert [row["version"] for row in gone.json] == [1]
     assert "no version 1, but 2" in pylog("schemas", "get", "orders-value", "--version", 1).failed()
+    last = pylog("schemas", "get", "orders-value", "--version", "latest", "--output", "json").ok().json
+    assert last["version"] == 2
+    for none in ("0", "-1", "last"):
+        done = pylog("schemas", "get", "orders-value", "--version", none)
+        assert (done.code, f"{none!r} is no version: a number from 1, or latest" in done.err) == (2, True)
     assert pylog("schemas", "level", "orders-value", "--unset").ok().lines[1].split() == ["orders-value", "BACKWARD"]
 
 
@@ -96,6 +101,17 @@ def test_wrong_usage_is_told(pylog):
     assert pylog("schemas", "level", "--unset").code == 2
     assert "did you mean 'NONE'" in pylog("schemas", "level", "--set", "nonne").failed()
     assert "it has none yet" in pylog("schemas", "list", "orders-value").failed()
+
+
+def test_a_file_that_is_no_schema_is_named(pylog, tmp_path):
+    pylog("topics", "create", "orders").ok()
+    for name, text, why in (
+        ("a.avsc", '{"type":"record"', "a.avsc: no AVRO schema: Expecting"),
+        ("b.txt", "hello", "b.txt: schema 'hello': write columns and types"),
+    ):
+        (tmp_path / name).write_text(text)
+        for command in (("schemas", "register", "s"), ("topics", "create", "t", "--value-schema")):
+            assert why in pylog(*command, tmp_path / name).failed()
 
 
 def test_columns_are_inferred_from_a_topic_or_a_file(pylog, tmp_path):
