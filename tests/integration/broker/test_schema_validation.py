@@ -168,7 +168,10 @@ async def test_batches_behind_one_that_waits_for_a_look_stay_behind_it(tmp_path)
             await until(lambda number=number: len(one.role.held.rows) == number)
         name_leader(site, one, 2)
         assert [(await each)[0] for each in sent] == [ErrorCode.NONE] * 4
-        assert [value[5:] for value in one.stored()] == [b"0", b"1", b"2", b"3", b"4"]
+        await register(two, "orders-value", 3, 3, "int")
+        sent = [send(one, framed(3 if number == 5 else 1, b"%d" % number)) for number in range(5, 8)]  # in one turn
+        assert [found[0] for found in await asyncio.gather(*sent)] == [ErrorCode.NONE] * 3
+        assert [value[5:] for value in one.stored()] == [b"%d" % number for number in range(8)]
 
 
 @on_loop
@@ -217,7 +220,7 @@ async def test_a_leader_that_is_none_any_more_appends_nothing_that_it_held(tmp_p
         await register(two, "orders-value", 1, 1)
         assert (await send(one, framed(1)))[0] is ErrorCode.NONE
         name_leader(site, one, NO_LEADER)
-        held = asyncio.ensure_future(send(one, framed(2)))
+        held = asyncio.ensure_future(send(one, framed(2, b"held")))
         await until(lambda: one.role.held.rows)
         await site.elect(2)
         await register(two, "orders-value", 2, 2, "long")
