@@ -10,7 +10,7 @@ from replication.client.kafka_client import KafkaClient
 from tests.support.repeats import only_long
 from tests.unit.logstore.schemas.test_subjects import CONFLUENT
 
-pytestmark = [pytest.mark.slow, only_long("a JVM")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
 
 
 def test_the_schemas_of_a_registry_are_read_and_nothing_is_written_there(one_broker):

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -20,9 +21,9 @@ from tests.support.commands import run_pylog
 from tests.support.kafka4 import spark_jars
 from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), only_long("a Kafka, a registry, and two JVMs for Spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), only_long("a Kafka, a registry, and two JVMs for Spark")]
 
-ENDED_WITHIN_S, COMPACTED_WITHIN_S = 500, 120
+ENDED_WITHIN_S, COMPACTED_WITHIN_S = 800, 120
 RECORDS = 600
 BAD = ("nonsense", '{"n": "x"}', '{"amount": 123456789012}')
 COMPACTED = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
@@ -120,6 +121,12 @@ def test_the_latest_of_each_key_is_what_a_consumer_sees_last(one_broker, found, 
     wanted = [[k.decode(), v.decode(), 0, offset, at] for k, (v, offset, at) in last.items() if v is not None]
     assert 3 < len(wanted) < len(last) <= len(records)
     assert found["latest"][topic] == sorted(wanted)
+    with KafkaClient(one_broker.bootstrap) as client:
+        extent = client.extents(topic)[0]
+        rows = pa.Table.from_batches(client.read(topic, 0, extent.start, extent.end, view="latest")).to_pylist()
+    assert sorted([row["key"].decode(), row["value"].decode(), row["offset"]] for row in rows) == [
+        [key, value, offset] for key, value, _, offset, _ in sorted(wanted)
+    ]
 
 
 def test_a_mode_decides_about_records_that_do_not_fit(found):
@@ -168,8 +175,11 @@ def test_spark_reads_and_writes_a_kafka_with_a_registry(one_broker, registry, fo
 
 
 def test_spark_shows_each_logical_type_and_records_of_two_kinds(found):
-    wanted = {"visits": list(map(worlds.shown, worlds.VISITS))}
-    both = [worlds.named(row) for row in worlds.VISITS + worlds.NOTES]
+    wanted = {"visits": [worlds.TYPES, *map(worlds.shown, worlds.VISITS)]}
+    both = [
+        [column.split(" ") for column in worlds.COLUMNS.split(", ")],
+        *map(worlds.named, worlds.VISITS + worlds.NOTES),
+    ]
     wanted |= dict.fromkeys(("visits-by-record", "visits-by-both"), both)
     assert found["worlds"] == worlds.plain(wanted)
 

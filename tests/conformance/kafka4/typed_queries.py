@@ -25,7 +25,7 @@ from replication.client.kafka_client import KafkaClient
 from tests.conformance.kafka4.worlds import COLUMNS, STRATEGIES, plain
 from tests.spark.kills.query import QUICK
 
-WAIT_S = 120
+WAIT_S = 300
 BATCH = 30  # records of a micro-batch that dies
 FITTING = "user string, n int, amount decimal(10,2)"
 KEYED = {"value.format": "json", "key.format": "raw", "key.fields": "user"}
@@ -171,7 +171,8 @@ class Queries:
                 if topic == "visits"
                 else reader.schema(COLUMNS).option("value.format", "avro-confluent")
             )
-            found[topic] = [row.asDict(recursive=True) for row in typed.load().collect()]
+            frame = typed.load()
+            found[topic] = [list(map(list, frame.dtypes)), *(row.asDict(recursive=True) for row in frame.collect())]
         return plain(found)
 
     def evolved(self):

@@ -37,6 +37,24 @@ FIELDS = {
     "place": "geo.Place",
     "before": ["null", "geo.Place"],
 }
+TYPES = [
+    ["price", "decimal(20,6)"],
+    ["fee", "decimal(12,3)"],
+    ["day", "date"],
+    ["lunch", "int"],
+    ["dinner", "bigint"],
+    ["at_ms", "timestamp"],
+    ["at_us", "timestamp"],
+    ["local_ms", "timestamp_ntz"],
+    ["local_us", "timestamp_ntz"],
+    ["id", "string"],
+    ["lasts", "binary"],
+    ["maybe", "timestamp"],
+    ["last_null", "date"],
+    ["either", "struct<member0:string,member1:int>"],
+    ["place", "struct<city:string>"],
+    ["before", "struct<city:string>"],
+]
 VISIT = {
     "type": "record",
     "name": "Visit",
