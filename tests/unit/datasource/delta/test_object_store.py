@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 import signal
@@ -401,3 +402,22 @@ def test_no_secret_is_in_a_log_a_file_or_a_report(log, s3, caplog, tmp_path):
     assert [text for text in shown if SECRET in text or KEY in text] == []
     assert SECRET.encode() not in left
     assert KEY.encode() not in left
+
+
+@only_long("a second table; a directory's is in test_registered.py")
+def test_registered_columns_stand_beside_the_bytes_also_after_a_new_version_and_two_jobs_at_once(log):
+    with logstore.open(log.path) as store:
+        store.alter_topic("t", schema="n int")
+        store.append("t", [{"n": n, "_partition": 0} for n in range(20)], typed=True)
+    log.append("nonsense")
+    assert [row["bad"] for row in log.tier(topics="t", schema="registered")] == [1, 0]
+    with logstore.open(log.path) as store:
+        store.alter_topic("t", schema="n int, note string")
+        store.append("t", [{"n": 20, "note": "new", "_partition": 1}], typed=True)
+    command = [sys.executable, "-c", "from logstore.cli import main; main()", "tier", "--topic", "t"]
+    place = ["--path", str(log.path), "--table", log.table, "--schema", "registered"]
+    both = [subprocess.Popen([*command, *place], env={**os.environ, **log.s3.options}) for _ in range(2)]
+    assert [each.wait(120) for each in both] == [0, 0]
+    rows = pa.table(DeltaTable(log.table, storage_options=log.s3.options).to_pyarrow_table()).to_pylist()
+    found = sorted((row["partition"], row["offset"], row["n"], row["note"]) for row in rows)
+    assert found == [*((0, n, n, None) for n in range(20)), (0, 20, None, None), (1, 0, 20, "new")]
