@@ -25,6 +25,7 @@ from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, did_you_mean
 from logstore.schemas.choice import made
 from logstore.schemas.choice import records as records_of
+from logstore.schemas.ddl import type_name
 from logstore.schemas.formats import Format
 from logstore.schemas.layout import CONFLUENT, CORRUPT_RECORD, Mode
 from logstore.schemas.misfits import STORED, UnwritableError, dead_letters
@@ -108,7 +109,9 @@ def _has(latest: Format, wanted: Sequence[pa.Field]) -> bool:
 def _checked(columns: pa.Schema) -> tuple[pa.Field, ...]:
     for field in columns:
         if field.name in METADATA and field.type != (wanted := _SPARKS.get(field.name, METADATA[field.name][1])):
-            raise InvalidConfigError(f"schema: column {field.name!r} is {wanted}, not {field.type}")
+            raise InvalidConfigError(
+                f"schema: column {field.name!r} is {type_name(wanted)}, not {type_name(field.type)}"
+            )
         if not field.nullable:
             raise InvalidConfigError(
                 f"schema: column {field.name!r} is NOT NULL, and a record may have no value: leave NOT NULL away"

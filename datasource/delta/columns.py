@@ -9,6 +9,7 @@ import pyarrow as pa
 from datasource.delta.table import DATE
 from logstore.errors import InvalidRequestError
 from logstore.schemas.conversion import is_supported
+from logstore.schemas.ddl import type_name
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -36,7 +37,7 @@ def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
     columns = []
     for f in fields:
         if not is_supported(f.type):
-            raise InvalidRequestError(f"schema: column {f.name!r} cannot be {f.type}")
+            raise InvalidRequestError(f"schema: column {f.name!r} cannot be {type_name(f.type)}")
         columns.append(f.with_name(f"value_{f.name}") if f.name.lower() in ours else f)
     names = [f.name.lower() for f in columns]
     if twice := [name for name in names if names.count(name) > 1]:

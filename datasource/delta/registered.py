@@ -17,6 +17,7 @@ from datasource.delta.columns import RAW
 from logstore.errors import InvalidRequestError, StoreError
 from logstore.schemas.choice import format_of
 from logstore.schemas.conversion import is_supported
+from logstore.schemas.ddl import type_name
 from logstore.schemas.formats import Format
 from logstore.schemas.registry import Schemas, UnknownSchemaError
 from logstore.schemas.strategies import subject_of
@@ -53,8 +54,8 @@ class Beside:
             found = known.get(field.name.lower())
             if found is not None and (found.name != field.name or found.type != field.type):
                 raise StoreError(
-                    f"column {field.name!r} is {field.type} in {self.note}, and {found.name!r} {found.type} in the "
-                    "table: give another table (--table)"
+                    f"column {field.name!r} is {type_name(field.type)} in {self.note}, and {found.name!r} "
+                    f"{type_name(found.type)} in the table: give another table (--table)"
                 )
         return [field for field in self.fields if field.name.lower() not in known]
 
@@ -93,7 +94,9 @@ def beside(schemas: Schemas, topic: str) -> Beside | None:
     names = [f.name.lower() for f in named]
     for field in named:
         if not is_supported(field.type):
-            raise InvalidRequestError(f"{subject}: column {field.name!r} cannot be {field.type} in a Delta table")
+            raise InvalidRequestError(
+                f"{subject}: column {field.name!r} cannot be {type_name(field.type)} in a Delta table"
+            )
         if names.count(field.name.lower()) > 1:
             raise InvalidRequestError(
                 f"{subject}: column {field.name!r} appears twice, because Delta's names have no case"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from logstore.schemas.ddl import type_name
 from logstore.schemas.parsed import Parsed
 
 Convert = Callable[[Any, pa.DataType, str], Any]
@@ -110,7 +111,7 @@ def _fitting(value: Any, field: pa.Field) -> Any:
     try:
         pa.scalar(converted, field.type)
     except (pa.ArrowException, OverflowError, UnicodeError) as error:
-        raise ValueError(f"{field.name}: {_shown(value)} does not fit {field.type}") from error
+        raise ValueError(f"{field.name}: {_shown(value)} does not fit {type_name(field.type)}") from error
     return converted
 
 
@@ -140,7 +141,7 @@ def is_supported(kind: pa.DataType) -> bool:
 def _exact(*types: type) -> Convert:
     def convert(value: Any, kind: pa.DataType, where: str) -> Any:
         if type(value) not in types:
-            raise ValueError(f"{where}: {_shown(value)} is no {kind}")
+            raise ValueError(f"{where}: {_shown(value)} is no {type_name(kind)}")
         return value
 
     return convert
@@ -148,11 +149,11 @@ def _exact(*types: type) -> Convert:
 
 def _float(value: Any, kind: pa.DataType, where: str) -> float:
     if type(value) not in _FLOATS:
-        raise ValueError(f"{where}: {_shown(value)} is no {kind}")
+        raise ValueError(f"{where}: {_shown(value)} is no {type_name(kind)}")
     try:
         return float(value)
     except OverflowError as error:
-        raise ValueError(f"{where}: {_shown(value)} does not fit {kind}") from error
+        raise ValueError(f"{where}: {_shown(value)} does not fit {type_name(kind)}") from error
 
 
 def _parsed(read: Callable[[str], Any]) -> Convert:
@@ -162,7 +163,7 @@ def _parsed(read: Callable[[str], Any]) -> Convert:
                 return read(value)
         except (ValueError, InvalidOperation):
             pass
-        raise ValueError(f"{where}: {_shown(value)} is no {kind}")
+        raise ValueError(f"{where}: {_shown(value)} is no {type_name(kind)}")
 
     return convert
 

@@ -81,6 +81,14 @@ def type_text(kind: pa.DataType) -> str:
     raise InvalidRequestError(f"type {kind} is no type of a column: cast it first")
 
 
+def type_name(kind: pa.DataType) -> str:
+    """Return what a message calls this type: its text in DDL, or Arrow's name of a type that DDL has not."""
+    try:
+        return type_text(kind)
+    except InvalidRequestError:
+        return str(kind)
+
+
 def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from logstore.errors import InvalidRecordError
 from logstore.records.tables import Tabular, as_arrow
 from logstore.records.times import ZONE_MISSING
+from logstore.schemas.ddl import type_name
 from logstore.schemas.misfits import UnwritableError
 
 _types = pa.types
@@ -64,7 +65,7 @@ def _column(values: Any, field: pa.Field | None) -> pa.Array | pa.ChunkedArray:
         return pa.array(values, kind) if _needs_type(kind) else pa.array(values)
     except _NOT_MADE:
         row = next((i for i, value in enumerate(values) if not _is_fitting(value, kind)), 0)
-        raise UnwritableError(row, f"{field.name}: {str(values[row])[:40]!r} is no {kind}") from None
+        raise UnwritableError(row, f"{field.name}: {str(values[row])[:40]!r} is no {type_name(kind)}") from None
 
 
 def _is_fitting(value: object, kind: pa.DataType) -> bool:
@@ -92,13 +93,15 @@ def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type == field.type:
         return column
     if not _is_akin(column.type, field.type):
-        raise InvalidRecordError(f"column {field.name!r} is {column.type}, and the topic has {field.type}")
+        raise InvalidRecordError(
+            f"column {field.name!r} is {type_name(column.type)}, and the topic has {type_name(field.type)}"
+        )
     try:
         return _cast(column, field.type)
     except pa.ArrowException:
         pass
     row = _first_misfit(column, field.type)
-    raise UnwritableError(row, f"{field.name}: {str(column[row].as_py())[:40]} does not fit {field.type}")
+    raise UnwritableError(row, f"{field.name}: {str(column[row].as_py())[:40]} does not fit {type_name(field.type)}")
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

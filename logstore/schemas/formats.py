@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from logstore.errors import InvalidConfigError
 from logstore.schemas import documents
 from logstore.schemas.conversion import is_supported
+from logstore.schemas.ddl import type_name
 from logstore.schemas.misfits import UnwritableError
 from logstore.schemas.parsed import Parsed, are_utf8
 from logstore.schemas.rendering import render
@@ -55,7 +56,7 @@ class RawFormat:
         if len(self.fields) != 1 or not _is_raw(self.fields[0].type):
             raise InvalidConfigError(
                 "format raw is one column of type string, binary, boolean or a number, not "
-                f"{', '.join(f'{f.name} {f.type}' for f in self.fields) or 'none'}"
+                f"{', '.join(f'{f.name} {type_name(f.type)}' for f in self.fields) or 'none'}"
             )
 
     def decode(self, values: pa.Array) -> Parsed:
@@ -66,7 +67,9 @@ class RawFormat:
         is_fitting = are_utf8(values) if pa.types.is_string(kind) else _sizes(values) == max(kind.bit_width // 8, 1)
         good = np.flatnonzero(is_fitting)
         fitting = values if len(good) == len(values) else values.filter(pa.array(is_fitting))
-        reason = "not UTF-8" if pa.types.is_string(kind) else f"not a {kind} of {max(kind.bit_width // 8, 1)} bytes"
+        reason = (
+            "not UTF-8" if pa.types.is_string(kind) else f"no {type_name(kind)} of {max(kind.bit_width // 8, 1)} bytes"
+        )
         reasons = dict.fromkeys(map(int, np.flatnonzero(~is_fitting)), f"{self.fields[0].name}: {reason}")
         return Parsed(
             [fitting.cast(pa.string()) if pa.types.is_string(kind) else _numbers(fitting, kind)], good, reasons
@@ -96,7 +99,7 @@ class JsonFormat:
     def __post_init__(self) -> None:
         for field in self.fields:
             if not is_supported(field.type):
-                raise InvalidConfigError(f"format json has no type {field.type}, of column {field.name!r}")
+                raise InvalidConfigError(f"format json has no type {type_name(field.type)}, of column {field.name!r}")
             if field.name == RESCUED and not pa.types.is_string(field.type):
                 raise InvalidConfigError(f"column {RESCUED!r} has the members that are not declared: string")
 

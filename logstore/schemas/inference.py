@@ -16,8 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from logstore.errors import InvalidRequestError
+from logstore.schemas.ddl import type_name
 
 _ID_BYTES = 5  # of Confluent's serializers: 0, and the schema's id
+
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _TIMESTAMP, _DECIMAL = pa.timestamp("us", tz="UTC"), pa.decimal128(38, 0)
@@ -143,4 +145,4 @@ def _path(where: str, name: str) -> str:
 def _name(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return "an object"
-    return "an array" if pa.types.is_list(kind) else str(kind)
+    return "an array" if pa.types.is_list(kind) else type_name(kind)

@@ -82,7 +82,7 @@ def _member(field: pa.Field) -> dict[str, Any]:
 
 def _words(kind: pa.DataType) -> dict[str, Any]:
     if not is_supported(kind):
-        raise InvalidRequestError(f"type {kind}: a JSON value cannot be of it")
+        raise InvalidRequestError(f"type {ddl.type_name(kind)}: a JSON value cannot be of it")
     if kind in _WORDS:
         return dict(_WORDS[kind])
     if pa.types.is_struct(kind):

@@ -17,7 +17,7 @@ def test_each_library_reads_and_appends_as_the_page_shows(tmp_path, monkeypatch)
         "[('Ada', 10), ('Bob', 7), ('Cyd', 4)]",
         "[{'partition': 0, 'key': b'ada', 'value': b'London'}]",
         "[{'user': 'Ada', 'amount': Decimal('12.50')}, {'user': 'Bob', 'amount': Decimal('3.00')}]",
-        "row 0: amount: 1.5 does not fit int32",
+        "row 0: amount: 1.5 does not fit int",
         "7 records of the last hour",
         "7 and what follows",
         "[0, 1] have an offset for it, or None",

@@ -348,7 +348,7 @@ def test_declared_fields_become_columns_and_the_rest_goes_to_the_dlq_with_its_re
         (2, b"c", b'{"id": "x"}'),
     ]
     assert bad[0]["reason"].startswith("not JSON")
-    assert bad[1]["reason"] == 'id: "x" is no int64'
+    assert bad[1]["reason"] == 'id: "x" is no bigint'
 
 
 @only_long("a job of Spark; without it in tests/unit/datasource/delta/test_registered.py")

@@ -141,7 +141,7 @@ def test_columns_are_those_of_the_topics_schemas(spark, orders, read, write):
     found = read(subscribe="copy", typed="true")
     assert found.schema.simpleString() == "struct<user:string,amount:decimal(10,2),n:int>"
     assert sorted(map(tuple, found.collect())) == [("ada", None, 7), ("bob", None, 7)]
-    with pytest.raises(PySparkException, match="column 'n' is string, and the topic has int32"):
+    with pytest.raises(PySparkException, match="column 'n' is string, and the topic has int"):
         write(frame.selectExpr("*", "'7' AS n"), topic="copy", typed="true")
 
 

@@ -12,6 +12,7 @@ from logstore.schemas.avro.assembly import addresses
 from logstore.schemas.avro.layout import Column, Layout
 from logstore.schemas.avro.schema import Schema
 from logstore.schemas.avro.writing import writing
+from logstore.schemas.ddl import type_name
 from logstore.schemas.misfits import UnwritableError
 
 _ROOM_MAX = (1 << 31) - 1
@@ -129,14 +130,14 @@ class _Sources:
         shape = column.shape
         names = [f"member{i}" for i in range(len(shape.members))] or [f.name for f in shape.schema.fields]
         if not pa.types.is_struct(array.type) or [f.name for f in array.type] != names:
-            raise InvalidRecordError(f"column {path!r} is {array.type}: it must be {column.type}")
+            raise InvalidRecordError(f"column {path!r} is {type_name(array.type)}: it must be {type_name(column.type)}")
         for number, (child, name) in enumerate(zip(column.children, names, strict=True)):
             self.bind(child, array.field(number), f"{path}.{name}")
 
     def _bind_items(self, column: Column, array: pa.Array, path: str) -> None:
         is_map = pa.types.is_map(column.type)
         if not (pa.types.is_map(array.type) if is_map else pa.types.is_list(array.type)):
-            raise InvalidRecordError(f"column {path!r} is {array.type}: it must be {column.type}")
+            raise InvalidRecordError(f"column {path!r} is {type_name(array.type)}: it must be {type_name(column.type)}")
         offsets = np.zeros(1, np.int32)
         if len(array):
             offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
@@ -156,4 +157,6 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     try:
         return array.cast(kind)
     except pa.ArrowException as error:
-        raise InvalidRecordError(f"column {path!r} is {array.type}: it must be {kind} ({error})") from None
+        raise InvalidRecordError(
+            f"column {path!r} is {type_name(array.type)}: it must be {type_name(kind)} ({error})"
+        ) from None

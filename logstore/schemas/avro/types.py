@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from logstore.errors import InvalidRequestError
 from logstore.schemas.avro.schema import PRIMITIVES, Field, Schema, is_name
+from logstore.schemas.ddl import type_name
 
 _ARROW = {
     "null": pa.null(),
@@ -120,7 +121,7 @@ def _of_column(f: pa.Field) -> Schema:
         word, logical = _WORDS.get(kind, ("", ""))
         if not word:
             hint = ": declare int" if pa.types.is_signed_integer(kind) else ""
-            raise InvalidRequestError(f"column {f.name!r}: Avro has no type {kind}{hint}")
+            raise InvalidRequestError(f"column {f.name!r}: Avro has no type {type_name(kind)}{hint}")
         found = Schema(word, logical=logical, is_column=True)
     return Schema("union", items=(Schema("null"), found)) if f.nullable and found.kind != "null" else found
 
@@ -188,7 +189,9 @@ class _Names:
             return {"type": "array", "items": self._item(kind.value_field, name, where)}
         if pa.types.is_map(kind):
             if not pa.types.is_string(kind.key_type):
-                raise InvalidRequestError(f"column {where!r}: keys of Avro's maps are strings, not {kind.key_type}")
+                raise InvalidRequestError(
+                    f"column {where!r}: keys of Avro's maps are strings, not {type_name(kind.key_type)}"
+                )
             return {"type": "map", "values": self._item(kind.item_field, name, where)}
         if pa.types.is_timestamp(kind):
             return {"type": "long", "logicalType": f"{'' if kind.tz else 'local-'}timestamp-micros"}
@@ -196,7 +199,7 @@ class _Names:
             return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
         found = next((avro for matches, avro in _AVRO if matches(kind)), None)
         if found is None:
-            raise InvalidRequestError(f"column {where!r}: Avro has no type for {kind}")
+            raise InvalidRequestError(f"column {where!r}: Avro has no type for {type_name(kind)}")
         return found
 
     def _item(self, f: pa.Field, name: str, where: str) -> Any:

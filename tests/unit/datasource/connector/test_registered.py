@@ -268,7 +268,7 @@ def test_a_write_has_the_types_of_the_topic_or_is_refused(path):
     assert json.loads(found["value"][0].as_py(), parse_float=str) == {"user": "bob", "amount": "2.00"}
     refused = [
         ({}, "usr string", "no column 'usr'; did you mean 'user'"),
-        ({}, "user int", "column 'user' is int32, and the topic has string"),
+        ({}, "user int", "column 'user' is int, and the topic has string"),
         ({"id": [1], "amount": [1]}, "id int, amount int", "user: missing, and declared NOT NULL"),
     ]
     for frame, schema, says in refused:

@@ -232,7 +232,7 @@ KEYED = {"key.fields": "id"}
 @pytest.mark.parametrize(
     ("schema", "options", "says"),
     [
-        ("user string, _offset int", JSON, "column '_offset' is int64, not int32"),
+        ("user string, _offset int", JSON, "column '_offset' is bigint, not int"),
         ("user string NOT NULL", JSON, "leave NOT NULL away"),
         ("user string, User string", JSON, "appears twice"),
         ("user string", JSON | KEYED, "no column 'id'"),

@@ -46,6 +46,17 @@ def test_a_type_that_no_column_has_has_no_text():
         ddl.text_of([pa.field("n", pa.uint8())])
 
 
+def test_a_message_names_types_as_ddl_does_and_others_as_arrow_does():
+    kinds = [pa.int64(), pa.timestamp("us", tz="UTC"), pa.decimal128(10, 2), pa.list_(pa.int8()), pa.uint8()]
+    assert [ddl.type_name(kind) for kind in kinds] == [
+        "bigint",
+        "timestamp",
+        "decimal(10,2)",
+        "array<tinyint>",
+        "uint8",
+    ]
+
+
 def test_columns_are_a_text_or_arrows_and_nothing_else():
     fields = (pa.field("id", pa.int64()), pa.field("who", pa.string()))
     assert ddl.as_fields("id bigint, who string") == ddl.as_fields(pa.schema(fields)) == ddl.as_fields(fields) == fields

@@ -45,9 +45,9 @@ def test_what_loses_nothing_is_converted(given, kind, found):
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        (pa.array([1, 300, 400]), pa.int8(), "row 1: x: 300 does not fit int8"),
-        (pa.array([1.0, 2.0, 1.5]), pa.int64(), "row 2: x: 1.5 does not fit int64"),
-        (pa.array([Decimal("1.555")]), pa.decimal128(10, 2), r"row 0: x: 1.555 does not fit decimal128\(10, 2\)"),
+        (pa.array([1, 300, 400]), pa.int8(), "row 1: x: 300 does not fit tinyint"),
+        (pa.array([1.0, 2.0, 1.5]), pa.int64(), "row 2: x: 1.5 does not fit bigint"),
+        (pa.array([Decimal("1.555")]), pa.decimal128(10, 2), r"row 0: x: 1.555 does not fit decimal\(10,2\)"),
         (pa.array([2**62], pa.int64()), pa.decimal128(10, 2), "row 0: x: 4611686018427387904 does not fit"),
         (pa.array([0, 1], pa.timestamp("ns")), NAIVE, r"row 1: x: .* does not fit"),
         (pa.array([[1], [300]]), pa.list_(pa.int8()), r"row 1: x: \[300\] does not fit"),
@@ -106,13 +106,13 @@ def test_rows_of_python_become_columns(row):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"n": "x"}, "column 'n' is string, and the topic has int32"),
-        ({"d": 1.5}, r"row 1: d: '1\.5' is no decimal128\(10, 2\)"),
+        ({"n": "x"}, "column 'n' is string, and the topic has int"),
+        ({"d": 1.5}, r"row 1: d: '1\.5' is no decimal\(10,2\)"),
         ({"m": {"a": "x"}}, "row 1: m: "),
         ({"at": datetime(2024, 1, 1)}, "row 1: at: a datetime needs a time zone"),  # noqa: DTZ001
-        ({"s": {"b": 1}}, "column 's' is struct<b: int64>"),
-        ({"n": 2**40}, "row 1: n: 1099511627776 does not fit int32"),
-        ({"n": 2**70}, "row 1: n: '1180591620717411303424' is no int32"),
+        ({"s": {"b": 1}}, "column 's' is struct<b bigint>"),
+        ({"n": 2**40}, "row 1: n: 1099511627776 does not fit int"),
+        ({"n": 2**70}, "row 1: n: '1180591620717411303424' is no int"),
     ],
     ids=str,
 )

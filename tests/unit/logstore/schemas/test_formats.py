@@ -62,7 +62,7 @@ def test_raw_bytes_are_those_of_kafkas_serializers(kind, value, stored):
 def test_bytes_of_another_size_or_no_text_are_misfits():
     found = raw(pa.int32()).decode(pa.array([b"\0\0\0\x07", b"", b"\0" * 5], pa.binary()))
     assert found.columns[0].to_pylist() == [7]
-    assert found.reasons == {1: "x: not a int32 of 4 bytes", 2: "x: not a int32 of 4 bytes"}
+    assert found.reasons == {1: "x: no int of 4 bytes", 2: "x: no int of 4 bytes"}
     found = raw(pa.string()).decode(pa.array([b"a", b"\xff"], pa.binary()))
     assert (found.columns[0].to_pylist(), found.reasons) == (["a"], {1: "x: not UTF-8"})
 

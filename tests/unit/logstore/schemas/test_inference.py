@@ -35,7 +35,7 @@ def test_the_narrowest_type_of_all_values_of_a_member_is_taken():
         ([{}], "no value has a member"),
         ([b"{"], "value 1: no JSON: Expecting"),
         ([{"a": 1}, [1]], "value 2: no JSON object"),
-        ([{"a": {"b": [1]}}, {"a": {"b": ["x"]}}], r"value 2: a.b\[\] is string here, and int64 before: no one type"),
+        ([{"a": {"b": [1]}}, {"a": {"b": ["x"]}}], r"value 2: a.b\[\] is string here, and bigint before: no one type"),
         ([{"a": {"b": 1}}, {"a": [1]}], "value 2: a is an array here, and an object before"),
         ([{"a": 10**38}], "value 1: a: an integer of 39 digits; 38 are the most"),
         ([b'{"a":' + b"[" * 100_000], "value 1: nested too deeply"),

@@ -86,7 +86,7 @@ def test_misfits_fail_with_their_place_or_are_dropped(store):
     ("rows", "kind", "message"),
     [
         ([{"user": "a"}, {"user": 7}], UnwritableError, "row 1: user: '7' is no string"),
-        ([{"amount": Decimal("1.555")}], UnwritableError, r"row 0: amount: '1.555' is no decimal128\(10, 2\)"),
+        ([{"amount": Decimal("1.555")}], UnwritableError, r"row 0: amount: '1.555' is no decimal\(10,2\)"),
         ([{"at": datetime(2024, 1, 1)}], UnwritableError, "row 0: at: a datetime needs a time zone"),  # noqa: DTZ001
         ([{"usr": "a"}], InvalidRecordError, "the topic has no column 'usr'; did you mean 'user'"),
         ({"user": ["a", "b"], "at": [NOON]}, InvalidRecordError, "columns of different lengths"),
@@ -116,5 +116,5 @@ def test_rows_come_as_a_table_a_dict_or_a_list(store, rows):
 
 
 def test_numbers_of_python_are_not_cut(store):
-    with pytest.raises(UnwritableError, match=r"row 0: n: 1\.5 does not fit int32"):
+    with pytest.raises(UnwritableError, match=r"row 0: n: 1\.5 does not fit int"):
         store.append("orders", [{"n": 1.5}], schema="n int")

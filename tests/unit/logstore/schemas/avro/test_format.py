@@ -120,7 +120,7 @@ def test_columns_that_a_reader_declares_take_any_names_of_types():
         pa.array([5000]),
         pa.array([None], pa.int64()),
     ]
-    with pytest.raises(InvalidRequestError, match="column 'x': Avro has no type int8: declare int"):
+    with pytest.raises(InvalidRequestError, match="column 'x': Avro has no type tinyint: declare int"):
         schema_of([pa.field("x", pa.int8())])
 
 

@@ -179,7 +179,7 @@ def test_columns_are_the_columns_of_their_avro_schema(fields):
     ("field", "reason"),
     [
         (pa.field("total amount", pa.int64()), "column 'total amount' cannot be a field of Avro: rename it"),
-        (pa.field("m", pa.map_(pa.int32(), pa.int32())), "column 'm': keys of Avro's maps are strings, not int32"),
+        (pa.field("m", pa.map_(pa.int32(), pa.int32())), "column 'm': keys of Avro's maps are strings, not int"),
         (pa.field("u", pa.uint64()), "column 'u': Avro has no type for uint64"),
         (pa.field("t", pa.time64("us")), "column 't': Avro has no type for time64"),
     ],
