@@ -192,13 +192,16 @@ def _cells(array: pa.Array, name: str) -> Cells:
     return Cells(ends[:-1] + (data.address if data else 0), sizes, array)
 
 
+_WITH_OFFSETS = frozenset({pa.binary(), pa.string(), pa.large_binary(), pa.large_string()})
+
+
 def _plain(array: pa.Array, name: str) -> pa.Array:
     """`array` as one of the four types with offsets."""
     kind, types = array.type, pa.types
+    if kind in _WITH_OFFSETS:
+        return array
     if types.is_dictionary(kind):
         return _plain(array.dictionary_decode(), name)
-    if any(test(kind) for test in (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)):
-        return array
     if types.is_string_view(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
         return array.cast(pa.large_binary())
     raise InvalidRecordError(f"column {name!r} is {kind}: it must be string or binary")

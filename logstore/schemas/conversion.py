@@ -20,6 +20,7 @@ import pyarrow as pa
 from logstore.schemas.ddl import type_name
 from logstore.schemas.parsed import Parsed
 
+_REASON_MAX = 200
 Convert = Callable[[Any, pa.DataType, str], Any]
 
 
@@ -39,7 +40,8 @@ def parse_each(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
         bad: dict[int, str] = {}
         columns = [_column([d.get(f.name) for d in documents], f, bad) for f in fields]
         if not bad:
-            return Parsed(columns, np.array(good, np.int64), reasons)
+            lines = {row: _line(reason) for row, reason in reasons.items()}
+            return Parsed(columns, np.array(good, np.int64), lines)
         reasons |= {good[i]: reason for i, reason in bad.items()}
         documents = [d for i, d in enumerate(documents) if i not in bad]
         good = [row for i, row in enumerate(good) if i not in bad]
@@ -72,6 +74,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON: {error}"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _line(reason: str) -> str:
+    """Return it as one short line that is UTF-8, whatever a document has put into it."""
+    short = reason if len(reason) <= _REASON_MAX else reason[: _REASON_MAX - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in short)
 
 
 _FLOATS = frozenset({float, int, Decimal, type(None)})
@@ -221,5 +229,5 @@ _CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 40 else text[:37] + "..."

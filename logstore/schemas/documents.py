@@ -78,8 +78,21 @@ def _more(value: bytes | None, names: Collection[str]) -> str | None:
         members = scan_members((value or b"").decode())
     except (ValueError, RecursionError):
         return None  # a misfit, which `parse` has a reason for
-    more = [f"{json.dumps(name, ensure_ascii=False)}:{member}" for name, member in members.items() if name not in names]
+    more = [f"{_quoted(name)}:{member}" for name, member in members.items() if name not in names]
     return "{" + ",".join(more) + "}" if more else None
+
+
+def _quoted(name: str) -> str:
+    quoted = json.dumps(name, ensure_ascii=False)
+    return quoted if quoted.isascii() or _is_utf8(quoted) else json.dumps(name)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False  # half of a pair, which JSON can escape
+    return True
 
 
 def scan_members(text: str) -> dict[str, str]:
@@ -127,7 +140,7 @@ class _Lines:
     def columns(self) -> list[pa.Array]:
         """Return the columns, a row for each value that is not refused."""
         pieces = self._found or [[pa.array([], f.type) for f in self._fields]]
-        return [pa.concat_arrays(parts) for parts in zip(*pieces, strict=True)]
+        return pieces[0] if len(pieces) == 1 else [pa.concat_arrays(parts) for parts in zip(*pieces, strict=True)]
 
     def read_all(self) -> None:
         start, count = 0, len(self._values)
@@ -235,6 +248,8 @@ def _typed(column: pa.ChunkedArray, f: pa.Field) -> pa.Array | None:
         found = array.cast(f.type)
     except pa.ArrowException:
         return None
+    if not pa.types.is_nested(f.type):
+        return found  # the kernel has looked at the values
     return found if all(map(_is_pythons, _leaves(found))) else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,11 @@ class Members(NamedTuple):
 
 def members(fields: Sequence[pa.Field]) -> Members:
     """Return the members of these names and types."""
+    return _members(tuple(fields))
+
+
+@lru_cache(maxsize=256)
+def _members(fields: tuple[pa.Field, ...]) -> Members:
     from logstore.records import kernels
 
     names = cells(pa.array([f.name for f in fields], pa.string()), "name")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from logstore.records.columns import Cells, cells
 from logstore.schemas.members import members
-from logstore.schemas.parsed import Parsed
+from logstore.schemas.parsed import Parsed, as_map
 
 Parse = Callable[[pa.Array, Sequence[pa.Field]], Parsed]
 
@@ -80,25 +80,16 @@ def _items(texts: Cells, kind: pa.DataType, parse: Parse) -> Read:
     row_of = np.repeat(np.arange(rows), counts)
     is_bad = np.zeros(rows, np.bool_)
     is_bad[row_of[list(found.reasons)]] = True
-    if is_map:
-        is_bad[_doubled(row_of[found.good], found.columns[0])] = True
     columns = found.columns
     if is_bad.any():
         is_kept = pa.array(~is_bad[row_of[found.good]])
         columns = [column.filter(is_kept) for column in columns]
         counts = np.where(is_bad, 0, counts)
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    child = pa.StructArray.from_arrays(columns, fields=fields) if is_map else columns[0]
-    buffers = [_bits(texts.sizes >= 0), pa.py_buffer(offsets)]
-    return Read(pa.Array.from_buffers(kind, rows, buffers, children=[child]), is_bad)
-
-
-def _doubled(rows: np.ndarray, keys: pa.Array) -> np.ndarray:
-    """Return the rows that have a key twice."""
-    codes = keys.dictionary_encode()
-    total = max(len(codes.dictionary), 1)
-    pairs: np.ndarray = np.sort(rows * total + codes.indices.to_numpy())
-    return np.asarray(pairs[1:][pairs[1:] == pairs[:-1]] // total)
+    valid = _bits(texts.sizes >= 0)
+    if is_map:
+        return Read(as_map(kind, valid, counts, *columns), is_bad)
+    offsets = pa.py_buffer(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+    return Read(pa.Array.from_buffers(kind, rows, [valid, offsets], children=columns), is_bad)
 
 
 def _cut(texts: Cells, names: Sequence[str]) -> tuple[pa.Array, np.ndarray] | None:

@@ -28,6 +28,22 @@ def joined(parts: Sequence[tuple[np.ndarray, Parsed]]) -> Parsed:
     return Parsed(columns, np.sort(good), reasons)
 
 
+def as_map(kind: pa.DataType, valid: pa.Buffer | None, counts: np.ndarray, keys: pa.Array, items: pa.Array) -> pa.Array:
+    """Return the entries, so many a row, as an array of maps; a key that a map has twice stays, with its last value."""
+    codes, row_of = keys.dictionary_encode(), np.repeat(np.arange(len(counts)), counts)
+    entries = row_of * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
+    order = np.sort(entries)
+    if (order[1:] == order[:-1]).any():
+        _, first = np.unique(entries, return_index=True)
+        _, from_end = np.unique(entries[::-1], return_index=True)
+        kept = np.argsort(first)
+        keys, items = keys.take(pa.array(first[kept])), items.take(pa.array(len(entries) - 1 - from_end[kept]))
+        counts = np.bincount(row_of[first], minlength=len(counts))
+    offsets = pa.py_buffer(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+    pairs = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, len(counts), [valid, offsets], children=[pairs])
+
+
 def are_utf8(values: pa.Array) -> np.ndarray:
     """Return whether each of these values (binary) is text; null is."""
     try:

@@ -59,49 +59,56 @@ class Program:
         self.places += 1
         return Ref("place", self.places - 1)
 
-    def finished(self) -> Code:
+    def finished(self, counters: int) -> Code:
+        """Return the program, of runs with so many counters."""
         words: list[Word] = [word for instruction in self._words for word in instruction]
         for at, targets in self._tables:
             words[WORDS * at + 2] = Ref("at", len(words))
             words += [Ref("at", WORDS * target) for target in targets]
-        found: dict[str, tuple[list[int], list[int]]] = {}
+        first = {"at": 0, "counter": len(words), "place": len(words) + 2 * counters + 1}
+        found: dict[str, list[tuple[int, int]]] = {"own": []}
+        memory = np.zeros(first["place"] + self.places, np.int64)
         for position, word in enumerate(words):
-            if isinstance(word, Ref):
-                positions, numbers = found.setdefault(word.kind, ([], []))
-                positions.append(position)
-                numbers.append(word.number)
-        refs = {kind: (np.array(at), np.array(numbers)) for kind, (at, numbers) in found.items()}
-        plain = [0 if isinstance(word, Ref) else word for word in words]
-        return Code(np.array(plain, np.int64), refs)
+            if not isinstance(word, Ref):
+                memory[position] = word
+            elif word.kind in first:
+                memory[position] = 8 * (first[word.kind] + word.number)
+                found["own"].append((position, 0))
+            else:
+                found.setdefault(word.kind, []).append((position, word.number))
+        refs = {kind: np.array(pairs, np.int64).reshape(-1, 2).T.copy() for kind, pairs in found.items()}
+        return Code(memory, refs, len(words), counters)
 
 
-class Code:
-    """A finished program; its words are those of one run once they are filled in."""
+class Code(NamedTuple):
+    """A finished program: the memory that a run begins with, and its words that are known only then, by their kinds.
 
-    def __init__(self, words: np.ndarray, refs: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-        self._words, self._refs = words, refs
+    Words of the kind "own" are places in this memory: the program, counters, a copy of these, a count, and the places.
+    """
 
-    @property
-    def address(self) -> int:
-        return int(self._words.ctypes.data)
+    memory: np.ndarray
+    refs: dict[str, np.ndarray]
+    words: int
+    counters: int
 
-    def for_a_run(self) -> Code:
-        """Return a copy, with the addresses of its own words."""
-        found = Code(self._words.copy(), self._refs)
-        found.fill("at", addresses(found._words))
-        return found
+
+class Run:
+    """The memory of one run of a program, which nobody shares."""
+
+    def __init__(self, code: Code) -> None:
+        self._memory, self._refs = code.memory.copy(), code.refs
+        self.program = int(self._memory.ctypes.data)
+        self._memory[code.refs["own"][0]] += self.program
+        self.counters = self._memory[code.words : code.words + code.counters]
+        self.counters_at = self.program + 8 * code.words
+        self.saved_at = self.counters_at + 8 * code.counters
+        self.empty_at = self.saved_at + 8 * code.counters
 
     def fill(self, kind: str, table: np.ndarray) -> None:
         """Let each word of this kind be the entry of its number."""
         if kind in self._refs:
             at, numbers = self._refs[kind]
-            self._words[at] = table[numbers]
-
-
-def addresses(array: np.ndarray) -> np.ndarray:
-    """Return the address of each item of an array of int64."""
-    found: np.ndarray = array.ctypes.data + 8 * np.arange(len(array))
-    return found
+            self._memory[at] = table[numbers]
 
 
 def halves(number: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from logstore.records.columns import Cells, cells
 from logstore.records.kernels import avro_reading as kernel
-from logstore.schemas.avro.assembly import addresses
+from logstore.schemas.avro.assembly import Run
 from logstore.schemas.avro.layout import Buffers, Layout
 from logstore.schemas.avro.reading import reading
 from logstore.schemas.avro.resolution import resolve
@@ -41,7 +41,7 @@ class Decoder:
         self._layout = Layout(reader, column)
         self.fields = self._layout.fields
         self._instructions, self._null_at = reading(resolve(writer, reader), self._layout)
-        self._code = self._instructions.finished()
+        self._code = self._instructions.finished(self._layout.counters)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Decoder, self._given  # a program has addresses of this process
@@ -52,42 +52,37 @@ class Decoder:
 
     def decode_cells(self, values: Cells) -> Parsed:
         """The same, of values that lie anywhere."""
-        rows = len(values.sizes)
-        buffers = Buffers(self._layout, rows, int(np.maximum(values.sizes, 0).sum()))
+        rows, run = len(values.sizes), Run(self._code)
+        least = int(values.sizes.min()) if rows else 0
+        buffers = Buffers(self._layout, run.counters, rows, int(values.sizes.sum()) + rows, has_nulls=least < 0)
         errors = np.empty(rows, np.int64)
-        self._run(values, buffers, errors)
-        bad = np.flatnonzero(errors)
-        return Parsed(
-            buffers.arrays(),
-            np.flatnonzero(errors == 0) if len(bad) else np.arange(rows),
-            {int(row): self._reason(int(errors[row])) for row in bad},
-        )
+        self._run(values, run, buffers, errors)
+        if not errors.any():
+            return Parsed(buffers.arrays(), np.arange(rows), {})
+        reasons = {int(row): self._reason(int(errors[row])) for row in np.flatnonzero(errors)}
+        return Parsed(buffers.arrays(), np.flatnonzero(errors == 0), reasons)
 
-    def _run(self, values: Cells, buffers: Buffers, errors: np.ndarray) -> None:
-        code, saved = self._code.for_a_run(), np.empty_like(buffers.counts)
-        places = np.zeros(1 + self._instructions.places, np.int64)
-        code.fill("counter", addresses(buffers.counts))
-        code.fill("place", addresses(places)[1:])
-        row = 0
+    def _run(self, values: Cells, run: Run, buffers: Buffers, errors: np.ndarray) -> None:
+        work = kernel.Work(
+            run.program,
+            run.program + 8 * kernel.WORDS * self._null_at,
+            run.counters_at,
+            run.saved_at,
+            run.empty_at,
+            len(run.counters),
+            *values.pointers(),
+            0,
+            len(errors),
+            errors.ctypes.data,
+        )
         while True:
-            code.fill("buffer", buffers.addresses())
-            code.fill("room", buffers.rooms)
-            work = kernel.Work(
-                code.address,
-                code.address + 8 * kernel.WORDS * self._null_at,
-                buffers.counts.ctypes.data,
-                saved.ctypes.data,
-                places.ctypes.data,
-                len(saved),
-                *values.pointers(),
-                row,
-                len(errors),
-                errors.ctypes.data,
-            )
+            run.fill("buffer", buffers.addresses)
+            run.fill("room", buffers.rooms)
             row, counter, needed = kernel.read_rows(work)
             if row == len(errors):
                 return
-            buffers.grow((counter - buffers.counts.ctypes.data) // 8, needed)
+            buffers.grow((counter - run.counters_at) // 8, needed)
+            work = work._replace(begin=row)
 
     def _reason(self, error: int) -> str:
         at, code = error >> kernel.CODE_BITS, error & ((1 << kernel.CODE_BITS) - 1)

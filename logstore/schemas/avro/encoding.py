@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from logstore.errors import InvalidRecordError
 from logstore.records.kernels import avro_writing as kernel
-from logstore.schemas.avro.assembly import addresses
+from logstore.schemas.avro.assembly import Run
 from logstore.schemas.avro.layout import Column, Layout
 from logstore.schemas.avro.schema import Schema
 from logstore.schemas.avro.writing import writing
@@ -16,7 +16,7 @@ from logstore.schemas.ddl import type_name
 from logstore.schemas.misfits import UnwritableError
 
 _ROOM_MAX = (1 << 31) - 1
-_ROW_BYTES = 64  # a guess, for the first room
+_ROW_BYTES, _ROW_BYTES_MAX = 64, 4096  # a guess, for the first room
 
 _REASONS = {
     kernel.MISSING: "null, and the schema has no null there",
@@ -35,10 +35,11 @@ class Encoder:
 
     def __init__(self, schema: Schema, column: str = "value") -> None:
         self._schema, self._column = schema, column
+        self._row_bytes = _ROW_BYTES  # of the rows that were written last
         self._layout = Layout(schema, column, each_validity=True)
         self.fields = self._layout.fields
         self._instructions = writing(self._layout)
-        self._code = self._instructions.finished()
+        self._code = self._instructions.finished(self._layout.counters)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Encoder, (self._schema, self._column)
@@ -55,32 +56,30 @@ class Encoder:
         return self._run(sources, columns.num_rows, before)
 
     def _run(self, sources: _Sources, rows: int, before: bytes) -> pa.Array:
-        code, counters = self._code.for_a_run(), np.zeros(self._layout.counters, np.int64)
-        places = np.zeros(max(1, self._instructions.places), np.int64)
-        prefix = np.frombuffer(before or b"\x00", np.uint8)
-        code.fill("counter", addresses(counters))
-        code.fill("place", addresses(places))
-        code.fill("buffer", sources.addresses)
-        offsets, data = np.zeros(rows + 1, np.int32), np.empty((_ROW_BYTES + len(before)) * (rows + 1), np.uint8)
-        row = 0
+        run, prefix = Run(self._code), np.frombuffer(before or b"\x00", np.uint8)
+        run.fill("buffer", sources.addresses)
+        offsets = np.zeros(rows + 1, np.int32)
+        data = np.empty(min((self._row_bytes + len(before)) * (rows + 1), _ROOM_MAX), np.uint8)
+        work = kernel.Output(
+            run.program,
+            run.counters_at,
+            0,
+            rows,
+            offsets.ctypes.data,
+            data.ctypes.data,
+            len(data),
+            prefix.ctypes.data,
+            len(before),
+        )
         while True:
-            work = kernel.Output(
-                code.address,
-                counters.ctypes.data,
-                row,
-                rows,
-                offsets.ctypes.data,
-                data.ctypes.data,
-                len(data),
-                prefix.ctypes.data,
-                len(before),
-            )
             row, error, at = kernel.write_rows(work)
             if row == rows:
                 break
             if error != kernel.NO_ROOM:
                 raise UnwritableError(row, f"{self._instructions.paths[at]}: {_REASONS[error]}")
             data = _more(data)
+            work = work._replace(begin=row, data=data.ctypes.data, room=len(data))
+        self._row_bytes = min(max(_ROW_BYTES, int(offsets[-1]) // max(rows, 1) * 9 // 8), _ROW_BYTES_MAX)
         return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0)
 
 
@@ -101,12 +100,12 @@ class _Sources:
 
     def bind(self, column: Column, array: pa.Array, path: str) -> None:
         """Raises: InvalidRecordError: an array of another type."""
-        if pa.types.is_null(column.type):
+        if column.is_null:
             return
         if not column.children and array.type != column.type:
             array = _cast(array, column.type, path)
         if array.null_count:
-            self._put(column.validity, array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8))
+            self._put(column.validity, _valid(array))
         if column.counter >= 0 and column.content < 0:
             self._bind_items(column, array, path)
         elif column.is_struct:
@@ -114,8 +113,8 @@ class _Sources:
         elif column.shape.schema.kind == "enum":
             found = pc.index_in(array, value_set=pa.array(column.shape.schema.symbols, pa.string()))
             self._put(column.buffer, found.fill_null(-1).to_numpy())
-        elif pa.types.is_boolean(array.type):
-            self._put(column.buffer, array.cast(pa.uint8()).fill_null(0).to_numpy())
+        elif column.is_boolean:
+            self._put(column.buffer, _unpacked(array.buffers()[1], array))
         elif column.content >= 0:
             _, offsets, data = array.buffers()
             self._kept.append(array)
@@ -135,7 +134,7 @@ class _Sources:
             self.bind(child, array.field(number), f"{path}.{name}")
 
     def _bind_items(self, column: Column, array: pa.Array, path: str) -> None:
-        is_map = pa.types.is_map(column.type)
+        is_map = column.is_map
         if not (pa.types.is_map(array.type) if is_map else pa.types.is_list(array.type)):
             raise InvalidRecordError(f"column {path!r} is {type_name(array.type)}: it must be {type_name(column.type)}")
         offsets = np.zeros(1, np.int32)
@@ -151,6 +150,17 @@ class _Sources:
         kept = np.ascontiguousarray(data)
         self._kept.append(kept)
         self.addresses[buffer] = kept.ctypes.data
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    bits = array.buffers()[0]
+    return np.zeros(len(array), np.uint8) if bits is None else _unpacked(bits, array)
+
+
+def _unpacked(bits: pa.Buffer, array: pa.Array) -> np.ndarray:
+    """Return the bits of an array, a byte each."""
+    until = array.offset + len(array)
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=until, bitorder="little")[array.offset :]
 
 
 def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:

@@ -7,6 +7,8 @@ counter have room for as many items, and grow together. Validity is a byte per i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +16,13 @@ import pyarrow as pa
 from logstore.errors import InvalidRecordError
 from logstore.schemas.avro.schema import Schema
 from logstore.schemas.avro.types import Shape, field_of, fields_of, shape_of
+from logstore.schemas.parsed import as_map
 
 _ROOM_MAX = (1 << 31) - 1  # Arrow's offsets have 32 bits
 _ROOM_MIN = 64
+_FIRST_OFFSET = bytes(4)
+_ALIGNED = 64
+_SHARED_MAX = 1024 * 1024  # bytes of small batches lie side by side; a larger column does not keep others alive
 
 
 @dataclass
@@ -27,22 +33,35 @@ class Column:
     schema: Schema
     shape: Shape
     level: int
+    is_nullable: bool = True  # where there is a row at all
     validity: int = -1
     buffer: int = -1  # values, or offsets
     counter: int = -1  # what offsets count: the items or the bytes
     content: int = -1  # the bytes
     children: list[Column] = field(default_factory=list)
 
-    @property
+    @cached_property
+    def is_null(self) -> bool:
+        return bool(pa.types.is_null(self.type))
+
+    @cached_property
     def is_struct(self) -> bool:
         return bool(pa.types.is_struct(self.type))
 
-    @property
+    @cached_property
+    def is_boolean(self) -> bool:
+        return bool(pa.types.is_boolean(self.type))
+
+    @cached_property
+    def is_map(self) -> bool:
+        return bool(pa.types.is_map(self.type))
+
+    @cached_property
     def null_width(self) -> int:
         """Bytes of a value; 0: it has none, -1: it has an offset."""
         if self.counter >= 0:
             return -1
-        if self.is_struct or pa.types.is_null(self.type):
+        if self.is_struct or self.is_null:
             return 0
         return max(1, int(self.type.bit_width) // 8)
 
@@ -61,8 +80,14 @@ class Layout:
         self.text_counters: list[int] = []
         parts = [f.schema for f in reader.fields] if reader.kind == "record" else [reader]
         self.columns = [self._column(part, 0, nullable=True) for part in parts]
+        for each in self.columns:
+            each.is_nullable = each.shape.nullable
         whole = Column(pa.struct(self.fields), reader, Shape(reader, nullable=False), 0, children=self.columns)
         self.root = whole if reader.kind == "record" else self.columns[0]
+
+    @cached_property
+    def offset_buffers(self) -> list[int]:
+        return [number for number, (_, _, beside) in enumerate(self.buffers) if beside]
 
     def _add_buffer(self, counter: int, width: int, beside: int = 0) -> int:
         self.buffers.append((counter, width, beside))
@@ -95,26 +120,43 @@ class Layout:
 
 
 class Buffers:
-    """The memory of a layout for some rows, and their bytes in all."""
+    """The memory of a layout for some rows, and their bytes in all; `counts` are those of its counters.
 
-    def __init__(self, layout: Layout, rows: int, total_bytes: int) -> None:
-        self._layout = layout
-        self.counts = np.zeros(layout.counters, np.int64)
-        self.rooms = np.full(layout.counters, max(rows, 1), np.int64)
-        if layout.text_counters:
-            text_room = max(_ROOM_MIN, 2 * total_bytes // len(layout.text_counters))
-            self.rooms[layout.text_counters] = min(text_room, _ROOM_MAX)
-        self._arrays = [self._allocated(number) for number in range(len(layout.buffers))]
+    `has_nulls`: a row may be none at all.
+    """
 
-    def _allocated(self, number: int) -> np.ndarray:
+    def __init__(self, layout: Layout, counts: np.ndarray, rows: int, total_bytes: int, *, has_nulls: bool) -> None:
+        self._layout, self._counts, self._has_nulls = layout, counts, has_nulls
+        rooms = [max(rows, 1)] * layout.counters
+        for counter in layout.text_counters:
+            rooms[counter] = min(max(_ROOM_MIN, 2 * total_bytes // len(layout.text_counters)), _ROOM_MAX)
+        self.rooms = np.array(rooms, np.int64)
+        sizes = [width * (rooms[counter] + beside) for counter, width, beside in layout.buffers]
+        ends = [*accumulate(size + _ALIGNED - 1 & -_ALIGNED for size in sizes)]
+        self._parts = [*zip([0, *ends], sizes, strict=False)]
+        self._own: dict[int, pa.Buffer] = {}
+        self.addresses = np.array([0, *ends], np.int64)
+        if ends and ends[-1] <= _SHARED_MAX:
+            self._shared = pa.allocate_buffer(ends[-1])
+            self.addresses += self._shared.address
+            memory = memoryview(self._shared).cast("B")
+            for number in layout.offset_buffers:
+                at = self._parts[number][0]
+                memory[at : at + 4] = _FIRST_OFFSET
+        else:
+            for number in range(len(sizes)):
+                self._allocate(number)
+
+    def _allocate(self, number: int) -> None:
         counter, width, beside = self._layout.buffers[number]
-        made = np.empty(width * (int(self.rooms[counter]) + beside), np.uint8)
+        self._own[number] = made = pa.allocate_buffer(width * (int(self.rooms[counter]) + beside))
         if beside:
-            made[:4] = 0  # the first offset
-        return made
+            memoryview(made).cast("B")[:4] = _FIRST_OFFSET
+        self.addresses[number] = made.address
 
-    def addresses(self) -> np.ndarray:
-        return np.array([array.ctypes.data for array in self._arrays], np.int64)
+    def _held(self, number: int) -> pa.Buffer:
+        found = self._own.get(number)
+        return self._shared.slice(*self._parts[number]) if found is None else found
 
     def grow(self, counter: int, needed: int) -> None:
         """Make room for so many.
@@ -124,37 +166,40 @@ class Buffers:
         if needed > _ROOM_MAX:
             raise InvalidRecordError("a column would have more than 2 GiB, or items: read fewer records at once")
         self.rooms[counter] = min(max(2 * int(self.rooms[counter]), needed, _ROOM_MIN), _ROOM_MAX)
-        for number, (owner, _, _) in enumerate(self._layout.buffers):
-            if owner == counter:
-                before, self._arrays[number] = self._arrays[number], self._allocated(number)
-                self._arrays[number][: len(before)] = before
+        for number, buffer in enumerate(self._layout.buffers):
+            if buffer[0] == counter:
+                before = self._held(number)
+                self._allocate(number)
+                memoryview(self._own[number]).cast("B")[: before.size] = memoryview(before).cast("B")
 
     def arrays(self) -> list[pa.Array]:
         """Return the columns as far as they were written."""
         return [self._array(column) for column in self._layout.columns]
 
     def _array(self, column: Column) -> pa.Array:
-        count, kind = int(self.counts[column.level]), column.type
-        if pa.types.is_null(kind):
+        count, kind = int(self._counts[column.level]), column.type
+        if column.is_null:
             return pa.nulls(count)
-        valid, nulls = self._bits(column.validity, count)
+        valid, nulls = self._bits(column, count)
         children = [self._array(child) for child in column.children]
         if column.is_struct:
             return pa.Array.from_buffers(kind, count, [valid], nulls, 0, children)
-        if pa.types.is_boolean(kind):
-            data = pa.py_buffer(np.packbits(self._arrays[column.buffer][:count], bitorder="little"))
-        else:
-            data = pa.py_buffer(self._arrays[column.buffer])
+        data = self._held(column.buffer)
+        if column.is_boolean:
+            data = _packed(np.frombuffer(data, np.uint8, count))
         if column.content >= 0:
-            return pa.Array.from_buffers(kind, count, [valid, data, pa.py_buffer(self._arrays[column.content])], nulls)
-        if pa.types.is_map(kind):
-            pairs = pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])
-            children = [pairs]
+            return pa.Array.from_buffers(kind, count, [valid, data, self._held(column.content)], nulls)
+        if column.is_map:
+            return as_map(kind, valid, np.diff(np.frombuffer(data, np.int32, count + 1)), *children)
         return pa.Array.from_buffers(kind, count, [valid, data], nulls, 0, children)
 
-    def _bits(self, validity: int, count: int) -> tuple[pa.Buffer | None, int]:
-        if validity < 0:
+    def _bits(self, column: Column, count: int) -> tuple[pa.Buffer | None, int]:
+        if column.validity < 0 or not (column.is_nullable or self._has_nulls):
             return None, 0
-        valid = self._arrays[validity][:count]
+        valid = np.frombuffer(self._held(column.validity), np.uint8, count)
         nulls = count - int(np.count_nonzero(valid))
-        return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
+        return (_packed(valid) if nulls else None), nulls
+
+
+def _packed(items: np.ndarray) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(items, bitorder="little"))

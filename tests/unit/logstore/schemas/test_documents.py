@@ -195,7 +195,7 @@ def same(found, expected):
 @pytest.mark.soak
 @pytest.mark.timeout(4000)
 @pytest.mark.usefixtures("_small_blocks")
-@settings(max_examples=soaked(times(50, 150), 100_000))
+@settings(max_examples=soaked(times(50, 150), 20_000))
 @given(st.lists(rows, min_size=1, max_size=20))
 def test_every_row_is_read_as_if_it_were_alone(found):
     array = pa.array(found, pa.binary())
@@ -326,7 +326,6 @@ def test_a_missing_member_that_must_be_there_looks_bad(alone):
         b'{"in": {"utc": "9999-12-31T23:00:00-02:00"}}',
         b'{"ma\\u0070": {"a": 1}}',
         b'{"map": {"a": 1, "b": 1.5}}',
-        b'{"map": {"a": 1, "a": 2}}',
         b'{"deep": [{"a": {"x": "2023-02-29"}}]}',
         b'{"must": {"n": 1}}',
     ],
@@ -342,11 +341,12 @@ def test_a_value_that_arrow_cannot_convert_is_the_only_one_that_is_read_alone(va
 
 
 def test_maps_and_binary_and_what_must_be_there_are_read_at_once(alone):
-    full = b"""{"map" : { "a" :1, "\\"": 2,"":null}, "raw": "AAE\\/", "deep": [{"a": {"x":"2024-01-01"}, "b":null}, {},
-        null], "must": {"x": "AA==", "n": 1.5}, "none": {"x": [{}]}}"""
+    full = b"""{"map" : { "a" :1, "\\"": 2,"":null, "\\u0061": 3}, "raw": "AAE\\/",
+        "deep": [{"a": {"x":"2024-01-01"}, "b":null}, {}, null],
+        "must": {"x": "AA==", "n": 1.5}, "none": {"x": [{}]}}"""
     found = documents.parse(pa.array([full, b"{}"] * 5000, pa.binary()), FIELDS[-5:])
     day = [[("a", {"x": date(2024, 1, 1)}), ("b", None)], [], None]
-    rows = [b"\x00\x01?", [("a", 1), ('"', 2), ("", None)], day, {"x": b"\x00", "n": Decimal("1.5")}, {}]
+    rows = [b"\x00\x01?", [("a", 3), ('"', 2), ("", None)], day, {"x": b"\x00", "n": Decimal("1.5")}, {}]
     assert [column.to_pylist() for column in found.columns] == [[row, None] * 5000 for row in rows]
     assert not alone
 

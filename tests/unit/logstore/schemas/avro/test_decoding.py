@@ -155,6 +155,16 @@ def test_blocks_with_sizes_and_several_blocks_are_read():
     assert decoded(skipping.decode(pa.array([data + varlong(7)])), skipping) == [{"f1": 7}]
 
 
+def test_a_key_that_a_map_has_twice_has_its_last_value():
+    ours = decoder(record({"type": "map", "values": "int"}, "int"))
+    entries = [varlong(1) + key + varlong(number) for key, number in ((b"b", 1), (b"a", 2), (b"b", 3))]
+    twice = varlong(3) + b"".join(entries) + b"\x00" + varlong(7)
+    rows = [twice, varlong(1) + entries[0] + b"\x00" + varlong(8), None, twice]
+    found = ours.decode(pa.array(rows, pa.binary()))
+    once = [("b", 3), ("a", 2)]
+    assert [column.to_pylist() for column in found.columns] == [[once, [("b", 1)], None, once], [7, 8, None, 7]]
+
+
 def test_nan_and_infinity_are_kept():
     ours = decoder(record("double", "float"))
     rows = [struct.pack("<df", number, number) for number in (math.nan, math.inf, -math.inf)]
