@@ -166,8 +166,10 @@ def register(
     read from the first record to the last, and written exactly once per statement. A view of that name is replaced.
     `topics` are names and shell patterns; a pattern matches no internal topics (`__...`, `_schemas`) unless it begins
     so, too. `options` go to reads and writes, as far as they mean something there: `includeHeaders="true"`,
-    `**{"kafka.security.protocol": "SASL_SSL"}`. Returns the names of the views. Topics that are made later need
-    another call. The views need a table `pylog` in the catalog's database `default`, which is made if it is missing.
+    `**{"kafka.security.protocol": "SASL_SSL"}`. With `typed=True` a view has the columns of its topic's schemas, with
+    `schema="user string, amount double", **{"value.format": "json"}` these. Returns the names of the views. Topics that
+    are made later need another call, and so do columns that are new. The views need a table `pylog` in the catalog's
+    database `default`, or one for their columns (`pylog_…`), which is made if it is missing.
 
     Without `place` the format alone is made known, where Spark does not find it by itself.
 

@@ -108,7 +108,8 @@ def _has(latest: Format, wanted: Sequence[pa.Field]) -> bool:
 
 def _checked(columns: pa.Schema) -> tuple[pa.Field, ...]:
     for field in columns:
-        if field.name in METADATA and field.type != (wanted := _SPARKS.get(field.name, METADATA[field.name][1])):
+        wanted = _SPARKS.get(field.name, METADATA[field.name][1]) if field.name in METADATA else None
+        if wanted is not None and _in_utc(field.type) != wanted:
             raise InvalidConfigError(
                 f"schema: column {field.name!r} is {type_name(wanted)}, not {type_name(field.type)}"
             )
@@ -118,6 +119,11 @@ def _checked(columns: pa.Schema) -> tuple[pa.Field, ...]:
             )
     _check_distinct(columns.names)
     return tuple(columns)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with the zone that Spark's times have; those of Sail have the session's."""
+    return pa.timestamp(kind.unit, tz="UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
 
 
 def _check_distinct(names: Sequence[str]) -> None:

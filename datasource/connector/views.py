@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from datasource.connector import sail
 from datasource.connector.options import read_options, selected_columns, write_options
-from datasource.connector.typed_options import is_typed
 from datasource.schema import HEADERS
 from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRequestError
+from logstore.schemas import ddl
 from logstore.schemas.subjects import TOPIC as SCHEMAS
 
 INTERNAL = "__"  # begins the names of topics that brokers and pylog make for themselves, but that of schemas
@@ -25,42 +28,61 @@ def make_views(
 ) -> list[str]:
     """Make a temporary view of each of these topics, and return their names: see `datasource.register`."""
     given = {name: str(value) for name, value in options.items()}
+    columns = given.pop("schema", None)
     if own := sorted({name.lower() for name in given} & {"subscribe", "topic", "columns"}):
         raise InvalidRequestError(
             f"option {own[0]!r} is set for each view: 'topics' chooses topics, SELECT the columns"
-        )
-    if is_typed(given):
-        raise InvalidRequestError(
-            "views of register() show bytes; for columns: CREATE TEMPORARY VIEW v (user string) USING pylog "
-            "OPTIONS (path '...', subscribe '...', `value.format` 'json'), which is planned once"
         )
     given |= location_at(place).options
     location = write_options(given | {"topic": "t", "subscribe": "t"}).location
     names = chosen(location.read(), [topics] if isinstance(topics, str) else list(topics))
     views = {name: given | {"subscribe": name, "topic": name} for name in names}
-    for view in views.values():
-        read_options(view, streaming=False)
+    schemas = {name: _columns(view, columns) for name, view in views.items()}
     if client := sail.client_of(spark):
         for name, view in views.items():
-            spark.read.format("pylog").options(**view).load().createOrReplaceTempView(name)
+            reader = spark.read.format("pylog").options(**view)
+            typed = schemas[name]
+            (reader.schema(typed) if typed else reader).load().createOrReplaceTempView(name)
             client.views.add(name.lower())
         return names
-    if views:
-        table = _table(spark, with_headers=selected_columns(given)[-1] == HEADERS)
     for name, view in views.items():
+        table = _table(spark, schemas[name], with_headers=selected_columns(view)[-1] == HEADERS)
         spark.read.options(**view).table(table).createOrReplaceTempView(f"`{name}`")
     return names
 
 
-def _table(spark: SparkSession, *, with_headers: bool) -> str:
+def _columns(view: Mapping[str, str], columns: str | None) -> StructType | None:
+    """Return the columns of a view; None: those of bytes. Raises: InvalidConfigError, InvalidRequestError: no such."""
+    options = read_options(view, streaming=False)
+    if options.typed is None and columns is None:
+        return None
+    if options.typed is None:
+        raise InvalidRequestError("schema names columns, and values are bytes: set 'value.format', too")
+    from datasource.connector.typed import prepared, spark_columns
+
+    if columns is None and not options.typed.is_registered:
+        raise InvalidRequestError("values with a format have columns: name them by schema='user string, amount double'")
+    if columns is None:
+        return spark_columns(options)
+    found = sail.to_spark(pa.schema(ddl.parse(columns)))
+    prepared(options, found)
+    return found
+
+
+def _table(spark: SparkSession, columns: StructType | None, *, with_headers: bool) -> str:
     """Return the name of a table without options, made if it is missing.
 
     Spark 4.2 plans a view over `format("pylog")` once, and would not show later records. A view over a table of the
     catalog is planned at each use, with the options that the view was made with. (Sail plans both at each use.)
     """
-    name = f"spark_catalog.default.{'pylog_with_headers' if with_headers else 'pylog'}"
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING pylog OPTIONS (includeHeaders '{str(with_headers).lower()}')")
-    return name
+    if columns is not None:
+        text = ddl.text_of(sail.to_arrow(columns))
+        name, rest = f"pylog_{hashlib.sha256(text.encode()).hexdigest()[:16]}", f"({text}) USING pylog"
+    else:
+        name = "pylog_with_headers" if with_headers else "pylog"
+        rest = f"USING pylog OPTIONS (includeHeaders '{str(with_headers).lower()}')"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS spark_catalog.default.{name} {rest}")
+    return f"spark_catalog.default.{name}"
 
 
 def _is_internal(name: str) -> bool:

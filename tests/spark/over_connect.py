@@ -35,6 +35,7 @@ def answers(place: Place, bootstrap: str, mistakes: Sequence[str]) -> dict[str, 
         "mistakes": {mistake: answer(place, mistake) for mistake in mistakes},
         "relative": {name: refusal(use) for name, use in relative(spark, place.directory).items()},
         "views": views(spark, place),
+        "typed": typed(spark, place),
         "count": datasource.count(spark, path=place.path, subscribe="orders"),
         "jobs": jobs(spark, place),
         "upsert": last_states(place, datasource.upsert),
@@ -78,6 +79,33 @@ def views(spark: SparkSession, place: Place) -> list[Any]:
         spark.sql("INSERT INTO small (key, value) SELECT key, value FROM cut WHERE offset < 5").collect()
         found.append(spark.sql("SELECT count(*) FROM small").collect()[0][0])
     return found
+
+
+def typed(spark: SparkSession, place: Place) -> dict[str, Any]:
+    """Columns of a topic with a misfit: a stream with dead letters, a batch, what is written, and a view."""
+    with logstore.open(place.path) as store:
+        for topic in ("paid", "paid.on"):
+            store.create_topic(topic, schema="n int")
+        store.append("paid", [{"value": '{"n": 1}'}, {"value": "nonsense"}])
+    given, checkpoint = {"path": place.path, "typed": "true"}, tempfile.mkdtemp(dir=place.directory)
+    kept = {"dlq.topic": "misfits", "startingOffsets": "earliest"}
+    with datasource.observe(spark) as seen:
+        stream = spark.readStream.format("pylog").options(**given, **kept, subscribe="paid").load()
+        writer = stream.selectExpr("n + 1 AS n").writeStream.format("pylog").options(**given, topic="paid.on")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        counted = datasource.lag(seen.last_progress(query, timeout_s=60))["misfits"]
+    datasource.register(spark, place.path, "paid.on", typed=True, metadata=True)
+    batch = spark.read.format("pylog").options(**given, subscribe="paid")
+    with logstore.open(place.path, mode="r") as store:
+        letters = [key.decode().split("|", 1) for key in store.read("misfits").read_all()["key"].to_pylist()]
+    return {
+        "misfits": counted,
+        "letters": letters == [[str(query.id), "paid|0|1"]],
+        "refused": refusal(batch.load().collect),
+        "rows": list(map(list, batch.option("mode", "DROPMALFORMED").load().collect())),
+        "view": list(map(list, spark.sql("SELECT n, _offset FROM `paid.on`").collect())),
+    }
 
 
 def jobs(spark: SparkSession, place: Place) -> dict[str, Any]:

@@ -38,6 +38,7 @@ COLUMNS = (
     "timestampType",
     "headers",
 )
+PERMISSIVE = {"value.format": "json", "mode": "PERMISSIVE"}
 HOURS = ("partition", "offset", "hour(timestamp) AS hour", "date_format(timestamp, 'yyyy-MM-dd HH') AS text")
 
 
@@ -89,9 +90,25 @@ def facts(place: Place) -> dict[str, Any]:
     place.save(place.load("orders").where("offset = 0").drop("partition"), topic="once", txnId="job", txnVersion="1")
     found["tasks"] = over_connect(spark, range(-GROUP, 2), abs, no_progress)
     found["frozen"] = gc.get_freeze_count()  # of this program, which is not ours to freeze
+    found["typed"] = typed(place, where)
     checked = verify.run(spark, **job_place(place.options), topics=["orders", "counts", "copy", "once"])
     found["jobs"] = sorted({row["status"] for row in checked.collect()})
     return found
+
+
+def typed(place: Place, where: str) -> dict[str, Any]:
+    """Columns of a topic with a misfit, read by its schema and by one of the query, written, and in a view."""
+    kept = {"typed": "true", "dlq.topic": "misfits", "dlq.name": "sail"}
+    named = place.load("paid", "n int, at timestamp, _timestamp timestamp, _corrupt_record string", **PERMISSIVE)
+    place.save(place.load("paid", **kept).selectExpr("n + 1 AS n", "at"), topic="paid.on", typed="true")
+    datasource.register(place.spark, where, ["paid"], **kept)
+    return {
+        "misfit": error(place.load("paid", typed="true").collect),
+        "named": rows(named.selectExpr("n", "hour(at) AS at", "hour(_timestamp) AS hour", "_corrupt_record AS bad")),
+        "written": rows(place.load("paid.on", typed="true", columns="n,_offset")),
+        "view": rows(place.spark.sql("SELECT n, hour(at) AS hour FROM paid")),
+        "letters": rows(place.load("misfits").selectExpr("string(key) AS key").distinct()),
+    }
 
 
 def job_place(options: dict[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from tests.support.repeats import only_long
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     only_long("a JVM"),
     pytest.mark.skipif(
         find_spec("grpc") is None, reason='pip install -e ".[test]" brings the packages of Spark Connect'
@@ -37,7 +37,7 @@ def found(connect_server, cluster, tmp_path_factory):
         env=os.environ | {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere"},
         capture_output=True,
         text=True,
-        timeout=380,
+        timeout=880,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
@@ -62,6 +62,12 @@ def test_relative_paths_are_refused_with_the_absolute_one(found):
 def test_views_are_read_and_written(found):
     assert found["views"] == [["cut", "small"], 3, 6]
     assert found["count"] == 20
+
+
+def test_topics_are_columns_and_misfits_are_counted(found):
+    refused = found["typed"].pop("refused")
+    assert "MisfitError: paid-0 at offset 1: value: not JSON" in refused
+    assert found["typed"] == {"misfits": 1, "letters": True, "rows": [[1]], "view": [[2, 0]]}
 
 
 def test_all_jobs_run_and_show_their_progress(found):

@@ -84,6 +84,7 @@ def test_the_page_of_typed_topics_ends_with_a_dead_letter(script):
     shown = shown_by(blocks("python", TYPED))
     assert re.search(r"\| ?Ada\| ?12\.50\|", shown)
     assert re.search(r"\| ?Cyd\| +3\.00\| +0\|", shown)
+    assert re.search(r"\| ?Cyd\| +3\.00\|$", shown, re.MULTILINE)
     assert "1 record was dropped" in shown
     assert "1 dead letter of its own" in shown
     assert re.search(r'"Bob", "amount": "a lot"}\|value: amount: "a lot" is no decimal', shown)

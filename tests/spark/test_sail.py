@@ -17,6 +17,7 @@ from datasource.connector import sail
 from datasource.jobs.remote_tasks import GROUP
 from datasource.topics.interface import PartitionRange
 from tests.spark import over_sail
+from tests.spark.test_typed import declare
 from tests.support.repeats import only_long
 
 pytestmark = [
@@ -82,6 +83,10 @@ def found(topics, tmp_path):
         topics.create(topic, partitions)
     topics.create("states", cleanup_policy="compact")
     topics.append("orders", VALUES, key=KEYS, timestamp=TIMES, headers=HEADERS, partition=[n % 3 for n in range(40)])
+    for topic in ("paid", "paid.on"):
+        topics.create(topic)
+        declare(topics, "n int, at timestamp", topic)
+    topics.append("paid", ['{"n": 1, "at": "2026-01-01T00:00:00Z"}', "nonsense"], timestamp=TIMES[:2])
     return json.loads(run(["-m", over_sail.__name__], json.dumps(topics.options), cwd=tmp_path).splitlines()[-1])
 
 
@@ -106,6 +111,15 @@ def test_batches_without_java(topics, found):
     assert found["tasks"] == [abs(number) for number in range(-GROUP, 2)]
     assert found["others"] == 7
     assert found["frozen"] == 0
+
+    typed = found["typed"]
+    assert "MisfitError: paid-0 at offset 1: value: not JSON" in typed["misfit"][1]
+    fits, misfit = sorted(typed["named"], key=lambda row: row["bad"] or "")
+    assert fits == {"n": 1, "at": 19, "hour": 19, "bad": None}
+    assert misfit == {"n": None, "at": None, "hour": 20, "bad": "nonsense"}
+    assert typed["written"] == [{"n": 2, "_offset": 0}]
+    assert typed["view"] == [{"n": 1, "hour": 19}]
+    assert typed["letters"] == [{"key": "sail|paid|0|1"}]
 
     assert found["unregistered"][1].startswith(f"InvalidRequestError: {sail.UNKNOWN}\n")
     assert refusals(found) == REFUSED

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import datasource
+from logstore import InvalidConfigError, InvalidRequestError
+from tests.spark.test_typed import declare
 from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
@@ -44,6 +46,39 @@ def test_topics_are_views_that_sql_reads_and_writes(session, topics):
     assert [row.value for row in rows] == ["A", "B", "c"]
     session.sql("INSERT INTO out (value) VALUES (binary('d'))")
     assert session.sql("SELECT count(*) FROM out").first()[0] == 4
+
+
+def test_topics_with_schemas_are_views_of_columns(session, topics):
+    for topic, columns in (("paid", "user string, amount decimal(10,2)"), ("out", "user string, n int")):
+        topics.create(topic)
+        declare(topics, columns, topic)
+    topics.append("paid", ['{"user": "Ada", "amount": "12.50"}', "nonsense"])
+    kept = {"typed": True, "metadata": True, "dlq.topic": "misfits", "dlq.name": "views"}
+    with pytest.raises(InvalidConfigError, match=r"batch read needs 'dlq\.name'"):
+        datasource.register(session, place(topics), ["paid"], typed=True, **{"dlq.topic": "misfits"})
+    datasource.register(session, place(topics), ["paid", "out"], **kept)
+    session.sql("INSERT INTO out (user, n) SELECT user, int(amount) FROM paid")
+    topics.append("paid", ['{"user": "Bob", "amount": 3}'])
+    session.sql("INSERT INTO out (n, user) SELECT int(amount) + _offset, user FROM paid WHERE _offset > 0")
+    assert topics.values("out") == ['{"user":"Ada","n":12}', '{"user":"Bob","n":5}']
+    assert session.sql("SELECT count(*) FROM paid").first()[0] == 2
+    assert set(topics.values("misfits")) == {"nonsense"}
+
+
+@only_long("another session of commands")
+def test_columns_of_a_format_are_those_that_register_names(session, topics):
+    topics.create("in")
+    topics.append("in", ['{"n": 1}', '{"n": 2, "s": "x"}', "{"])
+    json = {"value.format": "json", "mode": "PERMISSIVE"}
+    with pytest.raises(InvalidRequestError, match=r"name them by schema="):
+        datasource.register(session, place(topics), "in", **json)
+    with pytest.raises(InvalidRequestError, match=r"values are bytes: set 'value\.format'"):
+        datasource.register(session, place(topics), "in", schema="n int")
+    datasource.register(session, place(topics), "in", schema="n int, s string, _corrupt_record string", **json)
+    rows = session.sql("SELECT n, s, _corrupt_record FROM in").collect()
+    assert sorted(map(tuple, rows), key=str) == [(1, None, None), (2, "x", None), (None, None, "{")]
+    session.sql("INSERT INTO in (n) VALUES (3)")
+    assert topics.values("in")[-1] == '{"n":3}'
 
 
 @only_long("a query of its own")
