@@ -51,6 +51,7 @@ if typing.TYPE_CHECKING:
         TransactionAbortedError,
         TransactionStateError,
         UnknownPartitionError,
+        UnknownProducerError,
         UnknownTopicError,
     )
     from logstore.store.description import TopicDescription
@@ -90,6 +91,7 @@ __all__ = [
     "TransactionAbortedError",
     "TransactionStateError",
     "UnknownPartitionError",
+    "UnknownProducerError",
     "UnknownTopicError",
     "open",
     "recover",

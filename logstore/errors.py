@@ -117,6 +117,17 @@ class OutOfOrderSequenceError(InvalidRequestError):
         )
 
 
+class UnknownProducerError(InvalidRequestError):
+    def __init__(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
+        super().__init__(
+            f"producer {producer_id}, epoch {producer_epoch} is not known here, and begins at sequence number "
+            f"{sequence}: what came before was lost, or is a day old; begin at 0 in a new epoch",
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+        )
+
+
 class ProducerFencedError(InvalidRequestError):
     def __init__(self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch") -> None:
         super().__init__(

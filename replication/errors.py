@@ -189,6 +189,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (errors.InvalidRecordError, ErrorCode.INVALID_RECORD),
     (errors.OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.UnknownProducerError, ErrorCode.UNKNOWN_PRODUCER_ID),
     (errors.CoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (errors.ProducerFencedError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (errors.TransactionRepeatError, ErrorCode.TRANSACTION_ABORTABLE),

@@ -186,7 +186,7 @@ class Log:
         of the first ones only, or none, where one write is not all there is to wait for: the others were not tried.
 
         Raises: as `lock`. Outcomes: InvalidRecordError, RecordTooLargeError, DiskFullError; OutOfOrderSequenceError,
-        ProducerFencedError, CoordinatorFencedError, TransactionStateError.
+        UnknownProducerError, ProducerFencedError, CoordinatorFencedError, TransactionStateError.
         """
         limits = self._limits or limits_of(self.config, self.env.clock.now_ms())
         return self._append(prepare(appends, limits), leader_epoch, guard, is_owner=is_owner, may_wait=may_wait)

@@ -20,6 +20,7 @@ from logstore.errors import (
     ProducerFencedError,
     TransactionRepeatError,
     TransactionStateError,
+    UnknownProducerError,
 )
 from logstore.log import isolation
 from logstore.log.producers import tracker
@@ -32,7 +33,13 @@ from tests.support.partition import append, appended, ended, make, names, reopen
 from tests.support.repeats import times
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
-REFUSALS = (OutOfOrderSequenceError, ProducerFencedError, TransactionRepeatError, TransactionStateError)
+REFUSALS = (
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TransactionRepeatError,
+    TransactionStateError,
+    UnknownProducerError,
+)
 
 sides = st.integers(0, 1)
 ids = st.integers(1, 3)
@@ -91,7 +98,7 @@ class Model:
     def refusal(self, producer, epoch, sequence, transactional):
         current, opened = self.epoch(producer), self.opened(producer)
         if current is None:
-            return None
+            return UnknownProducerError if sequence and not transactional else None
         if epoch < current:
             return ProducerFencedError
         if opened is not None and (epoch > current or not transactional):

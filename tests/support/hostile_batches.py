@@ -123,6 +123,7 @@ CASES = {
     "transactional without a producer": Case(raw_batch(ONE, attributes=0x10), ErrorCode.INVALID_TXN_STATE, 53),
     "a control batch of a transaction": Case(raw_batch(ONE, attributes=0x30, producer=(5, 0, 0)), WRONG, 53),
     "a producer without an epoch": Case(raw_batch(ONE, producer=(992, -1, 0)), WRONG, OK),
+    "an unknown producer, from 5 on": Case(raw_batch(ONE, producer=(993, 0, 5)), ErrorCode.UNKNOWN_PRODUCER_ID, OK),
     "codec 5": Case(raw_batch(ONE, attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1),
     "codec 7": Case(raw_batch(ONE, attributes=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1),
     "gzip, not compressed": Case(raw_batch(ONE, attributes=1), WRONG, -1),

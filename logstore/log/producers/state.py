@@ -1,10 +1,13 @@
 """Producers: what a log knows of those who write to it, and which batches it takes from them. Decides, touches nothing.
 
 A producer stamps its batches with its id, an epoch and running sequence numbers. The rules are Kafka's (KIP-98, 360),
-but for one:
+but for two:
 
-- A batch follows the last one of its producer: sequence numbers without a gap, from 2^31 - 1 on to 0. An unknown
-  producer may begin anywhere; a new epoch begins at 0, and then older epochs are refused for good.
+- A batch follows the last one of its producer: sequence numbers without a gap, from 2^31 - 1 on to 0. A new epoch
+  begins at 0, and then older epochs are refused for good.
+- An unknown producer begins at 0, unless the batch is of a transaction. Here pylog is stricter than Kafka since 2.5,
+  which lets it begin anywhere: a client whose first batch is on its way back from a former leader may send its second
+  one to the new leader before, and takes the success of the second for that of the first, which is lost.
 - A batch that is one of the last five of its producer and epoch is a duplicate: it is there, and is not written again.
 - A batch of a transaction repeats none but one of the same transaction: a client that uses the sequence numbers of an
   aborted one again has other records in it. Here pylog is stricter than Kafka, which takes it for the aborted batch.
@@ -216,7 +219,8 @@ class ProducerStates:
         Producers that wrote last before `expired_ms` are unknown. A request of more batches than are kept asks
         `is_stored` for what came before those.
 
-        Raises: OutOfOrderSequenceError, ProducerFencedError, TransactionStateError, TransactionRepeatError.
+        Raises: OutOfOrderSequenceError, UnknownProducerError, ProducerFencedError, TransactionStateError,
+            TransactionRepeatError.
         """
         if len(batches) == 1:  # as most have: none is before it
             (batch,) = batches
@@ -333,7 +337,11 @@ def _check(state: ProducerState, batch: BatchHeader) -> None:
             "its batches must be transactional",
             producer_id=producer_id,
         )
-    if state.epoch == NO_EPOCH or batch.base_sequence == NO_SEQUENCE:
+    if batch.base_sequence == NO_SEQUENCE:
+        return
+    if state.epoch == NO_EPOCH:
+        if batch.base_sequence and not batch.is_transactional:
+            raise errors.UnknownProducerError(producer_id, epoch, batch.base_sequence)
         return
     expected = sequence_after(state.last_sequence) if epoch == state.epoch else 0
     if batch.base_sequence == expected:

@@ -156,4 +156,6 @@ def failed(replica: ReplicaLog, error: Exception) -> AppendResult:
     elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
         logger.error("tp=%s append failed: %s", replica.tp, error, exc_info=error)
     rows = error.rows if isinstance(error, InvalidRecordsError) else ()
-    return AppendResult(code, error_message=str(error), wrong_rows=rows)
+    # Java's producer sends an unknown one's batch again until it hears where the log starts.
+    start = replica.start if code is ErrorCode.UNKNOWN_PRODUCER_ID else -1
+    return AppendResult(code, log_start_offset=start, error_message=str(error), wrong_rows=rows)

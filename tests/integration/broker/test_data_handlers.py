@@ -312,6 +312,18 @@ async def test_idempotent_repeats_are_answered_with_the_first_offset_and_gaps_re
         assert old.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+@on_loop
+async def test_the_second_batch_of_a_producer_is_not_taken_before_its_first(tmp_path):
+    """librdkafka may send it first to a new leader, and takes its success for that of the first one, too."""
+    async with client_of(tmp_path) as client:
+        second, first = (bytes(batch(b"%d" % at, producer=(9, 0, at))) for at in (1, 0))
+        early = await client.produce(second)
+        assert (early.error_code, early.log_start_offset) == (ErrorCode.UNKNOWN_PRODUCER_ID, 0)
+        for data in (first, second):
+            assert (await client.produce(data)).error_code == 0
+        assert values_of((await client.fetch(0)).records) == [b"0", b"1"]
+
+
 # ---------------------------------------------------------------------- fetch
 
 
