@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 TIMEOUT_MS = 5_000
+LOSSES = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)  # so a leader says that it has not all
 PRODUCERS = 1_000_000  # from here on, so many per partition: no broker gives such an id out
 TOPIC_ID = "c2ltdWxhdGVkIHRvcGljIQ"
 
@@ -154,11 +155,11 @@ class Clients:
             records = self._records()
             batch = bytes(build(records, producer=(producer_id, 0, sequence)))
             code: int | None = None
-            while code not in (ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) and not self.is_over:
+            while code not in (ErrorCode.NONE, *LOSSES) and not self.is_over:
                 await asyncio.sleep(chance.choice((0.02, 0.1, 0.3)) * self.sim.circumstances.pace)
                 code = await self._append(self._leader(tp), tp, batch)
             sequence += len(records)
-            if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:  # after a loss: as another producer
+            if code in LOSSES:  # as another producer
                 producer_id, sequence = producer_id + 1, 0
 
     async def _consume(self, tp: TopicPartition) -> None:
