@@ -119,6 +119,7 @@ def one(value):
 
 @pytest.mark.parametrize("seed", range(times(10, 100)))
 def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_doubled(tmp_path, monkeypatch, seed):
+    """Where they leave nothing of the producer, a batch that may have been appended fails."""
     monkeypatch.setattr(producing, "BACKOFF_MIN_S", 0.001)
     monkeypatch.setattr(producing, "BACKOFF_MAX_S", 0.002)
     outcomes = {}
@@ -139,9 +140,11 @@ def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_double
         found = [int(value) for _, value in contents(log)]
     assert found == sorted(set(found))
     assert leaders.crowded == []  # brokers know few batches again: what is sent again is sent alone
-    assert set(range(SENDS)) - set(found) <= {int(value) for value in leaders.cut_off}
-    assert all(isinstance(outcome, int) for outcome in outcomes.values())
+    failed = {first: outcome for first, outcome in outcomes.items() if not isinstance(outcome, int)}
+    assert {outcome.code for outcome in failed.values()} <= {ErrorCode.UNKNOWN_PRODUCER_ID}
+    assert set(range(SENDS)) - set(found) <= {int(value) for value in leaders.cut_off} | set(failed)
     assert len(outcomes) == SENDS
+    assert len(failed) < SENDS // 2, "it goes on"
 
 
 @pytest.mark.parametrize("is_in_doubt", [False, True])
