@@ -1,7 +1,8 @@
 """JSON documents to typed columns, many at once; a row with a field that does not fit its type is bad, with a reason.
 
-Arrow's parser takes blocks of documents, a line each, and gives up a block for one bad document. `conversion` has the
-rule, and the reasons: it takes what the parser refuses, and what the parser reads otherwise. That is
+`flat` reads what is written as most is, where no column is nested. The rest goes to Arrow's parser. It takes blocks of
+documents, a line each, and gives up a block for one bad document. `conversion` has the rule, and the reasons: it takes
+what the parser refuses, and what the parser reads otherwise. That is
 
 * a value that is not one pair of braces: Arrow takes two documents on a line for two, and an empty line for none;
 * NaN and Infinity, numbers that become infinite, and years that Python has not;
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.records.columns import cells
+from logstore.schemas import flat
 from logstore.schemas.conversion import parse_each
 from logstore.schemas.members import members
 from logstore.schemas.nested import read_members
@@ -40,6 +42,18 @@ _PLAIN = 1  # as the kernels have it, without loading them
 
 def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     """Return the values (binary, JSON objects) as columns of these fields."""
+    if len(values) <= FEW or not flat.is_flat(fields):
+        return _parse(values, fields)
+    columns, is_read = flat.read(values, fields)
+    rows, others = np.flatnonzero(is_read), np.flatnonzero(~is_read)
+    if not others.size:
+        return Parsed(columns, rows, {})
+    found = Parsed(columns, np.arange(len(rows)), {})
+    return joined([(rows, found), (others, _parse(values.take(pa.array(others)), fields))])
+
+
+def _parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
+    """The same of documents that may be written in any way, and of columns of any type."""
     if len(values) <= FEW:
         return parse_each(values, fields)
     is_plain = _looks(values, fields) & _PLAIN != 0

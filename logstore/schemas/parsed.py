@@ -19,12 +19,15 @@ class Parsed(NamedTuple):
 
 def joined(parts: Sequence[tuple[np.ndarray, Parsed]]) -> Parsed:
     """Return the parts of some values as one: each has the numbers of its rows among all, and what they became."""
+    reasons = {int(rows[row]): reason for rows, part in parts for row, reason in part.reasons.items()}
     good = np.concatenate([rows[part.good] for rows, part in parts])
+    with_rows = [part for _, part in parts if len(part.good)]
+    if len(with_rows) == 1:  # mostly: a few misfits beside many rows
+        return Parsed(with_rows[0].columns, good, reasons)
     order = pa.array(np.argsort(good, kind="stable"))
     columns = [
         pa.concat_arrays(pieces).take(order) for pieces in zip(*(part.columns for _, part in parts), strict=True)
     ]
-    reasons = {int(rows[row]): reason for rows, part in parts for row, reason in part.reasons.items()}
     return Parsed(columns, np.sort(good), reasons)
 
 

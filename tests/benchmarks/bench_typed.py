@@ -2,10 +2,13 @@
 
     python tests/benchmarks/bench_typed.py [--path DIR] [--rows 1000000] [--rounds 7] [--only ROW]
 
-Documents of about 100 bytes with five columns, in two partitions, by two tasks. A read goes to `noop`. `raw` is our
-read of the column `value` and from_json(CAST(value AS STRING)), or to_json(struct(*)) and our write of that. In `bad`
-one record in a thousand does not fit, and is dropped. `dead letters` keeps these. Ratios are those of the CPU time of
-Spark and all of its processes, but for the micro-batches: those are of time, typed and then not, of 1,000 records each.
+Documents of about 100 bytes with five columns, in two partitions, by two tasks. A read of all columns goes to `noop`;
+`aggregate` filters by one column, groups by another and reads all. `raw` is our read of the column `value` and
+from_json(CAST(value AS STRING)), or to_json(struct(*)) and our write of that. `floor` is the same through a Python
+source that hands over the columns, decoded beforehand, or a sink that drops them: what the same API costs Spark when
+pylog costs nothing. In `bad` one record in a thousand does not fit, and is dropped. `dead letters` keeps these. Ratios
+are those of the CPU time of Spark and all of its processes, but for the micro-batches: those are of time, typed and
+then not, of 1,000 records each.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ from pathlib import Path
 import pyarrow as pa
 from harness import AGAIN, ratio, show
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.functions import col, from_json, struct, to_json
 
 HERE = Path(__file__).parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
 
+import peers  # noqa: E402
 from bench_spark import consume, cpu_s  # noqa: E402
 
 import datasource  # noqa: E402
 import logstore  # noqa: E402
+from datasource.topics.interface import BATCH_BYTES  # noqa: E402
 
 TASKS = 2
 SCHEMA = "user string, amount decimal(10,2), number bigint, at timestamp, is_new boolean"
@@ -74,8 +80,29 @@ def raw(spark: SparkSession, path: Path, topic: str) -> DataFrame:
     return values.select(from_json(col("value").cast("string"), SCHEMA).alias("row")).select("row.*")
 
 
+def floor(spark: SparkSession, path: Path) -> DataFrame:
+    return spark.read.format("floor").schema(SCHEMA).options(path=str(path), tasks=str(TASKS)).load()
+
+
+def aggregate(frame: DataFrame) -> None:
+    found = frame.filter("is_new").groupBy("user").agg(f.sum("amount"), f.max("at"), f.count("number"))
+    found.write.format("noop").mode("overwrite").save()
+
+
+def keep_columns(path: Path) -> None:
+    """Write what a typed read of `good` hands over to a file for each task."""
+    with logstore.open(path) as store:
+        for task in range(TASKS):
+            batches = store.read("good", partition=task, schema=SCHEMA, batch_bytes=BATCH_BYTES)
+            peers.write_floor(path.parent / f"floor{task}", batches)
+
+
 def save(frame: DataFrame, path: Path, **options: str) -> None:
     frame.write.format("pylog").mode("append").options(path=str(path), topic="out", **options).save()
+
+
+def drop(frame: DataFrame) -> None:
+    frame.write.format("floor").mode("append").save()
 
 
 def in_turns(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -94,17 +121,26 @@ def bench_read(spark: SparkSession, path: Path, rows: int, rounds: int) -> Itera
     def read(topic: str, **options: str) -> Callable[[], object]:
         return lambda: consume(typed(spark, path, topic, **options))
 
+    keep_columns(path)
     works = {
         "typed": read("good"),
         "raw": lambda: consume(raw(spark, path, "good")),
         AGAIN: lambda: consume(raw(spark, path, "good")),
+        "floor": lambda: consume(floor(spark, path.parent)),
+        "typed aggregate": lambda: aggregate(typed(spark, path, "good")),
+        "raw aggregate": lambda: aggregate(raw(spark, path, "good")),
+        "floor aggregate": lambda: aggregate(floor(spark, path.parent)),
         "bad": read("bad", mode="DROPMALFORMED"),
         "kept": read("bad", dlq_topic="kept", dlq_name="bench"),
     }
     took = in_turns(works, rounds)
     noise = ratio(took[AGAIN], took["raw"])
-    speed = {name: f"{rows / statistics.median(each) / 1000:.0f} k rows per CPU second" for name, each in took.items()}
-    yield ["read", speed["typed"], f"from_json, {speed['raw']}", ratio(took["typed"], took["raw"]), noise]
+    speed = {name: f"{rows / statistics.median(each) / 1000:.0f} k rows per CPU s" for name, each in took.items()}
+    for more in ("", " aggregate"):
+        ours = took["typed" + more]
+        for peer, what in (("raw", "from_json"), ("floor", "floor")):
+            against = f"{what}, {speed[peer + more]}"
+            yield ["read" + more, speed["typed" + more], against, ratio(ours, took[peer + more]), noise]
     for name, what in (("bad", "1 in 1,000 bad"), ("kept", "1 in 1,000 bad, dead letters")):
         yield [f"read, {what}", speed[name], f"none bad, {speed['typed']}", ratio(took[name], took["typed"]), noise]
 
@@ -119,11 +155,16 @@ def bench_write(spark: SparkSession, path: Path, rows: int, rounds: int) -> Iter
         "typed": lambda: save(frame, path, **JSON),
         "raw": lambda: save(text, path),
         AGAIN: lambda: save(text, path),
+        "floor": lambda: drop(frame),
+        "floor of text": lambda: drop(text),
     }
     took = in_turns(works, rounds)
-    speed = {name: f"{rows / statistics.median(each) / 1000:.0f} k rows per CPU second" for name, each in took.items()}
-    found = ratio(took["typed"], took["raw"]), ratio(took[AGAIN], took["raw"])
-    yield ["write", speed["typed"], f"to_json, {speed['raw']}", *found]
+    speed = {name: f"{rows / statistics.median(each) / 1000:.0f} k rows per CPU s" for name, each in took.items()}
+    noise = ratio(took[AGAIN], took["raw"])
+    for peer, what in (("raw", "to_json"), ("floor", "floor")):
+        yield ["write", speed["typed"], f"{what}, {speed[peer]}", ratio(took["typed"], took[peer]), noise]
+    against = f"floor of to_json, {speed['floor of text']}"
+    yield ["write, floor", speed["floor"], against, ratio(took["floor"], took["floor of text"]), noise]
 
 
 def bench_micro_batches(spark: SparkSession, path: Path, rows: int, rounds: int) -> Iterator[list[object]]:
@@ -158,6 +199,7 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="typed", dir=arguments.path))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = datasource.spark_session(master=f"local[{TASKS}]", **{"spark.sql.session.timeZone": "UTC"})
+    spark.dataSource.register(peers.FloorSource)
     try:
         fill(root / "store", arguments.rows)
         chosen = [arguments.only] if arguments.only else list(benches)

@@ -8,7 +8,8 @@ From the ground up: `native` (how they are compiled, loads and stores), `varints
 `headers`, `decoding`, `checking` (records against their header), `encoding`, `contents` (a sum over rows in any order),
 `json_values` and `documents` (JSON objects whose members fit the declared types), `offset_map` (keys to their last
 offset), `newest` (the newest row of each key), `stored` (batches and records where they lie), `compacting`. Only users
-of Avro import `avro_values`, `avro_reading` and `avro_writing`, and only readers of maps and base64 `json_members`.
+of Avro import `avro_values`, `avro_reading` and `avro_writing`, only readers of JSON `json_parts` and `json_columns`
+(plain objects to columns), and only those of maps and base64 `json_members`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """
