@@ -33,7 +33,7 @@ class Query:
         return self.spark.readStream.format("pylog").options(**options).load()
 
     def sift(self, stream=None, **more):
-        given = {"schema": SCHEMA, "topic": "out", "dlq_topic": "misfits", "checkpoint": self.checkpoint} | more
+        given = {"schema": SCHEMA, "topic": "out", "dlq_topic": "sifted-out", "checkpoint": self.checkpoint} | more
         place = self.topics.location.path or self.topics.location.bootstrap
         return datasource.sift(self.stream() if stream is None else stream, place, **given)
 
@@ -68,7 +68,7 @@ def test_rows_and_dead_letters_are_there_once_also_if_a_batch_comes_again(query,
     assert [row.value.decode() for row in query.records("out")] == [
         '{"user":"a","n":2}', '{"user":"b","n":4}', '{"user":"d","n":8}', '{"user":"e","n":10}'
     ]  # fmt: skip
-    letters = query.records("misfits")
+    letters = query.records("sifted-out")
     assert sorted(letter.value.decode() for letter in letters) == ["bad", '{"user":"c","n":"x"}']
     assert {letter.key.decode().split("|", 1)[1] for letter in letters} == {"in|0|1", "in|0|3"}
     reasons = {pair.value.decode() for letter in letters for pair in letter.headers if pair.key == "dlq.reason"}
@@ -79,7 +79,7 @@ def test_a_batch_that_cannot_be_written_leaves_neither_rows_nor_dead_letters(que
     topics.append("in", VALUES)
     with pytest.raises(Exception, match="NaN is no JSON"):
         query.sift(rows=lambda rows: rows.selectExpr("double('NaN') AS n")).start().awaitTermination(120)
-    assert query.records("out") == query.records("misfits") == []
+    assert query.records("out") == query.records("sifted-out") == []
 
 
 @pytest.mark.parametrize(

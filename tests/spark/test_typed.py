@@ -82,7 +82,8 @@ class Stream:
             query = frame.writeStream.format("pylog").options(**given).trigger(**trigger or ALL).start()
             assert query.awaitTermination(120)
             self.misfits = datasource.lag(seen.last_progress(query, timeout_s=60))["misfits"]
-            assert seen.queries()[0]["sources"][0]["misfits"] == self.misfits
+            looks = {each["id"]: each for each in seen.queries()}  # other tests have queries in this session, too
+            assert looks[query.id]["sources"][0]["misfits"] == self.misfits
         return query.id
 
     def forget(self, number: int) -> None:
