@@ -123,5 +123,5 @@ def test_columns_are_inferred_from_a_topic_or_a_file(pylog, tmp_path):
     assert (found["values"], found["columns"]) == (2, "n double, user string")
     file = tmp_path / "lines.jsonl"
     file.write_text('{"n": 1}\n\n{"n": "x"}\n')
-    assert "value 2: n is string here, and int64 before" in pylog("schemas", "infer", "--file", file).failed()
+    assert "value 2: n is string here, and bigint before" in pylog("schemas", "infer", "--file", file).failed()
     assert pylog("schemas", "infer", "--file", file, "--max-messages", 1).ok().out == "n bigint\n"
