@@ -29,6 +29,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]  # of readers
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CLEANUP_POLICIES = frozenset({"delete", "compact"})
 # Confluent's, by their names without Strategy: which subject has the schema of a topic's keys or values.
+STRATEGY = "Strategy"
 SUBJECT_NAME_STRATEGIES = ("TopicName", "RecordName", "TopicRecordName")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _REPLICA = re.compile(r"\*|[0-9]+:[0-9]+")
@@ -104,7 +105,7 @@ class LogConfig:
         "TopicName",
         "The subject of a key's schema, for key.schema.validation.",
         choices=SUBJECT_NAME_STRATEGIES,
-        suffix="Strategy",
+        suffix=STRATEGY,
         alias="confluent.key.subject.name.strategy",
     )
     leader_replication_throttled_replicas: frozenset[str] = setting(
@@ -163,7 +164,7 @@ class LogConfig:
         "TopicName",
         "The subject of a value's schema, for value.schema.validation.",
         choices=SUBJECT_NAME_STRATEGIES,
-        suffix="Strategy",
+        suffix=STRATEGY,
         alias="confluent.value.subject.name.strategy",
     )
 
@@ -279,6 +280,11 @@ def canonical_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     return {key: config[key] for key in sorted(by_own_names(properties))}
 
 
+def without_class(value: str, suffix: str) -> str:
+    """Return a value that may be given as the name of a Java class, with this suffix, too."""
+    return value.rpartition(".")[2].removesuffix(suffix)
+
+
 def _parse(setting: DataclassField[Any], value: Any) -> Any:
     """`value` (text, or already of the right type) as the field's type, within its bounds."""
     key, default = setting.metadata["key"], setting.default
@@ -288,8 +294,8 @@ def _parse(setting: DataclassField[Any], value: Any) -> Any:
     except ValueError:
         kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(default), "text")
         raise InvalidConfigError(f"{key}={text!r}: this setting takes {kind}", key=key, value=text) from None
-    if "suffix" in setting.metadata:  # the value may be the name of a Java class, too
-        parsed = parsed.rpartition(".")[2].removesuffix(setting.metadata["suffix"])
+    if "suffix" in setting.metadata:
+        parsed = without_class(parsed, setting.metadata["suffix"])
     _check(setting, parsed, text)
     return parsed
 

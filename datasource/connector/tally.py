@@ -40,8 +40,10 @@ class Tally:
 
     def is_news(self, start: Mapping[str, Any]) -> bool:
         """Whether more misfits are known now than this end of a batch says."""
+        if not self._is_counting:
+            return False
         known = StreamOffset.from_json(start).misfits
-        return self._is_counting and self._after(known).count > (known.count if known else 0)
+        return self._after(known).count > (known.count if known else 0)
 
     def added(self, start: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
         """Return the end of the batch from `start` on with the misfits that are known, and with a name for it.

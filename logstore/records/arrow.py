@@ -18,6 +18,7 @@ from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRecordError, UnreadableBatchError
 from logstore.records import batch as batches
 from logstore.records.batch import Record
+from logstore.records.columns import bits
 from logstore.records.compression import Buffer
 from logstore.records.schema import BINARY, RECORD_SCHEMA, schema_of
 
@@ -170,7 +171,7 @@ def _column(rows: Sequence[tuple[Record, int]], field: pa.Field) -> pa.Array:
             cells = [_binary([key.encode() for key, _ in pairs], pa.string()), _binary([v for _, v in pairs], BINARY)]
             children = pa.StructArray.from_arrays(cells, fields=list(field.type.value_type))
             counts = [len(row.headers) for row, _ in rows]
-            buffers = [_bits([count > 0 for count in counts]), _ends(counts)]
+            buffers = [bits([count > 0 for count in counts]), _ends(counts)]
             return pa.Array.from_buffers(field.type, len(rows), buffers, children=[children])
         case "offset":
             numbers = [row.offset for row, _ in rows]
@@ -184,15 +185,11 @@ def _column(rows: Sequence[tuple[Record, int]], field: pa.Field) -> pa.Array:
 def _binary(cells: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     ends = _ends([len(cell or b"") for cell in cells])
     data = pa.py_buffer(b"".join(cell or b"" for cell in cells))
-    return pa.Array.from_buffers(kind, len(cells), [_bits([cell is not None for cell in cells]), ends, data])
+    return pa.Array.from_buffers(kind, len(cells), [bits([cell is not None for cell in cells]), ends, data])
 
 
 def _packed(numbers: Sequence[int], kind: str) -> pa.Buffer:
     return pa.py_buffer(np.array(numbers, dtype=kind))
-
-
-def _bits(cells: Sequence[bool]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(np.array(cells, dtype=bool), bitorder="little"))
 
 
 def _ends(sizes: Sequence[int]) -> pa.Buffer:

@@ -22,6 +22,11 @@ _VARINT_LIMITS = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])
 _PER_MS = {"us": 1_000, "ns": _NS_PER_MS}
 
 
+def bits(flags: Any) -> pa.Buffer:
+    """Return one bit for each of these, as Arrow says which rows are there, and which booleans are true."""
+    return pa.py_buffer(np.packbits(np.asarray(flags, np.bool_), bitorder="little"))
+
+
 class Cells:
     """The bytes of every row: `addresses` and `sizes` (-1: null), and what keeps them alive."""
 

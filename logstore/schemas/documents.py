@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.records.columns import cells
+from logstore.records.columns import bits, cells
 from logstore.schemas import flat
 from logstore.schemas.conversion import parse_each
 from logstore.schemas.members import members
@@ -275,7 +275,7 @@ def _from_base64(texts: pa.Array) -> pa.Array | None:
     data = np.empty(int(np.maximum(found.sizes, 0).sum()) // 4 * 3 + 3, np.uint8)
     if kernel.decode_base64(*found.pointers(), len(texts), offsets.ctypes.data, data.ctypes.data):
         return None
-    validity = pa.array(found.sizes >= 0, pa.bool_()).buffers()[1] if texts.null_count else None
+    validity = bits(found.sizes >= 0) if texts.null_count else None
     return pa.Array.from_buffers(pa.binary(), len(texts), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from logstore.records.columns import cells
+from logstore.records.columns import bits, cells
 from logstore.schemas.parsed import are_utf8
 
 PIECE_BYTES = 16 * 1024 * 1024  # a column of texts has room for all that is read at once
@@ -113,7 +113,7 @@ class _Column:
     def array(self, rows: int) -> pa.Array:
         """Return the first rows."""
         is_valid = self._valid[:rows]
-        validity = None if is_valid.all() else _bits(is_valid)
+        validity = None if is_valid.all() else bits(is_valid)
         if pa.types.is_string(self._kind):
             return pa.Array.from_buffers(self._kind, rows, [validity, *self._texts(rows)])
         if pa.types.is_float64(self._kind):
@@ -122,7 +122,7 @@ class _Column:
 
     def _data(self, rows: int) -> pa.Buffer:
         if pa.types.is_boolean(self._kind):
-            return _bits(self._values[:rows])
+            return bits(self._values[:rows])
         width = int(self._kind.bit_width) // 8
         if width >= 8:
             return pa.py_buffer(self._values)
@@ -140,7 +140,3 @@ class _Column:
             texts = pa.Array.from_buffers(pa.string(), rows, [None, *self._texts(rows)])
             numbers = texts.filter(pa.array(is_text)).cast(pa.float64())
             self._values.view(np.float64)[:rows][is_text] = numbers.to_numpy()
-
-
-def _bits(flags: np.ndarray) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from logstore.records.columns import Cells, cells
+from logstore.records.columns import Cells, bits, cells
 from logstore.schemas.members import members
 from logstore.schemas.parsed import Parsed, as_map
 
@@ -64,7 +64,7 @@ def _struct(texts: Cells, kind: pa.DataType, parse: Parse) -> Read:
     is_bad = is_there & (at < 0)
     order = pa.array(at, mask=at < 0)
     columns = [column.take(order) for column in found.columns]
-    return Read(pa.Array.from_buffers(kind, len(at), [_bits(at >= 0)], children=columns), is_bad)
+    return Read(pa.Array.from_buffers(kind, len(at), [bits(at >= 0)], children=columns), is_bad)
 
 
 def _items(texts: Cells, kind: pa.DataType, parse: Parse) -> Read:
@@ -85,7 +85,7 @@ def _items(texts: Cells, kind: pa.DataType, parse: Parse) -> Read:
         is_kept = pa.array(~is_bad[row_of[found.good]])
         columns = [column.filter(is_kept) for column in columns]
         counts = np.where(is_bad, 0, counts)
-    valid = _bits(texts.sizes >= 0)
+    valid = bits(texts.sizes >= 0)
     if is_map:
         return Read(as_map(kind, valid, counts, *columns), is_bad)
     offsets = pa.py_buffer(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
@@ -128,7 +128,3 @@ def _bytes(texts: Cells) -> pa.Array:
     kernel.join(*texts.pointers(), len(texts.sizes), data.ctypes.data)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(texts.sizes), buffers, 0)
-
-
-def _bits(is_valid: np.ndarray) -> pa.Buffer:
-    return pa.array(is_valid, pa.bool_()).buffers()[1]

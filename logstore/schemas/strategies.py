@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from logstore.config import STRATEGY, Part, without_class
 from logstore.config import SUBJECT_NAME_STRATEGIES as STRATEGIES
-from logstore.config import Part
 from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.records.framing import NO_ID, SHORT
 from logstore.schemas.subjects import AVRO, Registered, Schema, Subjects
@@ -31,7 +31,7 @@ def subject_by(strategy: str, topic: str, part: Part, schema: Schema) -> str:
 
     Raises: InvalidRequestError: there is no such strategy, or the schema has no name (of Avro, or a title of JSON).
     """
-    short = strategy.rpartition(".")[2].removesuffix("Strategy")
+    short = without_class(strategy, STRATEGY)
     if short not in STRATEGIES:
         raise InvalidRequestError(f"strategy {strategy!r}{did_you_mean(short, STRATEGIES)}")
     if short == "TopicName":

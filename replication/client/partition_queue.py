@@ -41,6 +41,7 @@ class Batch:
     error: KafkaError | None = None  # why the last attempt failed
     is_refused: bool = False  # by the present attempt
     is_in_doubt: bool = False  # an earlier attempt may have appended it
+    may_be_deleted: bool = False  # where that is so: the log begins behind what was acknowledged before it
 
     @property
     def can_be_halved(self) -> bool:
@@ -57,7 +58,7 @@ class Batch:
         """True if the batch was refused, and is not to be sent again."""
         assert self.error is not None, "it is refused"
         if self.has_gap:
-            return self.error.code is ErrorCode.UNKNOWN_PRODUCER_ID and self.is_in_doubt
+            return self.error.code is ErrorCode.UNKNOWN_PRODUCER_ID and self.is_in_doubt and self.may_be_deleted
         return not self.error.code.is_retriable and not self.can_be_halved
 
     def failure(self, tp: TopicPartition) -> PylogError:
@@ -99,6 +100,7 @@ class PartitionQueue:
     not_before: float = 0.0
     failing_since_s: float | None = None
     next_sequence: int = 0
+    acknowledged_end: int = 0  # the offset behind the last batch that was
 
     @property
     def may_send(self) -> bool:

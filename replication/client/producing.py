@@ -6,8 +6,9 @@ for a partition until one is acknowledged by its present leader, and always with
 again. When one is refused, those behind it are sent again, too, as soon as all are answered. A batch that is too large
 is sent again in halves. One that cannot be appended until its deadline, or ever, fails alone. When a leader misses what
 came before a batch (that failed, or was cut by an unclean election), the batch and those behind it are numbered anew in
-a new epoch of the producer: the leader has none of them. If it has forgotten the producer, it may have had them; what
-was sent before then fails. Every batch is answered, also when the sender itself fails. Belongs to one event loop.
+a new epoch of the producer: the leader has none of them. If it does not know the producer, and its log begins behind
+what was acknowledged, it may have had and deleted them; what was sent before then fails. Every batch is answered, also
+when the sender itself fails. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -217,6 +218,7 @@ class Sender:
             elif found.error_code in (ErrorCode.NONE, _IS_THERE):
                 self._appended(state, batch, found.base_offset)
             else:
+                batch.may_be_deleted = not 0 <= found.log_start_offset <= state.acknowledged_end
                 self._refused(state, batch, _refusal(found, state.tp, self._transaction))
 
     async def _answers(self, leader: int, taken: dict[PartitionQueue, Batch]) -> dict[TopicPartition, Any]:
@@ -242,6 +244,8 @@ class Sender:
         state.sent.remove(batch)
         state.backoff_s, state.failing_since_s, self._has_said = 0.0, None, False
         state.is_known = self._producer is not None and not state.is_rewinding
+        if base_offset != NO_OFFSET:
+            state.acknowledged_end = base_offset + batch.count
         self._settle(batch, base_offset)
         self._rewind(state)
 

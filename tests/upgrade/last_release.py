@@ -38,7 +38,8 @@ def installed(directory):
         said = getattr(error, "stderr", b"").decode().strip() or error
         pytest.skip(f"no history of the last release ({COMMIT[:7]}): {said}")
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(directory / "source", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11 has it from 3.11.4 on
+        archive.extractall(directory / "source")
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", directory, directory / "source"])
     (wheel,) = directory.glob("*.whl")

@@ -20,7 +20,8 @@ HOUR_MS = 3_600_000
 @pytest.fixture(params=["closed", "killed"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     with tarfile.open(Path(__file__).with_name("store.tar.xz")) as archive:
-        archive.extractall(tmp_path, filter="tar")
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # 3.11 has it from 3.11.4 on
+        archive.extractall(tmp_path)
     return tmp_path / request.param
 
 

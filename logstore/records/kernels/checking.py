@@ -17,7 +17,7 @@ from logstore.records.batch import (
 from logstore.records.framing import FRAMING_BYTES, NO_ID, SHORT
 from logstore.records.kernels.decoding import BAD_DELTA, BAD_END, BAD_HEADERS, LEFT_OVER, LONG_FIELD, LONG_RECORD
 from logstore.records.kernels.headers import headers_at
-from logstore.records.kernels.native import I64, be16, be32, be64, i64, inner, kernel, put64, u8
+from logstore.records.kernels.native import I64, be16, be32, be64, i64, inner, is_among, kernel, put64, u8
 from logstore.records.kernels.varints import BAD, field, varint, varlong
 
 # Further reasons, behind those of `decoding.REASONS`.
@@ -97,19 +97,6 @@ def max_timestamp(header: int, at: int, size: int) -> int:
 
 
 @inner
-def _has(ids: int, count: int, wanted: int) -> bool:
-    """Whether one of the `count` int64 at `ids`, which are in order, is `wanted`."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if i64(ids + 8 * middle) < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low < count and i64(ids + 8 * low) == wanted
-
-
-@inner
 def _id_of(at: int, size: int) -> int:
     """Return what `framing.id_of` does."""
     if size >= FRAMING_BYTES:
@@ -124,7 +111,7 @@ def strange_row(values: int, sizes: int, rows: int, ids: int, count: int) -> int
         size = i64(sizes + 8 * row)
         if size >= 0:
             schema_id = _id_of(i64(values + 8 * row), size)
-            if schema_id < 0 or not _has(ids, count, schema_id):
+            if schema_id < 0 or not is_among(ids, count, schema_id):
                 return row
     return -1
 
@@ -150,7 +137,7 @@ def strange_ids(  # noqa: PLR0913, PLR0917  addresses, and how much is there
         if field_size >= 0:
             schema_id = _id_of(place, field_size)
             if schema_id != last:
-                if schema_id >= 0 and _has(ids, count, schema_id):
+                if schema_id >= 0 and is_among(ids, count, schema_id):
                     last = schema_id
                 else:
                     put64(found + 16 * strange, row)

@@ -28,7 +28,7 @@ from logstore.records.batch import (
 )
 from logstore.records.kernels.crc import crc_of
 from logstore.records.kernels.decoding import BAD_DELTA, LEFT_OVER
-from logstore.records.kernels.native import I64, be16, be64, copy, i64, inner, kernel, numbers, put8, put64
+from logstore.records.kernels.native import I64, be16, be64, copy, i64, inner, is_among, kernel, numbers, put8, put64
 from logstore.records.kernels.offset_map import (
     NOTE_BYTES,
     STORED,
@@ -287,19 +287,6 @@ def _write(rules: Rules, section: Section, kept: Kept, to: int) -> int:
     return size
 
 
-@inner
-def _found(numbers: int, count: int, number: int) -> bool:
-    """Is `number` one of `count` sorted int64?"""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if i64(numbers + 8 * middle) < number:
-            low = middle + 1
-        else:
-            high = middle
-    return low < count and i64(numbers + 8 * low) == number
-
-
 class Kernel(NamedTuple):
     """Where `retain` reads and writes; `needed`: the last offsets of batches that stay, if empty, sorted."""
 
@@ -333,7 +320,7 @@ def retain(rules: Rules, work: Kernel) -> Retained:
         if error:
             break
         is_whole = kept.count == section.count and (kept.tombstones == 0 or section.has_horizon)
-        is_needed = kept.count > 0 or _found(work.needed, work.needed_count, section.base_offset + section.last_delta)
+        is_needed = kept.count > 0 or is_among(work.needed, work.needed_count, section.base_offset + section.last_delta)
         if not (is_whole and is_needed):
             copy(out, run, at - run)
             out += at - run

@@ -180,6 +180,19 @@ prefetch: Any = _prefetch_call  # bring the cache line of an address nearer: it 
 
 
 @inner
+def is_among(numbers: int, count: int, number: int) -> bool:
+    """Return whether `number` is one of the `count` int64 at `numbers`, which are in order."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if i64(numbers + 8 * middle) < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low < count and i64(numbers + 8 * low) == number
+
+
+@inner
 def put_valid(bitmap: int, row: int, valid: bool) -> None:
     """Write the bit of `row` in a validity bitmap; rows come in order."""
     at, bit = bitmap + (row >> 3), row & 7

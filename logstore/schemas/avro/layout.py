@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from logstore.errors import InvalidRecordError
+from logstore.records.columns import bits
 from logstore.schemas.avro.schema import Schema
 from logstore.schemas.avro.types import Shape, field_of, fields_of, shape_of
 from logstore.schemas.parsed import as_map
@@ -186,7 +187,7 @@ class Buffers:
             return pa.Array.from_buffers(kind, count, [valid], nulls, 0, children)
         data = self._held(column.buffer)
         if column.is_boolean:
-            data = _packed(np.frombuffer(data, np.uint8, count))
+            data = bits(np.frombuffer(data, np.uint8, count))
         if column.content >= 0:
             return pa.Array.from_buffers(kind, count, [valid, data, self._held(column.content)], nulls)
         if column.is_map:
@@ -198,8 +199,4 @@ class Buffers:
             return None, 0
         valid = np.frombuffer(self._held(column.validity), np.uint8, count)
         nulls = count - int(np.count_nonzero(valid))
-        return (_packed(valid) if nulls else None), nulls
-
-
-def _packed(items: np.ndarray) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(items, bitorder="little"))
+        return (bits(valid) if nulls else None), nulls

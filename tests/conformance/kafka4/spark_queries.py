@@ -30,7 +30,8 @@ COLUMNS = (
 )
 
 
-def main(bootstrap, jars, directory):
+def session(jars):
+    """A session with these jars."""
     spark = spark_session(
         master="local[2]",
         **{
@@ -41,6 +42,11 @@ def main(bootstrap, jars, directory):
         },
     )
     spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main(bootstrap, jars, directory):
+    spark = session(jars)
     queries = Queries(spark, bootstrap, Path(directory))
     for step in (queries.large, queries.once, queries.columns, queries.committed, queries.streamed, queries.bounded):
         print(json.dumps([step.__name__, step()]), flush=True)

@@ -20,10 +20,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from datasource import spark_session
 from replication.client.kafka_client import KafkaClient
+from tests.conformance.kafka4.spark_queries import session
 from tests.conformance.kafka4.worlds import COLUMNS, STRATEGIES, plain
-from tests.spark.kills.query import QUICK
 
 WAIT_S = 300
 BATCH = 30  # records of a micro-batch that dies
@@ -56,16 +55,7 @@ os.environ["TZ"] = "UTC"  # Spark collects times in that of the process
 
 
 def main(bootstrap, registry, jars, directory, mode=""):
-    spark = spark_session(
-        master="local[2]",
-        **{
-            "spark.jars": ",".join(sorted(str(p) for p in Path(jars).glob("*.jar") if "slf4j" not in p.name)),
-            **QUICK,
-            "spark.ui.enabled": False,
-            "spark.sql.session.timeZone": "UTC",
-        },
-    )
-    spark.sparkContext.setLogLevel("OFF")
+    spark = session(jars)
     queries = Queries(spark, bootstrap, registry, Path(directory))
     if mode == "killed":
         queries.die_with_letters()

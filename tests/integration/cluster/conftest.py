@@ -9,6 +9,8 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from logstore.schemas.subjects import TOPIC
+from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
 from tests.support.commands import run_pylog
 from tests.support.inside import broker_settings
@@ -132,6 +134,15 @@ def cluster(shared):
     """The shared cluster, with all of its brokers up."""
     yield shared
     shared.running.mend()
+
+
+@pytest.fixture
+def client(cluster):
+    """A client; what it registers goes at the end of the test."""
+    with KafkaClient(cluster.running.bootstrap) as client:
+        yield client
+        if TOPIC in client.topics():
+            client.delete_topic(TOPIC)
 
 
 @pytest.fixture

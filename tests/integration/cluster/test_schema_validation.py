@@ -59,14 +59,6 @@ class Sent:
         return [error for _, error in sorted(self.errors.items())]
 
 
-@pytest.fixture
-def client(cluster):
-    with KafkaClient(cluster.running.bootstrap) as client:
-        yield client
-        if TOPIC in client.topics():
-            client.delete_topic(TOPIC)
-
-
 @pytest.mark.parametrize("codec", ["none", "zstd", "gzip", "lz4", "snappy"])
 def test_records_of_confluents_serializer_are_taken_from_the_first_on(cluster, client, codec):
     """Each schema is registered by the serializer, a moment before its first record, on brokers that do not know it."""

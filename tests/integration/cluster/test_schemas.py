@@ -19,14 +19,6 @@ pytestmark = pytest.mark.slow
 STRING, INT = schema_of("AVRO", '"string"'), schema_of("AVRO", '"int"')
 
 
-@pytest.fixture
-def client(cluster):
-    with KafkaClient(cluster.running.bootstrap) as client:
-        yield client
-        if TOPIC in client.topics():
-            client.delete_topic(TOPIC)
-
-
 def test_clients_see_what_each_other_registers(cluster, client):
     assert client.schemas.subjects() == []
     assert TOPIC not in client.topics()

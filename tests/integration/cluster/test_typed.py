@@ -9,22 +9,12 @@ from logstore import InvalidRecordError, InvalidRequestError
 from logstore.schemas.declared import declared, register
 from logstore.schemas.misfits import MisfitError
 from logstore.schemas.registry import schema_of
-from logstore.schemas.subjects import TOPIC
-from replication.client.kafka_client import KafkaClient
 from tests.support.commands import run_pylog
 
 pytestmark = pytest.mark.slow
 
 SCHEMA = "user string, amount decimal(10,2)"
 ADA, BOB = {"user": "Ada", "amount": Decimal("12.50")}, {"user": "Bob", "amount": None}
-
-
-@pytest.fixture
-def client(cluster):
-    with KafkaClient(cluster.running.bootstrap) as client:
-        yield client
-        if TOPIC in client.topics():
-            client.delete_topic(TOPIC)
 
 
 def rows_of(batches):

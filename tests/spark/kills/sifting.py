@@ -9,12 +9,9 @@ the next one goes on. At the end `out` has each record that fits, and `misfits` 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +23,7 @@ import pyarrow as pa
 from tests.spark.kills import points
 from tests.spark.kills.drivers import Drivers, end, run_until
 from tests.spark.kills.places import Cluster, Directory
+from tests.spark.kills.proofs import run
 
 BATCH, BATCHES = 20, 4  # of a run
 PLACES: dict[str, Callable[[Path], Directory | Cluster]] = {
@@ -107,16 +105,5 @@ def prove(root: Path, place: str, *, kills: int, seed: int, say: Callable[[str],
     return f"{kills} kills, {rows} rows and {letters} dead letters, each once"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
-    parser.add_argument("--place", choices=PLACES, action="append")
-    asked = parser.parse_args()
-    for place in asked.place or PLACES:
-        with tempfile.TemporaryDirectory(prefix="pylog-sifted-") as root:
-            print(prove(Path(root), place, kills=asked.kills, seed=asked.seed), flush=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, "place", PLACES, prove)

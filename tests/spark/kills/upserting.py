@@ -10,11 +10,8 @@ ones.
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
-import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -27,6 +24,7 @@ import logstore
 from logstore.maintenance.compaction import compact
 from tests.spark.kills import points
 from tests.spark.kills.drivers import Drivers, end, run_until
+from tests.spark.kills.proofs import run
 
 BATCH, USERS = 20, 8
 BATCHES = 4  # that a run begins with: `replace` reads the whole topic in the first two
@@ -130,16 +128,5 @@ def prove(root: Path, way: str, *, kills: int, seed: int, say: Callable[[str], N
     return f"{kills} kills, {counts.check()} records, each once"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
-    parser.add_argument("--way", choices=WAYS, action="append")
-    asked = parser.parse_args()
-    for way in asked.way or WAYS:
-        with tempfile.TemporaryDirectory(prefix="pylog-upserts-") as root:
-            print(prove(Path(root), way, kills=asked.kills, seed=asked.seed), flush=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(__doc__, "way", WAYS, prove)

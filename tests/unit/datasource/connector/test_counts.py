@@ -1,6 +1,5 @@
 """The headers of batches say how many records a read gives."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,7 @@ from logstore.records.batch import COUNT_AT
 from tests.support.commands import run_pylog
 from tests.support.counting import KINDS, LATEST, LOG, batch, counted, fill
 from tests.support.ddl import schema
-from tests.support.inside import close_stores
 from tests.support.poison import made, put
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores() -> Iterator[None]:
-    yield
-    close_stores()
 
 
 @pytest.fixture

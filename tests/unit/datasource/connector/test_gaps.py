@@ -1,7 +1,6 @@
 """Offsets that no record has (S18): compaction, markers and aborted data are no loss, and are not read twice."""
 
 import json
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,6 @@ import logstore
 from datasource.connector.source import PylogDataSource
 from logstore.store.transactions.state import TransactionOwner
 from tests.support.ddl import schema
-from tests.support.inside import close_stores
 
 SMALL = {
     "cleanup.policy": "compact",
@@ -19,12 +17,6 @@ SMALL = {
     "max.message.bytes": 600,
     "min.cleanable.dirty.ratio": 0.0,
 }
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores() -> Iterator[None]:
-    yield
-    close_stores()
 
 
 def rows(*numbers: int, keys: int = 4) -> pa.Table:

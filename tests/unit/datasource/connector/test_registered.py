@@ -26,12 +26,6 @@ TYPED = {"typed": "true"}
 VALUE = "user string NOT NULL, amount decimal(10,2), at timestamp"
 
 
-@pytest.fixture(autouse=True)
-def no_open_stores():
-    yield
-    close_stores()
-
-
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "data"

@@ -14,7 +14,6 @@ from datasource.connector.places import MISFITS
 from datasource.connector.reader import StreamReader
 from datasource.connector.tally import total
 from logstore.schemas import ddl
-from tests.support.inside import close_stores
 
 BATCH = Misfits(stream="s", batch=3)
 
@@ -37,12 +36,6 @@ def told(start, end, misfits, **more):
 )
 def test_each_offset_counts_once(counts, expected):
     assert total(counts, BATCH) == expected
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores():
-    yield
-    close_stores()
 
 
 @pytest.fixture

@@ -23,18 +23,11 @@ from logstore.env import SYSTEM
 from logstore.errors import PylogError, StorageError
 from logstore.schemas import ddl
 from logstore.schemas.misfits import MisfitError
-from tests.support.inside import close_stores
 from tests.support.memory_target import planned
 
 ORDERS = "user string, amount decimal(10,2), at timestamp"
 AT = datetime(2026, 1, 2, 3, 4, 5, 600_000, UTC)
 JSON = {"value.format": "json"}
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores():
-    yield
-    close_stores()
 
 
 @pytest.fixture

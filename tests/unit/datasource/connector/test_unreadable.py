@@ -1,6 +1,5 @@
 """A batch of a right CRC that cannot be decoded fails a query by name, or is left out and counted as lost."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,14 +14,7 @@ from datasource.errors import DataLossError
 from datasource.schema import Clamped
 from datasource.topics.locations import Location
 from tests.support.ddl import schema
-from tests.support.inside import close_stores
 from tests.support.poison import POISON, put
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores() -> Iterator[None]:
-    yield
-    close_stores()
 
 
 @pytest.fixture

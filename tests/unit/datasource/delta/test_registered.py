@@ -10,15 +10,8 @@ import logstore
 from datasource.connector.source import PylogDataSource
 from datasource.jobs import tiering
 from logstore.schemas.declared import schema_from
-from tests.support.inside import close_stores
 
 COLUMNS = "user string NOT NULL, amount decimal(10,2)"
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores():
-    yield
-    close_stores()
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from datasource.topics.latest import Ranged
 from datasource.topics.locations import Location
 from logstore.errors import InvalidRequestError
 from logstore.records.latest import LatestValues
-from tests.support.inside import close_stores
 from tests.support.repeats import times
 
 CONFIG = {"segment.bytes": "3000", "max.message.bytes": "3000"}
@@ -90,12 +89,6 @@ def latest(topics, r: PartitionRange, **bounds: int) -> tuple[list[tuple], Lates
     found = [row for batch in reader.rows(r.start, r.end, COLUMNS) for row in rows([batch])]
     assert len({row[2] for row in found}) == len(found)
     return sorted(found, key=lambda row: row[2]), reader
-
-
-@pytest.fixture(autouse=True)
-def no_open_stores():
-    yield
-    close_stores()
 
 
 @given(

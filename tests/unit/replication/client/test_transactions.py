@@ -21,6 +21,7 @@ from replication.client.transactions import Pair, Transaction, add_partitions, e
 from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
+from replication.protocol.messages import PartitionProduced
 from tests.support.peer import run, serving
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -185,7 +186,7 @@ def sending(*codes, batches_sent=3, count=1, timeout_ms=20_000):
         code = codes.pop(0) if codes else 0
         if code == TIMED_OUT:
             await asyncio.sleep(60)
-        found = SimpleNamespace(partition=0, error_code=code, base_offset=len(left), error_message="")
+        found = PartitionProduced(0, code, len(left))
         return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])])
 
     async def leader(tp):
