@@ -16,8 +16,8 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
 
     `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions, named as the
     metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. `misfits` are the records that did not fit their
-    columns since the query's checkpoint began, each once: those of the batches before this one. Only pylog's sources
-    count.
+    columns since the query's checkpoint began, each once: those of the batches before this one. It is there if the
+    query counts them. Only pylog's sources count.
 
     Raises: InvalidRequestError: `progress` is None, as `lastProgress` is until the first batch is over, and over Spark
     Connect when the query has ended: an observer (`datasource.observe`) keeps it.
@@ -29,7 +29,8 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
         )
     found = [each for source in progress["sources"] if (each := position_of(source)) is not None]
     lags = summary(n for each in found for parts in each.behind.values() for n in parts.values())
-    return lags | {"misfits": sum(each.misfits for each in found)}
+    counts = [each.misfits for each in found if each.misfits is not None]
+    return lags | ({"misfits": sum(counts)} if counts else {})
 
 
 def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | None = None) -> dict[str, float]:
@@ -58,11 +59,14 @@ def summary(behind_latest: Iterable[int]) -> dict[str, float]:
 
 
 class Position(NamedTuple):
-    """The place that a source reads, the records behind by topic and partition, and those that did not fit so far."""
+    """The place that a source reads, and the records behind by topic and partition.
+
+    `misfits`: those that did not fit so far; None: they are not counted.
+    """
 
     place: str
     behind: dict[str, dict[int, int]]
-    misfits: int
+    misfits: int | None
 
 
 def position_of(source: Mapping[str, Any]) -> Position | None:
@@ -71,7 +75,7 @@ def position_of(source: Mapping[str, Any]) -> Position | None:
     if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
         return None
     reached = StreamOffset.from_json(end)
-    misfits = reached.misfits.count if reached.misfits else 0
+    misfits = reached.misfits.count if reached.misfits else None
     return Position(reached.place, behind(reached.offsets, StreamOffset.from_json(latest).offsets), misfits)
 
 

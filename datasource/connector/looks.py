@@ -19,11 +19,11 @@ RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """A source of pylog: the place, the records behind by topic and partition, and how many did not fit so far."""
+    """A source of pylog: see `Position`."""
 
     place: str
     behind: Mapping[str, Mapping[int, int]]
-    misfits: int = 0
+    misfits: int | None = None
 
     @property
     def summary(self) -> dict[str, float]:
@@ -50,9 +50,10 @@ class QueryLook:
     processed_rows_per_s: float = 0.0
 
     @property
-    def misfits(self) -> int:
-        """How many records did not fit since the query's checkpoint began, before the last batch."""
-        return sum(source.misfits for source in self.sources)
+    def misfits(self) -> int | None:
+        """How many records did not fit since the query's checkpoint began, before the last batch; None: not counted."""
+        counts = [source.misfits for source in self.sources if source.misfits is not None]
+        return sum(counts) if counts else None
 
     @property
     def progress_s(self) -> float:

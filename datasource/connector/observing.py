@@ -260,7 +260,7 @@ def families(looks: list[QueryLook]) -> list[Family]:
         ),
         counter("pylog_query_rows", *((labels, look.rows) for look, labels in own)),
         counter("pylog_query_dropped_rows", *((labels, look.dropped_rows) for look, labels in own)),
-        counter("pylog_query_misfits", *((labels, look.misfits) for look, labels in own)),
+        counter("pylog_query_misfits", *((labels, n) for look, labels in own if (n := look.misfits) is not None)),
     ]
 
 

@@ -31,16 +31,20 @@ logger = logging.getLogger(__name__)
 
 
 class Tally:
-    """Adds up the misfits of a stream, if its options let some pass; may be pickled."""
+    """Adds up the misfits of a stream, if its options let some pass; may be pickled.
+
+    In a Kafka of somebody's pylog makes no topic that nobody named: a stream counts there only if MISFITS is there.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
-        self._is_counting = options.typed is not None and options.typed.layout.mode is not Mode.FAILFAST
+        self._lets_pass = options.typed is not None and options.typed.layout.mode is not Mode.FAILFAST
         self._location = options.location
+        self._has_place: bool | None = None  # None: nobody looked
         self._last: tuple[Misfits | None, Misfits] | None = None  # what `_after` took and returned last
 
     def is_news(self, start: Mapping[str, Any]) -> bool:
         """Whether more misfits are known now than this end of a batch says."""
-        if not self._is_counting:
+        if not self._is_counting():
             return False
         known = StreamOffset.from_json(start).misfits
         return self._after(known).count > (known.count if known else 0)
@@ -50,11 +54,27 @@ class Tally:
 
         Without records a batch is there only if there is news: the last count of a stream is not to wait for more.
         """
-        if not self._is_counting or (end == start and not self.is_news(start)):
+        if not self._is_counting() or (end == start and not self.is_news(start)):
             return end
         misfits = self._after(StreamOffset.from_json(start).misfits)
         known = StreamOffset.from_json(end)
         return replace(known, misfits=misfits, init=None if end == start else known.init).to_json()
+
+    def _is_counting(self) -> bool:
+        if self._lets_pass and self._has_place is None:
+            try:
+                target = self._location.read()
+                self._has_place = target.is_pylog() or MISFITS in (info.name for info in target.topics())
+            except (PylogError, OSError):  # `_after` says so
+                return True
+            if not self._has_place:
+                logger.warning(
+                    "records that do not fit are not counted: there is no topic %s at %s, where pylog makes none that "
+                    "nobody named; make it, with cleanup.policy=delete, and start the query again",
+                    MISFITS,
+                    self._location.name,
+                )
+        return self._lets_pass and self._has_place is not False
 
     def _after(self, batch: Misfits | None) -> Misfits:
         """Return the misfits of this batch and of all before, under the name of the next one; None: there was none.

@@ -14,13 +14,10 @@ from pyspark.sql.types import StructType
 from datasource.connector import sail
 from datasource.connector.options import read_options, selected_columns, write_options
 from datasource.schema import HEADERS
-from datasource.topics.interface import ReadableTopics
+from datasource.topics.interface import ReadableTopics, is_internal
 from datasource.topics.locations import location_at
 from logstore.errors import InvalidRequestError
 from logstore.schemas import ddl
-from logstore.schemas.subjects import TOPIC as SCHEMAS
-
-INTERNAL = "__"  # begins the names of topics that brokers and pylog make for themselves, but that of schemas
 
 
 def make_views(
@@ -85,10 +82,6 @@ def _table(spark: SparkSession, columns: StructType | None, *, with_headers: boo
     return f"spark_catalog.default.{name}"
 
 
-def _is_internal(name: str) -> bool:
-    return name.startswith(INTERNAL) or name == SCHEMAS
-
-
 def chosen(source: ReadableTopics, patterns: Iterable[str]) -> list[str]:
     """Return the names of the topics that these names and shell patterns mean, sorted.
 
@@ -99,9 +92,9 @@ def chosen(source: ReadableTopics, patterns: Iterable[str]) -> list[str]:
     found: set[str] = set()
     for pattern in patterns:
         if any(character in pattern for character in "*?["):
-            wants_internal = pattern.startswith((INTERNAL, SCHEMAS))
+            wants_internal = is_internal(pattern.rstrip("*"))
             matching = {name for name in known if fnmatchcase(name, pattern)}
-            found |= matching if wants_internal else {name for name in matching if not _is_internal(name)}
+            found |= matching if wants_internal else {name for name in matching if not is_internal(name)}
         else:
             found.add(source.topic(pattern).name)
     views: dict[str, str] = {}

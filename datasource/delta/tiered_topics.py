@@ -51,6 +51,9 @@ class TieredTopics:
     def schemas(self) -> Schemas:
         return self._log.schemas
 
+    def is_pylog(self) -> bool:
+        return self._log.is_pylog()
+
     def topics(self) -> list[TopicInfo]:
         return self._log.topics()
 

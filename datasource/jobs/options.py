@@ -23,7 +23,7 @@ topics_option = click.option(
     "topics",
     multiple=True,
     metavar="TOPIC",
-    help="Only this topic; may be repeated. [default: all]",
+    help="Only this topic; may be repeated. [default: all; of tiering all but internal ones]",
 )
 table_option = click.option(
     "--table",

@@ -27,6 +27,7 @@ from datasource.delta.tiering import Report, ReportRow
 from datasource.delta.topic_tables import TieringTask, find, table_of
 from datasource.errors import reason
 from datasource.jobs.tasks import Done, Row, chosen, framed, located, run_tasks
+from datasource.topics.interface import is_internal
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.progress import Progress, no_progress
 from logstore.schemas import ddl
@@ -58,7 +59,7 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> list[Row]:
-    """Tier what was committed when the job began; return a row per partition.
+    """Tier what was committed when the job began; return a row per partition. `topics` None: all but internal ones.
 
     `table` is the directory of the table, or its URL (`s3://`, `gs://`, `az://`), with `{topic}` for several topics; it
     is chosen once, at the first run (default: `tiered/<topic>` in the store). Over a cluster (`bootstrap`) every run is
@@ -73,7 +74,7 @@ def rows(  # noqa: PLR0913  each of them is one choice of the caller
     """
     location = located("tiering", path, bootstrap, table, security, storage_options)
     storage = checked(storage_options or {})
-    infos = chosen(location, topics)
+    infos = [info for info in chosen(location, topics) if topics is not None or not is_internal(info.name)]
     if table and "{topic}" not in table and len(infos) > 1:
         raise InvalidRequestError(
             f"table {table!r} would hold {len(infos)} topics: write {{topic}} where their names belong"

@@ -18,6 +18,7 @@ from logstore.errors import CorruptLogError, OffsetOutOfRangeError, TopicExistsE
 from logstore.records.batch import InvalidBatchError, header_at
 from logstore.records.counting import Range, count, offsets_in
 from logstore.tools.verify import Place
+from replication.client.admin import is_pylog
 from replication.client.fetching import LATEST
 from replication.client.group_admin import describe_group
 from replication.client.groups import Committed
@@ -61,6 +62,9 @@ class ClusterTopics:
     @property
     def schemas(self) -> Schemas:
         return self._client.schemas
+
+    def is_pylog(self) -> bool:
+        return self._client.run(is_pylog)
 
     def topics(self) -> list[TopicInfo]:
         """Every topic that may be seen, by name; those of Kafka itself only if they are named."""

@@ -85,6 +85,9 @@ class DirectoryTopics:
     def schemas(self) -> Schemas:
         return self._store.schemas if self._registry is None else _rest_schemas(self._registry)
 
+    def is_pylog(self) -> bool:
+        return True
+
     def topics(self) -> list[TopicInfo]:
         return self._store.topics()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from logstore import OffsetRange, PylogError, TopicInfo
+from logstore.schemas.subjects import TOPIC as SCHEMAS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,11 @@ class LedRange(OffsetRange):
     """The extent of a partition, as a leader of this epoch says: no record has a later epoch."""
 
     leader_epoch: int
+
+
+def is_internal(topic: str) -> bool:
+    """Whether brokers or pylog made this topic for themselves, by its name."""
+    return topic.startswith("__") or topic == SCHEMAS
 
 
 def epoch_of(extent: OffsetRange) -> int:
@@ -70,6 +76,9 @@ class ReadableTopics(Protocol):
     @property
     def schemas(self) -> Schemas:
         """The schemas of topics."""
+
+    def is_pylog(self) -> bool:
+        """Whether pylog keeps them, and may make topics there that nobody named: in a directory, or its brokers do."""
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""

@@ -14,6 +14,7 @@ from replication.errors import ErrorCode, KafkaError, code_in, error_of, raise_f
 from replication.model.cluster import Assignment, TopicPartition, by_partition, by_topic
 from replication.network.client import Client
 from replication.protocol.apis import SERVED, ApiKey, name_of
+from replication.protocol.features import SCHEMAS
 
 _PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
 _UPGRADE = 1  # the kind of an update of a feature
@@ -118,6 +119,12 @@ async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
         {row.name: row.max_version_level for row in getattr(answer, "finalized_features", ())},
         getattr(answer, "finalized_features_epoch", -1),
     )
+
+
+async def is_pylog(cluster: Cluster) -> bool:
+    """Whether every broker is one of pylog, and judges schemas. Raises: KafkaError, OSError: one does not answer."""
+    brokers = (await cluster.describe()).brokers
+    return all([SCHEMAS.name in (await broker_features(cluster, broker)).supported for broker in brokers])
 
 
 async def update_feature(cluster: Cluster, broker: int, name: str, level: int, *, dry_run: bool = False) -> None:

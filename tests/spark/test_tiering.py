@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 import logstore
+from datasource.connector.places import MISFITS
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import OffsetSlice, write_piece
 from datasource.delta.storage import TableDirectory
@@ -32,6 +33,7 @@ from datasource.topics.interface import PartitionRange
 from logstore import InvalidRequestError
 from logstore.schemas import ddl
 from logstore.schemas.declared import schema_from
+from logstore.schemas.subjects import TOPIC as SCHEMAS
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
 from tests.support.repeats import only_long, soaked
@@ -165,6 +167,19 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(topics, tier):
     report = tier(dry_run=True)[0]
     assert (report["status"], report["start"], report["end"]) == ("would be tiered", 0, 300)
     assert sorted(Path(topics.path).iterdir()) == before
+
+
+@pytest.mark.directory
+def test_internal_topics_are_tiered_only_if_they_are_named(topics):
+    for topic in ("t", SCHEMAS, MISFITS):
+        topics.create(topic)
+        topics.append(topic, VALUES[:1])
+
+    def names(**options):
+        return {row["topic"] for row in tiering.rows(None, path=topics.path, dry_run=True, **options)}
+
+    assert names() == {"t"}
+    assert names(topics=[SCHEMAS, MISFITS]) == {SCHEMAS, MISFITS}
 
 
 @pytest.mark.directory  # nothing else writes transactions here

@@ -13,12 +13,14 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from deltalake import DeltaTable
 
+from datasource.connector.places import MISFITS as COUNTS
 from replication.client.kafka_client import KafkaClient
 from replication.client.settings import TOPIC_RESOURCE
 from tests.conformance.kafka4 import worlds
 from tests.conformance.kafka4.test_typed import SEEN, read_by_confluent, rows_of, write
 from tests.support.commands import run_pylog
 from tests.support.kafka4 import spark_jars
+from tests.support.queries import Query
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), only_long("a Kafka, a registry, and two JVMs for Spark")]
@@ -136,6 +138,26 @@ def test_a_mode_decides_about_records_that_do_not_fit(found):
     assert corrupt == sorted(MISFITS.values())
     assert shown == RECORDS
     assert counts == [RECORDS - len(MISFITS)] * 3
+
+
+def test_streams_make_no_topic_that_nobody_named_and_count_misfits_where_somebody_made_it(one_broker, found, caplog):
+    place = {"kafka.bootstrap.servers": one_broker.bootstrap}
+    with KafkaClient(one_broker.bootstrap) as client:
+        assert COUNTS not in client.topics()
+        client.create_topic("orders")
+        client.append("orders", {"value": ['{"n":1}', "bad"]})
+        query = Query(place, mode="DROPMALFORMED")
+        assert query.trigger() == [1]
+        assert query.trigger() is None
+        assert "misfits" not in query.ends[-1]
+        assert f"there is no topic {COUNTS} at {one_broker.bootstrap}" in caplog.text
+        client.create_topic(COUNTS)
+        client.append("orders", {"value": ["bad", '{"n":2}']})
+        query.restart()
+        assert query.trigger() == [2]
+        assert query.trigger() == []
+        assert query.count == 1
+        client.delete_topic(COUNTS)
 
 
 def test_dead_letters_of_a_killed_stream_are_counted_once_and_sent_again_once(one_broker, found):

@@ -51,7 +51,9 @@ ENDED = SimpleNamespace(id=QUERY, runId=RUN, isActive=False)  # a query as Spark
 
 
 def offset(*ends):
-    return {"v": 1, "place": "/data", "ids": {"orders": "id"}, "offsets": {"orders": dict(enumerate(ends))}}
+    misfits = {"stream": "s", "batch": 1, "count": 0, "since": 0}
+    named = {"v": 1, "place": "/data", "misfits": misfits}
+    return named | {"ids": {"orders": "id"}, "offsets": {"orders": dict(enumerate(ends))}}
 
 
 def progress(number, name):

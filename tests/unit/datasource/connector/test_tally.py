@@ -1,19 +1,13 @@
 """Misfits of a stream are counted once each, however often its tasks run, in the offsets of its batches."""
 
-import json
-import pickle
-
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import logstore
 from datasource.connector.offsets import Misfits
-from datasource.connector.options import read_options
 from datasource.connector.places import MISFITS
-from datasource.connector.reader import StreamReader
 from datasource.connector.tally import total
-from logstore.schemas import ddl
+from tests.support.queries import Query
 
 BATCH = Misfits(stream="s", batch=3)
 
@@ -42,7 +36,7 @@ def test_each_offset_counts_once(counts, expected):
 def path(tmp_path):
     with logstore.open(tmp_path / "log") as store:
         store.create_topic("orders", partitions=2)
-    return tmp_path / "log"
+    return str(tmp_path / "log")
 
 
 def append(path, *values, partition=0):
@@ -52,46 +46,13 @@ def append(path, *values, partition=0):
         )
 
 
-class Query:
-    """Drives a stream as Spark does; each task runs twice."""
-
-    def __init__(self, path, **options):
-        given = {"path": str(path), "startingOffsets": "earliest", "value.format": "json"}
-        chosen = {} if "subscribePattern" in options else {"subscribe": "orders"}
-        self.options = read_options(given | chosen | options, streaming=True)
-        self.ends = []
-        self.restart()
-
-    def restart(self):
-        self.reader = StreamReader(self.options, pa.schema(ddl.parse("n int")))
-        self.reader.prepareForTriggerAvailableNow()
-
-    def trigger(self):
-        """The rows of a batch; None: there is none."""
-        start = self.ends[-1] if self.ends else self.reader.initialOffset()
-        end = json.loads(json.dumps(self.reader.latestOffset(start, ReadAllAvailable())))
-        if self.ends and end == start:
-            return None
-        self.ends.append(end)
-        reader, rows = pickle.loads(pickle.dumps(self.reader)), []
-        for task in self.reader.partitions(start, end):
-            for _ in range(2):
-                once = [row for batch in reader.read(task) for row in batch["n"].to_pylist()]
-            rows += once
-        return rows
-
-    @property
-    def count(self):
-        return self.ends[-1]["misfits"]["count"]
-
-
 @pytest.mark.parametrize(
     "options", [{"mode": "DROPMALFORMED"}, {"mode": "PERMISSIVE"}, {"dlq.topic": "dlq", "dlq.name": "n"}]
 )
 def test_an_empty_batch_tells_the_count_of_the_last_one_and_a_restart_goes_on(path, options):
     append(path, '{"n":1}', "bad", "{")
     append(path, "worse", partition=1)
-    query = Query(path, **options)
+    query = Query({"path": path}, **options)
     rows = [1] if "mode" not in options or options["mode"] == "DROPMALFORMED" else [1, None, None, None]
     assert query.trigger() == rows
     assert query.count == 0
@@ -115,7 +76,7 @@ def test_an_empty_batch_tells_the_count_of_the_last_one_and_a_restart_goes_on(pa
 
 def test_a_batch_with_records_tells_it_at_no_cost_of_another(path):
     append(path, "bad")
-    query = Query(path, mode="DROPMALFORMED")
+    query = Query({"path": path}, mode="DROPMALFORMED")
     assert query.trigger() == []
     append(path, '{"n":1}')
     query.restart()
@@ -126,7 +87,7 @@ def test_a_batch_with_records_tells_it_at_no_cost_of_another(path):
 def test_without_misfits_there_is_no_topic_of_counts_and_failfast_counts_nothing(path):
     append(path, '{"n":1}')
     for options, counts in (({}, False), ({"mode": "DROPMALFORMED"}, True)):
-        query = Query(path, **options)
+        query = Query({"path": path}, **options)
         assert query.trigger() == [1]
         assert query.trigger() is None
         assert ("misfits" in query.ends[-1]) is counts
@@ -136,7 +97,7 @@ def test_without_misfits_there_is_no_topic_of_counts_and_failfast_counts_nothing
 
 def test_a_pattern_does_not_read_the_counts(path):
     append(path, "bad")
-    query = Query(path, mode="DROPMALFORMED", subscribePattern=".*")
+    query = Query({"path": path}, mode="DROPMALFORMED", subscribePattern=".*")
     assert query.trigger() == query.trigger() == []
     query.restart()
     assert query.trigger() is None
@@ -147,7 +108,7 @@ def test_counts_that_cannot_be_told_are_a_line_and_the_rows_are_there(path, capl
     append(path, "bad", '{"n":1}')
     with logstore.open(path) as store:
         store.create_topic(MISFITS, config={"max.message.bytes": 80})
-    query = Query(path, mode="DROPMALFORMED")
+    query = Query({"path": path}, mode="DROPMALFORMED")
     assert query.trigger() == [1]
     assert query.trigger() is None
     assert "orders-0: 1 records that do not fit are not counted: " in caplog.text
