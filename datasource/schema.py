@@ -85,6 +85,9 @@ class Shape:
         """Lines for the log, when a range is read."""
         return [str(self.clamped)] if self.clamped.count else []
 
+    def flush(self) -> None:
+        """Nothing is written."""
+
     def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """Return the batch for Spark; only timestamps (milliseconds to microseconds) are computed."""
         import pyarrow as pa

@@ -167,10 +167,11 @@ class _Tasks:
                     batch = shape.batch(records, r.topic, r.partition)
                     exempt_loaded("task")
                     yield batch
-                tell(self.options.location, partition.misfits, r, shape.misfits)
             finally:  # Spark may want no more
+                shape.flush()
                 for note in shape.notes:
                     logger.warning("%s-%d: %s", r.topic, r.partition, note)
+            tell(self.options.location, partition.misfits, r, shape.misfits)
 
     def _shape(self, topic: str) -> Shape | TypedShape:
         if self.options.typed is None:

@@ -18,7 +18,7 @@ from datasource.connector.options import ReadOptions
 from datasource.connector.registered import columns_of, formats_of, schema_of
 from datasource.connector.typed_options import NEEDS_COLUMNS, DeadLetterTopic, TopicColumns, TypedOptions
 from datasource.schema import check_kind
-from datasource.topics.interface import ReadableTopics
+from datasource.topics.interface import ReadableTopics, WritableTopics
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
@@ -178,7 +178,8 @@ def prepared(options: ReadOptions, schema: types.StructType | pa.Schema) -> Read
 class TypedShape:
     """The columns that Spark asked for: which to read from the log, and how to make Spark's batches of them.
 
-    One instance makes the batches of one range. A dead letter is durable before the batch that lacks it is returned.
+    One instance makes the batches of one range. A dead letter is in its topic before the batch that lacks it is
+    returned, where it outlives this process, and durable after `flush`.
     """
 
     def __init__(
@@ -209,6 +210,11 @@ class TypedShape:
             known = {"timestamp": columns[self._shown], "offset": rows.column("_offset")}
             columns[self._shown] = microseconds(pa.RecordBatch.from_pydict(known), self._clamped)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def flush(self) -> None:
+        """Make the dead letters durable; a task whose machine dies before that has not ended, and runs again."""
+        if self._letters is not None and self.misfits:
+            self._letters.flush()
 
     @property
     def notes(self) -> list[str]:
@@ -248,11 +254,16 @@ class DeadLetters:
         )
 
     def append(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> None:
-        """Append a dead letter of each of these rows; on return they are durable."""
-        target = self._location.write()
+        """Append a dead letter of each of these rows; `flush` makes them durable."""
         rows = pa.Table.from_batches([self.of(records, reasons, topic, partition)])
-        target.append(self.topic, rows, partitioner="murmur3", compression=None, transaction=None)
-        target.flush()
+        self._target.append(self.topic, rows, partitioner="murmur3", compression=None, transaction=None)
+
+    def flush(self) -> None:
+        self._target.flush()
+
+    @functools.cached_property
+    def _target(self) -> WritableTopics:
+        return self._location.write()
 
 
 def _query_id() -> str:
