@@ -32,6 +32,7 @@ from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.handlers.reassignments import ReassignmentHandlers
+from replication.broker.handlers.topic_pages import TopicPageHandlers
 from replication.broker.handlers.topics import TopicHandlers
 from replication.broker.leaders import Leaders
 from replication.broker.lifecycle import BrokerLifecycle, OpenTree
@@ -202,6 +203,7 @@ class Broker:
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, wrong_epochs),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
+            TopicPageHandlers(self.config, metadata),
             TopicHandlers(metadata, self.admin, self._live),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
             ConfigHandlers(self._live, metadata, self._tree),

@@ -36,7 +36,9 @@ NameOf: TypeAlias = Callable[[UUID | None], str | None]  # of a topic's id on th
 Found: TypeAlias = Sequence[Need]
 
 TOPIC = 2  # the type of resource whose settings are those of a topic
-ANSWER_REFUSED = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_FETCH})  # their handlers do
+ANSWER_REFUSED = frozenset(
+    {ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.OFFSET_FETCH}
+)  # their handlers do
 GROUP, TRANSACTION = 0, 1  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
 
@@ -53,6 +55,7 @@ def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
         return None if topic_id is None else metadata.name_of(topic_id_of(topic_id))
 
     by_ids = {
+        ApiKey.PRODUCE: _produce,
         ApiKey.FETCH: _fetch,
         ApiKey.METADATA: _metadata,
         ApiKey.DELETE_TOPICS: _delete_topics,
@@ -77,6 +80,7 @@ def _named(operation: Operation) -> Needs:
             | requests.DeleteRecordsRequest
             | requests.CreatePartitionsRequest
             | requests.DescribeProducersRequest
+            | requests.DescribeTopicPartitionsRequest
         ) = work.body
         return _topics(operation, (topic.name for topic in body.topics))
 
@@ -90,11 +94,13 @@ def _group(work: Work) -> Found:
     return (of_group(Operation.READ, body.group_id),)
 
 
-def _produce(work: Work) -> Found:
+def _produce(work: Work, *, name_of: NameOf) -> Found:
     body: ProduceOne | ProduceRequest = work.body
-    if type(body) is ProduceOne:
+    has_ids = work.version >= TOPIC_IDS
+    if type(body) is ProduceOne and not has_ids:
         return (of_topic(Operation.WRITE, body.tp[0]),)
-    found = _topics(Operation.WRITE, (topic.name for topic in body.topics))
+    names = (name_of(topic.topic_id) if has_ids else topic.name for topic in body.topics)
+    found = _topics(Operation.WRITE, (name for name in names if name is not None))
     named = body.transactional_id
     return found if named is None else [of_transaction(Operation.WRITE, named), *found]
 
@@ -217,7 +223,6 @@ def _describe_transactions(work: Work) -> Found:
 
 
 _NEEDS: Mapping[ApiKey, Needs] = {
-    ApiKey.PRODUCE: _produce,
     ApiKey.LIST_OFFSETS: _named(Operation.DESCRIBE),
     ApiKey.LEADER_AND_ISR: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.STOP_REPLICA: _cluster(Operation.CLUSTER_ACTION),
@@ -253,6 +258,7 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.UPDATE_FEATURES: _cluster(Operation.ALTER),
     ApiKey.DESCRIBE_CLUSTER: no_needs,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _named(Operation.DESCRIBE),
     ApiKey.DESCRIBE_PRODUCERS: _named(Operation.READ),
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: no_needs,

@@ -154,6 +154,9 @@ class BrokerConfig(_Given):
         "Replicas that a broker may have; topics, partitions and reassignments that would exceed it are refused.",
         minimum=1,
     )
+    max_request_partition_size_limit: int = setting(
+        2000, "Partitions in the answer to one DescribeTopicPartitions.", minimum=1, maximum=INT32_MAX
+    )
     delete_topic_enable: bool = setting(True, "May topics be deleted?")
     produce_base_offset_strict: bool = setting(
         False,

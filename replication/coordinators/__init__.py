@@ -1,6 +1,7 @@
 """Coordinators of consumer groups and of transactions, each at the leader of a partition of an internal topic.
 
 From the ground up: `binary`, fields of Kafka's records, and which partition keeps a name; `partitioning`, by how many
-partitions that is; `terms`, the partitions that this broker leads, and when each is loaded; `groups` and
-`transactions`, a pure machine each with its driver, which answers a decision only after it is committed there.
+partitions that is; `terms`, the partitions that this broker leads, and when each is loaded; `patterns`, regular
+expressions of clients; `groups` and `transactions`, a pure machine each with its driver, which answers a decision only
+after it is committed there.
 """

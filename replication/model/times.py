@@ -17,6 +17,8 @@ class SpecialTime(enum.Enum):
     EARLIEST = -2
     MAX_TIMESTAMP = -3
     EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 AskedTime: TypeAlias = TimeMs | SpecialTime

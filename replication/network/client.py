@@ -30,6 +30,8 @@ from replication.protocol.apis import SERVED, ApiKey, Versions
 ANSWER_BYTES_MAX = 512 * 1024 * 1024
 RENEWED_AFTER = (0.85, 0.95)  # of the time for which an authentication holds; not all clients at once
 _OURS: Mapping[int, Versions] = {key: key.versions for key in ApiKey}
+# The newest versions that requests of ours are made for; brokers of the release before serve them, too.
+_NEWEST = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 16, ApiKey.LIST_OFFSETS: 7, ApiKey.METADATA: 12}
 
 
 class Client:
@@ -101,7 +103,8 @@ class Client:
         """The version that a request of this kind is sent in. Raises: UnsupportedVersionError."""
         ours, theirs = SERVED.get(key, key.versions), self._versions.get(key)
         first = max(ours.first, version_min)
-        last = ours.last if version_max is None else min(ours.last, version_max)
+        last = min(ours.last, _NEWEST.get(key, ours.last))
+        last = last if version_max is None else min(last, version_max)
         if theirs is None:
             raise UnsupportedVersionError(f"{self.address} does not serve {key.name}: the broker is too old for it")
         if min(last, theirs.last) < max(first, theirs.first):

@@ -27,7 +27,7 @@ from replication.protocol.wire import (
 
 PRODUCE_FLEXIBLE = 9
 FETCH_FLEXIBLE = 12
-TOPIC_IDS = 13  # Fetch: topics are named by their ids from this version on
+TOPIC_IDS = 13  # Fetch and Produce: topics are named by their ids from this version on
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _TWO_INTS = struct.Struct(">ii")
@@ -43,11 +43,11 @@ def fetch_partition_layout(version: int) -> struct.Struct:
     return struct.Struct(">iqqi" if version >= 5 else ">iqi")  # index, offset, (log start,) bytes
 
 
-_FETCH_PARTITION = {version: fetch_partition_layout(version) for version in range(4, 17)}
+_FETCH_PARTITION = {version: fetch_partition_layout(version) for version in range(4, 19)}
 
 
 def produce_request(version: int, buffer: memoryview, at: int, items_max: int = ITEMS_MAX) -> messages.ProduceRequest:
-    """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
+    """Decode versions 3 to 13. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
     transactional_id, at = form.nullable_string(buffer, at)
@@ -56,7 +56,7 @@ def produce_request(version: int, buffer: memoryview, at: int, items_max: int = 
     total, at = form.count(buffer, at + 6, 2)
     check_items(total, items_max)
     for _ in range(total):
-        name, at = form.string(buffer, at)
+        name, topic_id, at = topic_key(version, form, buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, 5)
         total += partition_count
@@ -69,7 +69,7 @@ def produce_request(version: int, buffer: memoryview, at: int, items_max: int = 
             partitions.append(messages.ProducePartition(index, records))
         if flexible:
             _, at = form.tags(buffer, at)
-        topics.append(messages.ProduceTopic(name, tuple(partitions)))
+        topics.append(messages.ProduceTopic(name or "", tuple(partitions), topic_id))
     form.tags(buffer, at)
     return messages.ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
 
@@ -81,14 +81,14 @@ _new = tuple.__new__  # half the time of a NamedTuple's own call; a test compare
 _ONE_FETCH_HEAD = {
     version: struct.Struct(">iiiibiiih" if version < FETCH_FLEXIBLE else ">iiiibiiBB" if version < TOPIC_IDS
                            else ">iiiibiiB16s" if version < 15 else ">iiibiiB16s")
-    for version in range(11, 17)
+    for version in range(11, 19)
 }  # fmt: skip
 _ONE_FETCH, _ONE_FETCH_COMPACT = struct.Struct(">iiiqqiih"), struct.Struct(">BiiqiqiBBBBB")
 _ONE_FETCH_LENGTHS = (2, 0, 0, 1, 1, 0)  # partitions, tags of it and of the topic, forgotten topics, rack, tags
 
 
 def fetch_one(version: int, buffer: Buffer, at: int) -> messages.FetchRequest | None:
-    """Decode versions 11 to 16, for one partition, in two pieces; None: it is another request, see `fetch_request`."""
+    """Decode versions 11 to 18, for one partition, in two pieces; None: it is another request, see `fetch_request`."""
     layout = _ONE_FETCH_HEAD[version]
     if len(buffer) < at + layout.size:
         return None
@@ -135,7 +135,7 @@ def _uuid(raw: bytes) -> uuid.UUID | None:
 
 
 def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> messages.FetchRequest:
-    """Decode versions 4 to 16. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
+    """Decode versions 4 to 18. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     replica_id = replica_epoch = -1
     if version < 15:
@@ -242,7 +242,7 @@ def _forgotten(
 
 
 def fetch_response(version: int, buffer: Buffer, at: int) -> messages.FetchResponse:
-    """Decode versions 4 to 16: a leader's answer to a follower."""
+    """Decode versions 4 to 18: a leader's answer to a follower."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     (throttle_ms,) = INT32.unpack_from(buffer, at)
     at += 4
@@ -314,14 +314,14 @@ def produce_response(version: int, buffer: Buffer, at: int) -> messages.ProduceR
     topics = []
     count, at = form.count(buffer, at, 2)
     for _ in range(count):
-        name, at = form.string(buffer, at)
+        name, topic_id, at = topic_key(version, form, buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, 22)
         for _ in range(partition_count):
             produced, at = _partition_produced(version, form, buffer, at)
             partitions.append(produced)
         _, at = form.tags(buffer, at)
-        topics.append(messages.TopicProduced(name, tuple(partitions)))
+        topics.append(messages.TopicProduced(name or "", tuple(partitions), topic_id))
     (throttle_ms,) = INT32.unpack_from(buffer, at)
     tags, at = form.tags(buffer, at + 4)
     return messages.ProduceResponse(tuple(topics), throttle_ms, _node_endpoints(form, tags))

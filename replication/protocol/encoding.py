@@ -33,7 +33,10 @@ def produce_response(version: int, response: messages.ProduceResponse) -> list[B
     end = _NO_TAGS if form is COMPACT else b""
     parts = [form.put_count(len(response.topics))]
     for topic in response.topics:
-        parts += (form.put_string(topic.name), form.put_count(len(topic.partitions)))
+        parts += (
+            _put_topic_key(version, form, topic.name, topic.topic_id),
+            form.put_count(len(topic.partitions)),
+        )
         for partition in topic.partitions:
             _put_produced(version, form, partition, parts)
         parts.append(end)
@@ -43,23 +46,32 @@ def produce_response(version: int, response: messages.ProduceResponse) -> list[B
 
 
 def produced_one(
-    version: int, correlation_id: int, tp: tuple[str, int], base_offset: int, append_ms: int, log_start: int
+    version: int,
+    correlation_id: int,
+    tp: tuple[str | uuid.UUID, int],
+    base_offset: int,
+    append_ms: int,
+    log_start: int,
 ) -> bytes:
-    """The whole ProduceResponse, its size in front, to a request of one batch that was appended, as most are."""
-    name, index = tp
-    layout, size, topic, end = _produced_one(version, name)
+    """The whole ProduceResponse, its size in front, to a request of one batch that was appended, as most are.
+
+    `tp`: the topic as the request names it, and the partition.
+    """
+    named, index = tp
+    layout, size, topic, end = _produced_one(version, named)
     if version < 5:
         return layout.pack(size, correlation_id, topic, index, 0, base_offset, append_ms, end)
     return layout.pack(size, correlation_id, topic, index, 0, base_offset, append_ms, log_start, end)
 
 
 @lru_cache(maxsize=4096)
-def _produced_one(version: int, name: str) -> tuple[struct.Struct, int, bytes, bytes]:
+def _produced_one(version: int, named: str | uuid.UUID) -> tuple[struct.Struct, int, bytes, bytes]:
     """Return the layout of such a response, its size, and the bytes of it that are always the same."""
-    response = messages.ProduceResponse([messages.TopicProduced(name, [messages.PartitionProduced(0, 0)])])
+    name, topic_id = (named, None) if isinstance(named, str) else ("", named)
+    response = messages.ProduceResponse([messages.TopicProduced(name, [messages.PartitionProduced(0, 0)], topic_id)])
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     fields = _PRODUCED if version < 5 else _PRODUCED_V5
-    topic = form.put_count(1) + form.put_string(name) + form.put_count(1)
+    topic = form.put_count(1) + _put_topic_key(version, form, name, topic_id) + form.put_count(1)
     (body,) = produce_response(version, response)
     end = bytes(body[len(topic) + fields.size :])
     if form is COMPACT:
@@ -95,7 +107,7 @@ def fetched_one(
     *,
     is_committed: bool,
 ) -> list[Buffer]:
-    """The whole FetchResponse of versions 11 to 16, its size in front, to a request for one partition that has records.
+    """The whole FetchResponse of versions 11 to 18, its size in front, to a request for one partition that has records.
 
     `row`: partition, high watermark, last stable offset, log start offset. `is_committed`: read_committed was asked
     for, and no transaction was aborted.
@@ -132,7 +144,7 @@ def _fetched_topic(version: int, name: str | None, topic_id: uuid.UUID | None) -
 
 
 def fetch_response(version: int, response: messages.FetchResponse) -> list[Buffer]:
-    """Encode the body of versions 4 to 16. Large records are buffers of their own, not copied."""
+    """Encode the body of versions 4 to 18. Large records are buffers of their own, not copied."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
     parts: list[Buffer] = [INT32.pack(response.throttle_time_ms)]
@@ -204,7 +216,7 @@ def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[messages.Nod
 
 
 def fetch_request(version: int, request: messages.FetchRequest) -> list[Buffer]:
-    """Encode the body of versions 4 to 16: a follower's request to its leader."""
+    """Encode the body of versions 4 to 18: a follower's request to its leader."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
     parts.append(_FETCH_HEAD.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation))
@@ -250,7 +262,7 @@ def _fetch_fields(version: int, partition: messages.FetchPartition) -> tuple[int
 
 
 def produce_request(version: int, request: messages.ProduceRequest) -> list[Buffer]:
-    """Encode the body of versions 3 to 12; records are buffers of their own, not copied."""
+    """Encode the body of versions 3 to 13; records are buffers of their own, not copied."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = form.put_tags(())
     parts: list[bytes] = [
@@ -261,7 +273,10 @@ def produce_request(version: int, request: messages.ProduceRequest) -> list[Buff
     ]
     out: list[Buffer] = []
     for topic in request.topics:
-        parts += (form.put_string(topic.name), form.put_count(len(topic.partitions)))
+        parts += (
+            _put_topic_key(version, form, topic.name, topic.topic_id),
+            form.put_count(len(topic.partitions)),
+        )
         for partition in topic.partitions:
             records = partition.records
             parts += (

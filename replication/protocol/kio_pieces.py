@@ -33,6 +33,12 @@ def item_class(field: Field[Any]) -> Any | None:
     return None
 
 
+def struct_class(field: Field[Any]) -> Any | None:
+    """Return the class of a field that is a struct, or rows of one."""
+    single = (kind for kind in (field.type, *get_args(field.type)) if is_dataclass(kind))
+    return item_class(field) or next(single, None)
+
+
 class _Field(NamedTuple):
     """How a field is written. `item` is the class of its structs, if it is an array of them."""
 

@@ -6,10 +6,10 @@ from copy import copy
 from dataclasses import Field, fields
 from functools import cache
 from types import GenericAlias
-from typing import Any, get_origin
+from typing import Any, get_args
 
 from replication.protocol import requests
-from replication.protocol.kio_pieces import item_class
+from replication.protocol.kio_pieces import item_class, struct_class
 
 
 @cache
@@ -21,10 +21,11 @@ def completed(cls: Any) -> Any:
 
 
 def _of_completed(field: Field[Any]) -> Field[Any]:
-    """Return the field with rows of a completed class, if it is an array of rows."""
-    item = item_class(field)
+    """Return the field with a completed class, if it is a struct or an array of them."""
+    item = struct_class(field)
     if item is None:
         return field
-    rows, made = GenericAlias(tuple, (completed(item), ...)), copy(field)
-    made.type = rows if get_origin(field.type) is tuple else rows | None
+    is_array, is_nullable = item_class(field) is not None, type(None) in get_args(field.type)
+    made, kind = copy(field), GenericAlias(tuple, (completed(item), ...)) if is_array else completed(item)
+    made.type = kind | None if is_nullable else kind
     return made

@@ -31,8 +31,11 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
+    """The batches of one topic, identified by name up to v12, and by id from v13 on: the name is empty there."""
+
     name: str
     partitions: tuple[ProducePartition, ...]
+    topic_id: uuid.UUID | None = None
 
 
 class ProduceRequest(NamedTuple):
@@ -51,6 +54,7 @@ class ProduceOne(NamedTuple):
     timeout_ms: int
     tp: tuple[str, int]  # topic and partition
     records: Buffer
+    topic_id: uuid.UUID | None = None
 
     @property
     def transactional_id(self) -> None:
@@ -60,7 +64,7 @@ class ProduceOne(NamedTuple):
     @property
     def topics(self) -> tuple[ProduceTopic, ...]:
         topic, partition = self.tp
-        return (ProduceTopic(topic, (ProducePartition(partition, self.records),)),)
+        return (ProduceTopic(topic, (ProducePartition(partition, self.records),), self.topic_id),)
 
 
 class RecordError(NamedTuple):
@@ -100,8 +104,11 @@ class PartitionProduced(NamedTuple):
 
 
 class TopicProduced(NamedTuple):
+    """The outcomes for one topic; name and id as in the request."""
+
     name: str
     partitions: Sequence[PartitionProduced]
+    topic_id: uuid.UUID | None = None
 
 
 class ProduceResponse(NamedTuple):

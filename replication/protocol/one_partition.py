@@ -8,16 +8,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from typing import TypeAlias
+from uuid import UUID
 
 from replication.errors import ProtocolError
 from replication.protocol import decoding, small_messages
 from replication.protocol.apis import SERVED, UNREADABLE, ApiKey, Request
-from replication.protocol.decoding import PRODUCE_FLEXIBLE
+from replication.protocol.decoding import PRODUCE_FLEXIBLE, TOPIC_IDS
 from replication.protocol.messages import ProduceOne
 from replication.protocol.small_messages import CommitOne
 from replication.protocol.wire import INT16, INT32, uvarint
 
 COMMIT_BYTES_MIN = 32
+# Client id, acks, timeout, topic and partition, the topic's id.
+_Constant: TypeAlias = tuple[str, int, int, tuple[str, int], UUID | None]
 _new = tuple.__new__  # half the time of a NamedTuple's own call; a test compares what both ways make
 FETCH_ONE = 11  # the first version that is read at once
 _ONE_HEAD = struct.Struct(">hhih")  # API key, version, correlation id, size of the client's id
@@ -32,6 +35,9 @@ _NO_TAGS = bytes(3)  # of the partition, the topic, the request
 _NAME_AT, _RECORDS_AT = _ONE_HEAD.size + _TOPIC.size - 2, _ONE_HEAD.size + _TOPIC.size + _PARTITION.size
 _COMPACT_NAME_AT = _ONE_HEAD.size + _COMPACT_TOPIC.size - 1
 _COMPACT_RECORDS_AT = _COMPACT_NAME_AT + _COMPACT_PARTITION.size
+# The same with the topic's id.
+_ID_TOPIC = struct.Struct(">BBhiB16s")
+_ID_RECORDS_AT = _ONE_HEAD.size + _ID_TOPIC.size + _COMPACT_PARTITION.size
 
 
 def decode_one(frame: memoryview) -> Request | None:
@@ -65,9 +71,11 @@ def _decode_produce(frame: memoryview) -> Request | None:
     _, version, correlation_id, size = _ONE_HEAD.unpack_from(frame)
     if not _PRODUCE_FIRST <= version <= _PRODUCE_LAST:
         return None
+    has_id = False
     if is_compact := version >= PRODUCE_FLEXIBLE:
         # Behind the partition's index, if all is as `_read_constant` reads it.
-        end = size + frame[size + _COMPACT_NAME_AT] + _COMPACT_RECORDS_AT
+        has_id = version >= TOPIC_IDS
+        end = size + (_ID_RECORDS_AT if has_id else frame[size + _COMPACT_NAME_AT] + _COMPACT_RECORDS_AT)
         records_size, first = frame[end], end + 1
         if records_size >= 0x80:
             records_size, first = (records_size & 0x7F) | frame[first] << 7, end + 2
@@ -82,20 +90,21 @@ def _decode_produce(frame: memoryview) -> Request | None:
         is_whole = records_size == last - first
     if not is_whole:
         return None
-    known, constant = _produces[is_compact], frame[8:end].tobytes()
+    known, constant = _produces[is_compact + has_id], frame[8:end].tobytes()
     if (found := known.get(constant)) is None:
-        if (found := _read_constant(constant, is_compact=is_compact)) is None:
+        read = _read_constant_of_id(constant) if has_id else _read_constant(constant, is_compact=is_compact)
+        if (found := read) is None:
             return None
         if len(constant) <= REMEMBERED_BYTES:
             if len(known) >= REMEMBERED:
                 known.clear()
             known[constant] = found
-    client_id, acks, timeout_ms, tp = found
-    body = _new(ProduceOne, (acks, timeout_ms, tp, frame[first:last]))
+    client_id, acks, timeout_ms, tp, topic_id = found
+    body = _new(ProduceOne, (acks, timeout_ms, tp, frame[first:last], topic_id))
     return _new(Request, (_PRODUCE, version, correlation_id, client_id, body))
 
 
-def _read_constant(data: bytes, *, is_compact: bool) -> tuple[str, int, int, tuple[str, int]] | None:
+def _read_constant(data: bytes, *, is_compact: bool) -> _Constant | None:
     """Return client id, acks, timeout, and topic and partition of a Produce of one batch, without a transaction."""
     (size,) = INT16.unpack_from(data)
     at = 2 + size
@@ -114,7 +123,21 @@ def _read_constant(data: bytes, *, is_compact: bool) -> tuple[str, int, int, tup
         end = at + size
         partitions, index = _PARTITION.unpack_from(data, end)
         is_one = topics == partitions == 1 and size >= 0 and no_id == -1
-    return (client_id, acks, timeout_ms, (str(data[at:end], "utf-8"), index)) if is_one else None
+    return (client_id, acks, timeout_ms, (str(data[at:end], "utf-8"), index), None) if is_one else None
+
+
+def _read_constant_of_id(data: bytes) -> _Constant | None:
+    """The same of a Produce that names its topic by the id."""
+    (size,) = INT16.unpack_from(data)
+    at = 2 + size
+    if size < 0:
+        return None
+    tags, no_id, acks, timeout_ms, topics, raw = _ID_TOPIC.unpack_from(data, at)
+    partitions, index = _COMPACT_PARTITION.unpack_from(data, at + _ID_TOPIC.size)
+    if not topics == partitions == 2 or tags or no_id:
+        return None
+    topic_id = UUID(bytes=raw) if any(raw) else None
+    return str(data[2:at], "ascii"), acks, timeout_ms, ("", index), topic_id
 
 
 def _decode_fetch(frame: memoryview) -> Request | None:
@@ -158,10 +181,9 @@ def _decode_commit(frame: memoryview) -> Request | None:
 
 REMEMBERED, REMEMBERED_BYTES = 4096, 512  # constant parts; and how long they are at most
 # By the constant part of a frame. It is not asked who sent it: what a client may do is decided behind the decoding.
-# Commits: version, client's id, and what `CommitOne` begins with. Produces, legacy and compact: `_read_constant`.
+# Commits: version, client's id, and what `CommitOne` begins with. Produces: legacy, compact, and with ids.
 _commits: dict[bytes, tuple[int, str | None, str, int, str, int, tuple[str, int]]] = {}
-_Produces: TypeAlias = dict[bytes, tuple[str, int, int, tuple[str, int]]]
-_produces: tuple[_Produces, _Produces] = ({}, {})
+_produces: tuple[dict[bytes, _Constant], ...] = ({}, {}, {})
 _DECODES_ONE: dict[int, Callable[[memoryview], Request | None]] = {
     ApiKey.PRODUCE: _decode_produce,
     ApiKey.FETCH: _decode_fetch,

@@ -28,6 +28,7 @@ class ListOffsetsRequest:
     replica_id: int
     topics: tuple[ListOffsetsTopic, ...]
     isolation_level: int = 0  # 2 on
+    timeout: timedelta = timedelta(0)  # 10 on
 
 
 class OffsetFetchRequestTopic:
@@ -80,6 +81,7 @@ class JoinGroupRequest:
     protocols: tuple[JoinGroupRequestProtocol, ...]
     rebalance_timeout: timedelta = timedelta(milliseconds=-1)  # 1 on
     group_instance_id: str | None = None  # 5 on
+    reason: str | None = None  # 8 on
 
 
 class HeartbeatRequest:
@@ -418,6 +420,7 @@ class AlterPartitionReassignmentsRequest:
     __slots__ = ()
     timeout: timedelta
     topics: tuple[ReassignableTopic, ...]
+    allow_replication_factor_change: bool = True  # 1 on
 
 
 class ListPartitionReassignmentsTopics:
@@ -468,12 +471,13 @@ class DescribeClusterRequest:
     __slots__ = ()
     include_cluster_authorized_operations: bool
     endpoint_type: int = 1  # 1 on
+    include_fenced_brokers: bool = False  # 2 on
 
 
 class TopicRequest:
     __slots__ = ()
     name: str
-    partition_indexes: tuple[int, ...]
+    partition_indexes: tuple[int, ...] = ()  # DESCRIBE_PRODUCERS
 
 
 class DescribeProducersRequest:
@@ -491,3 +495,17 @@ class ListTransactionsRequest:
     state_filters: tuple[str, ...]
     producer_id_filters: tuple[int, ...]
     duration_filter: int = -1  # 1 on
+    transactional_id_pattern: str | None = None  # 2 on
+
+
+class Cursor:
+    __slots__ = ()
+    topic_name: str
+    partition_index: int
+
+
+class DescribeTopicPartitionsRequest:
+    __slots__ = ()
+    topics: tuple[TopicRequest, ...]
+    response_partition_limit: int
+    cursor: Cursor | None

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, SERVED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+OURS, _, BESIDE = PAGE.partition("### Kafka 4.4 beside pylog")
 
 
 def camel(name):
@@ -13,7 +15,7 @@ def camel(name):
 
 
 def test_the_table_names_every_api_and_its_versions():
-    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)–(\d+) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)–(\d+) \|", OURS, re.MULTILINE)
     assert [(int(key), name, int(first), int(last)) for key, name, first, last in rows] == [
         (key.value, camel(key.name), first, last) for key, (first, last) in SERVED.items() if key not in INTERBROKER
     ]
@@ -22,3 +24,11 @@ def test_the_table_names_every_api_and_its_versions():
 def test_what_brokers_say_to_each_other_is_named_with_its_version():
     for key in INTERBROKER:
         assert f"{camel(key.name)} ({SERVED[key].last})" in PAGE
+
+
+def test_beside_a_kafka_each_row_has_what_is_served_here():
+    """`tests/conformance/kafka4` compares the other column with a real one."""
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| [^|]+ \| ([^|]+) \|", BESIDE.partition("\n## ")[0], re.MULTILINE)
+    ours = {key: f"{first}–{last}" for key, first, last in apis.advertised(SERVED)}
+    assert rows == [(key, camel(apis.name_of(int(key))), ours.get(int(key), "none")) for key, *_ in rows]
+    assert rows

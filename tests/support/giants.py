@@ -45,7 +45,8 @@ def giant(name: str, *, controller_epoch: int = 1, broker_epoch: int = 1) -> Gia
     """One of them: some megabytes."""
     api, _, shape = name.partition("-")
     key = ApiKey[api]
-    version = FETCH_VERSION if key is ApiKey.FETCH else apis.SERVED[key].last
+    by_names = {ApiKey.FETCH: FETCH_VERSION, ApiKey.PRODUCE: PRODUCE_VERSION}
+    version = apis.SERVED[key].last if shape == "ids" else by_names.get(key, apis.SERVED[key].last)
     frame = SHAPES[key][shape](key, version)
     if key in apis.INTERBROKER:
         frame = frame.replace(struct.pack(">q", BROKER_EPOCH), struct.pack(">q", broker_epoch))
@@ -167,7 +168,16 @@ def produce_bytes(key: ApiKey, version: int) -> bytes:
     return head + b"".join([*start, counted(count, True), *rows]) + b"\0\0"
 
 
-FETCH_VERSION = 11  # topics by their names
+def produce_ids(key: ApiKey, version: int) -> bytes:
+    """Topics by ids that nobody has, with a batch each."""
+    head = struct.pack(">hhi", key, version, 1) + struct.pack(">h", 5) + b"giant\0"
+    count = (bounds.BOUNDS[key].items_max - 1) // 2
+    row = counted(1, True) + struct.pack(">i", 0) + counted(len(BATCH), True) + BATCH + b"\0\0"
+    rows = [uuid.UUID(int=number + 1).bytes + row for number in range(count)]
+    return head + b"".join([b"\0", struct.pack(">hi", 1, 30_000), counted(count, True), *rows, b"\0"])
+
+
+FETCH_VERSION, PRODUCE_VERSION = 11, 12  # topics by their names
 
 
 def fetch(key: ApiKey, version: int) -> bytes:
@@ -233,13 +243,13 @@ TOPIC_OF_ONE = {"name": PARTITIONS, "partitions": (0,)}
 MARKER_OF_ONE = {"name": PARTITIONS, "partition_indexes": (0,)}
 
 SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
-    ApiKey.PRODUCE: {"partitions": produce(PARTITIONS), "bytes": produce_bytes},
+    ApiKey.PRODUCE: {"partitions": produce(PARTITIONS), "bytes": produce_bytes, "ids": produce_ids},
     ApiKey.FETCH: {"partitions": fetch},
     ApiKey.LIST_OFFSETS: {
         "partitions": many(
             "topics",
             {"name": PARTITIONS, "partitions": [OFFSETS]},
-            {"replica_id": -1, "isolation_level": 0},
+            {"replica_id": -1, "isolation_level": 0, "timeout": 1000},
             inner="partitions",
         ),
     },
@@ -342,6 +352,10 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     },
     ApiKey.DESCRIBE_PRODUCERS: {
         "topics": many("topics", {"name": "name-0000000", "partition_indexes": (0,)}, weight=2),
+    },
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {
+        "names": many("topics", {"name": "name-0000000"}),
+        "same": many("topics", {"name": PARTITIONS}),
     },
     ApiKey.DESCRIBE_TRANSACTIONS: {"names": many("transactional_ids", "name-0000000")},  # type: ignore[arg-type]
     ApiKey.LIST_TRANSACTIONS: {
@@ -519,5 +533,9 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             inner="partitions",
         ),
     },
-    ApiKey.DESCRIBE_CLUSTER: {"one": plain({"include_cluster_authorized_operations": False, "endpoint_type": 1})},
+    ApiKey.DESCRIBE_CLUSTER: {
+        "one": plain(
+            {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": True}
+        )
+    },
 }

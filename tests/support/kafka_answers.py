@@ -265,6 +265,63 @@ def describe_transactions_twice(asker):
     return codes(asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states)
 
 
+def described_cluster(asker, version, **body):
+    found = asker.ask(
+        ApiKey.DESCRIBE_CLUSTER, version,
+        {"include_cluster_authorized_operations": False, "include_fenced_brokers": True, "endpoint_type": 1, **body},
+    )  # fmt: skip
+    return code(found), [getattr(broker, "is_fenced", None) for broker in found.brokers]
+
+
+@case(
+    "DescribeCluster: by version, of controllers, of an unknown type",
+    [(0, [None]), (0, [None]), (0, [False]), (114, []), (115, [])],
+)
+def describe_the_cluster(asker):
+    return [
+        *(described_cluster(asker, version) for version in range(3)),
+        *(described_cluster(asker, 2, endpoint_type=kind) for kind in (2, 9)),
+    ]
+
+
+def listed_transactions(asker, pattern):
+    body = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, "transactional_id_pattern": pattern}
+    found = asker.ask(ApiKey.LIST_TRANSACTIONS, 2, body)
+    word = f"-{asker.word}"
+    return code(found), sorted(
+        row.transactional_id.removesuffix(word)
+        for row in found.transaction_states
+        if row.transactional_id.endswith(word)
+    )
+
+
+@case(
+    "ListTransactions by a pattern",
+    [(0, ["listed", "listed2"]), (0, ["listed", "listed2"]), (0, []), (0, ["listed2"]), (128, []), (128, []), (0, [])],
+)
+def list_by_pattern(asker):
+    for name in ("listed", "listed2"):
+        until(lambda name=name: code(init(asker, -1, -1, transactional_id=asker.named(name))) == 0)
+    rest = "-.*"
+    patterns = "listed.*", f"(?i)LISTED2?{rest}", "listed", f"l[a-z]+2{rest}", "a)(b", "(", "(a|aa)+b"
+    return [listed_transactions(asker, pattern) for pattern in patterns]
+
+
+@case("AlterPartitionReassignments: the same replicas, where another number is not allowed", (False, [0]))
+def reassign_alike(asker):
+    rows = [{"partition_index": 0, "replicas": (1,)}]
+    topics = [{"name": asker.named("t"), "partitions": rows}]
+    body = {"timeout": 5000, "allow_replication_factor_change": False, "topics": topics}
+    found = asker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    return found.allow_replication_factor_change, codes(row for topic in found.responses for row in topic.partitions)
+
+
+@case("FindCoordinator of share groups", [42, 42])
+def find_share(asker):
+    body = {"key_type": 2, "coordinator_keys": ["g"]}
+    return [code(asker.ask(ApiKey.FIND_COORDINATOR, version, body).coordinators[0]) for version in (5, 6)]
+
+
 @case("InitProducerId: an id without an epoch, an epoch without an id", [42, 42])
 def half_a_producer(asker):
     return [code(init(asker, *half)) for half in ((7, -1), (-1, 0))]
@@ -285,6 +342,91 @@ def init(asker, producer_id, producer_epoch, **more):
         **more,
     }
     return asker.ask(ApiKey.INIT_PRODUCER_ID, 4, body)
+
+
+def described_topics(asker, *names, cursor=None, limit=2000):
+    """(error, topic, partitions) of each row of a page, and where the next one begins."""
+    body = {
+        "topics": [{"name": name} for name in names],
+        "response_partition_limit": limit,
+        "cursor": cursor and {"topic_name": cursor[0], "partition_index": cursor[1]},
+    }
+    found = asker.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, body)
+    rows = [(code(row), row.name, tuple(each.partition_index for each in row.partitions)) for row in found.topics]
+    following = found.next_cursor
+    return rows, following and (following.topic_name, following.partition_index)
+
+
+def paged(asker):
+    """Two topics of two and three partitions that a broker knows whole."""
+    names = [asker.named(f"paged{count}") for count in (2, 3)]
+    for count, name in zip((2, 3), names, strict=True):
+        create(asker, name, num_partitions=count)
+        until(lambda name=name, count=count: len(metadata(asker, 12, (name, None))[0].partitions) == count)
+    return names
+
+
+@case("DescribeTopicPartitions: what is told of a partition", (0, False, 3576, True, (0, 0, 1, (1,), (1,), (), (), ())))
+def describe_a_topic(asker):
+    body = {"topics": [{"name": asker.named("t")}]}
+    (row,) = asker.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, body).topics
+    (one,) = row.partitions
+    told = (
+        code(one), one.partition_index, one.leader_id, one.replica_nodes, one.isr_nodes,
+        one.eligible_leader_replicas, one.last_known_elr, one.offline_replicas,
+    )  # fmt: skip
+    has_id = row.topic_id == topic_id(asker, asker.named("t"))
+    return code(row), row.is_internal, row.topic_authorized_operations, has_id, told
+
+
+@case("DescribeTopicPartitions: names that nobody has, and one twice", [(17, "a/b"), (3, "nope")])
+def describe_unknown(asker):
+    return [row[:2] for row in described_topics(asker, "nope", "a/b", "nope")[0]]
+
+
+@case("DescribeTopicPartitions of an empty name", [(17, "")], [(-1, "")])
+def describe_nameless(asker):
+    return [row[:2] for row in described_topics(asker, "")[0]]
+
+
+@case("DescribeTopicPartitions: pages", [[(0, (0, 1)), (0, (0,))], [(0, (1, 2))], [(3, ())]])
+def describe_in_pages(asker):
+    names, found, cursor = [*paged(asker), asker.named("qnone")], [], None
+    while cursor is not None or not found:
+        rows, cursor = described_topics(asker, *reversed(names), cursor=cursor, limit=3 if not found else 2)
+        found.append([(error, partitions) for error, _, partitions in rows])
+    return found
+
+
+@case("DescribeTopicPartitions: no more than one partition, and fewer", [(1, 1), (1, 1), (1, 1)])
+def describe_little(asker):
+    names = paged(asker)
+    found = [described_topics(asker, *names, limit=limit) for limit in (1, 0, -5)]
+    return [(len(rows[0][2]), cursor[1]) for rows, cursor in found]
+
+
+@case("DescribeTopicPartitions: cursors", [[42, 42], [42, 42], [], [(0, ())], [(0, (2,))], [(0, (0, 1, 2))]])
+def describe_from_cursors(asker):
+    two, three = paged(asker)
+
+    def rows(cursor, *names):
+        return [(error, partitions) for error, _, partitions in described_topics(asker, *names, cursor=cursor)[0]]
+
+    wrong = [rows((asker.named("t"), 0), two, three), rows((two, -1), two, three)]
+    return [
+        *([error for error, _ in found] for found in wrong),
+        rows((two, -1)),
+        rows((three, 9), two, three),
+        rows((three, 2), two, three),
+        rows((three, 0), two, three),
+    ]
+
+
+@case("DescribeTopicPartitions of all topics, from a cursor of no topic", (True, True))
+def describe_all(asker):
+    two, three = paged(asker)
+    found, _ = described_topics(asker, cursor=(two + "/", 5))
+    return (0, three, (0, 1, 2)) in found, all(name > two for _, name, _ in found)
 
 
 # ------------------------------------------------------------------ settings
@@ -441,6 +583,26 @@ def member(asker, group):
     return joined
 
 
+@case("JoinGroup: a static leader is back, by version", [(False, 0, None), (False, 0, None), (True, 1, True)])
+def join_statically(asker):
+    """Does it lead, of how many members is it told, and is it to skip the assignment?"""
+    group = asker.named("static")
+
+    def joined(version):
+        body = {
+            "group_id": group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": "",
+            "group_instance_id": "i", "protocol_type": "consumer", "reason": "it is back",
+            "protocols": [{"name": "range", "metadata": b"\0"}],
+        }  # fmt: skip
+        return asker.ask(ApiKey.JOIN_GROUP, version, body)
+
+    first = joined(9)
+    assert (code(first), first.skip_assignment, sync(asker, group, first)) == (0, False, 0)
+    found = [joined(version) for version in (7, 8, 9)]
+    assert codes(found) == [0, 0, 0]
+    return [(row.leader == row.member_id, len(row.members), getattr(row, "skip_assignment", None)) for row in found]
+
+
 @case("JoinGroup: a group id that is not UTF-8", 79)
 def join_not_utf8(asker):
     found = join(asker, "no-utf-8-here", instead=(b"no-utf-8-here", b"\xff\xfe" + b"no-utf-8-he"))
@@ -454,6 +616,40 @@ def produce_not_utf8(asker):
     instead = (b"no-utf-8-here", b"\xff\xfe" + b"no-utf-8-he")
     found = [asker.ask(ApiKey.PRODUCE, version, request, instead=instead) for version in (8, 9)]
     return [each if each is CLOSED else code(each.topics[0].partitions[0]) for each in found]
+
+
+def produce_by_ids(asker, *ids, version=13, acks=-1):
+    rows = (ProducePartition(0, bytes(build([Record(0, 1_000, None, b"v")]))),)
+    topics = tuple(ProduceTopic("", rows, number) for number in ids)
+    found = asker.ask(ApiKey.PRODUCE, version, ProduceRequest(acks, 5000, topics))
+    if found in (CLOSED, SILENT):
+        return found
+    return [(topic.topic_id, code(topic.partitions[0]), topic.partitions[0].base_offset) for topic in found.topics]
+
+
+@case("Produce by ids: known, unknown, none, and two", [[(True, 0, 0)], [(True, 100, -1)], [(False, 100, -1)], 2])
+def produce_ids(asker):
+    create(asker, asker.named("ids"))
+    number = until(lambda: topic_id(asker, asker.named("ids")))
+    until(lambda: code(metadata(asker, 12, (asker.named("ids"), None))[0].partitions[0]) == 0)
+    found = [produce_by_ids(asker, asked) for asked in (number, AN_ID, None)]
+    told = [[(asked is not None and row[0] == asked, *row[1:]) for row in rows]
+            for asked, rows in zip((number, AN_ID, None), found, strict=True)]  # fmt: skip
+    both = {row[0]: row[1:] for row in produce_by_ids(asker, number, AN_ID)}
+    return [*told, len(both) if both == {number: (0, 1), AN_ID: (100, -1)} else both]
+
+
+@case("Produce by an unknown id with acks=0", CLOSED)
+def produce_unknown_silently(asker):
+    return produce_by_ids(asker, AN_ID, acks=0)
+
+
+@case("Fetch by id in the newest version", (0, 3, BATCH * 3))
+def fetch_by_id(asker):
+    number = topic_id(asker, asker.named("t"))
+    found = asker.ask(ApiKey.FETCH, 18, fetch_request(None, topic_id=number, max_wait_ms=100))
+    (row,) = found.topics[0].partitions
+    return row.error_code, row.high_watermark, len(row.records)
 
 
 @case("SyncGroup of another protocol, of none, and of this one", [23, 23, 23, 0])
@@ -574,13 +770,31 @@ def operations(asker):
 def list_offsets(asker, *times, isolation=0, version=7):
     rows = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": time} for time in times]
     topics = [{"name": asker.named("t"), "partitions": rows}]
-    body = {"replica_id": -1, "isolation_level": isolation, "topics": topics}
+    body = {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout": 1000}
     return [(code(row), row.offset) for row in asker.ask(ApiKey.LIST_OFFSETS, version, body).topics[0].partitions]
 
 
 @case("ListOffsets: a partition twice", [(42, -1), (42, -1)], [(42, -1)])
 def list_twice(asker):
     return list_offsets(asker, -1, -2)
+
+
+NONE, TOO_OLD = (0, -1, -1, -1), (35, -1, -1, -1)
+
+
+@case("ListOffsets: places, by version", {
+    -1: [(0, 3, -1, 0)] * 5, -2: [(0, 0, -1, 0)] * 5, -3: [(0, 0, 1000, 0)] * 5, -4: [TOO_OLD, *[(0, 0, -1, 0)] * 4],
+    -5: [TOO_OLD] * 2 + [NONE] * 3, -6: [TOO_OLD] * 4 + [NONE], -7: [TOO_OLD] * 5,
+})  # fmt: skip
+def list_places(asker):
+    def row(place, version):
+        asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": place}
+        topics = [{"name": asker.named("t"), "partitions": [asked]}]
+        body = {"replica_id": -1, "isolation_level": 0, "topics": topics, "timeout": 1000}
+        (found,) = asker.ask(ApiKey.LIST_OFFSETS, version, body).topics[0].partitions
+        return code(found), found.offset, found.timestamp, found.leader_epoch
+
+    return {place: [row(place, version) for version in range(7, 12)] for place in range(-1, -8, -1)}
 
 
 @case("ListOffsets: an unknown isolation level", [(42, -1)], [(-1, -1)])

@@ -56,18 +56,20 @@ def produce_request(version: int, request: m.ProduceRequest):
         acks=request.acks,
         timeout=ms(request.timeout_ms),
         topic_data=tuple(
-            made(topic_cls, name=t.name, partition_data=tuple(
+            made(topic_cls, name=t.name, topic_id=t.topic_id, partition_data=tuple(
                 made(partition_cls, index=p.partition, records=records(p.records)) for p in t.partitions
             )) for t in request.topics
         ),
     )  # fmt: skip
 
 
-def fetch_request(version: int, request: m.FetchRequest, *, cluster=None):
-    """The last one is what other clients say, and nobody here reads."""
+def fetch_request(version: int, request: m.FetchRequest, *, cluster=None, **replica):
+    """The last ones are what other clients say, and nobody here reads: `replica` tags each partition."""
     cls = load_request_schema(1, version)
     topic_cls = nested(cls, "topics")
     partition_cls = nested(topic_cls, "partitions")
+    tags = {f.name for f in fields(partition_cls)} & replica.keys()
+    replica_tags = {name: replica[name] for name in tags}
     values = {
         "cluster_id": cluster,
         "replica_id": request.replica_id,
@@ -83,7 +85,7 @@ def fetch_request(version: int, request: m.FetchRequest, *, cluster=None):
                 made(
                     partition_cls, partition=p.partition, current_leader_epoch=p.current_leader_epoch,
                     fetch_offset=p.fetch_offset, last_fetched_epoch=p.last_fetched_epoch,
-                    log_start_offset=p.log_start_offset, partition_max_bytes=p.max_bytes,
+                    log_start_offset=p.log_start_offset, partition_max_bytes=p.max_bytes, **replica_tags,
                 ) for p in t.partitions
             )) for t in request.topics
         ),
@@ -129,7 +131,7 @@ def produce_response(version: int, response: m.ProduceResponse):
     values = {
         "throttle_time": ms(response.throttle_time_ms),
         "responses": tuple(
-            made(topic_cls, name=t.name, partition_responses=tuple(map(partition, t.partitions)))
+            made(topic_cls, name=t.name, topic_id=t.topic_id, partition_responses=tuple(map(partition, t.partitions)))
             for t in response.topics
         ),
     }

@@ -24,7 +24,9 @@ produce_requests = st.builds(
     m.ProduceRequest,
     int16,
     int32,
-    tuples(st.builds(m.ProduceTopic, names, tuples(st.builds(m.ProducePartition, int32, st.none() | blobs)))),
+    tuples(
+        st.builds(m.ProduceTopic, names, tuples(st.builds(m.ProducePartition, int32, st.none() | blobs)), topic_ids)
+    ),
     st.none() | names,
 )
 produce_responses = st.builds(
@@ -32,7 +34,7 @@ produce_responses = st.builds(
     tuples(st.builds(m.TopicProduced, names, tuples(st.builds(
         m.PartitionProduced, int32, codes, int64, st.just(-1) | st.integers(0, 2**40), int64,
         tuples(st.builds(m.RecordError, int32, st.none() | names)), st.none() | names, st.none() | leaders,
-    )))),
+    )), topic_ids)),
     int32,
     endpoints,
 )  # fmt: skip
@@ -66,6 +68,14 @@ fetch_responses = st.builds(
 
 def _keyed(version, topic):
     return topic._replace(name=None) if version >= 13 else topic._replace(topic_id=None)
+
+
+def _produced(version, topic):
+    return topic._replace(name="") if version >= 13 else topic._replace(topic_id=None)
+
+
+def as_version_says_produce_request(version, request):
+    return request._replace(topics=tuple(_produced(version, topic) for topic in request.topics))
 
 
 def as_version_says_fetch_request(version, request):
@@ -107,7 +117,8 @@ def as_version_says_fetch_response(version, response):
 def as_version_says_produce_response(version, response):
     partitions = {"log_start_offset": 5, "record_errors": 8, "error_message": 8, "current_leader": 10}
     topics = tuple(
-        t._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions)) for t in response.topics
+        _produced(version, t)._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions))
+        for t in response.topics
     )
     return _without(version, response._replace(topics=topics), {"node_endpoints": 10})
 

@@ -4,6 +4,7 @@
 leads a partition that this broker does not. `offsets`: ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
 `coordinators`: who keeps what. `groups` and `commits`: consumer groups and their offsets; `offset_commits`:
 the OffsetCommits of one turn of the loop. `transactions`: producers that use them. `operations`: what clients may do.
-`topics`, `configs`, `cluster`, `features`, `log_dirs` and `reassignments`: administration. `controller`: requests of a
-controller to this broker, and to this broker as the controller. `broker_epochs`: protection against guessed epochs.
+`cluster`, `topic_pages`, `topics`, `configs`, `features`, `log_dirs` and `reassignments`: administration. `controller`:
+requests of a controller to this broker, and to this broker as the controller. `broker_epochs`: protection against
+guessed epochs.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, code_of
-from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, topic_id_of, topic_uuid
+from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerId, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata, PartitionMetadata, TopicMetadata
 from replication.network import steps
 from replication.network.steps import all_of, begin, in_steps
@@ -26,6 +26,7 @@ from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 from replication.security.access import Operation, Resource
 
 IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
+BROKERS, CONTROLLERS = 1, 2  # DescribeCluster: types of endpoints
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
 NONE_HIDDEN: frozenset[str] = frozenset()
 CREATE_WAIT_S = 5.0  # a client that is answered earlier would only ask again
@@ -143,6 +144,7 @@ class ClusterHandlers:
             ],
             "cluster_id": self._cluster_id,
             "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
+            "error_code": ErrorCode.NONE,
             "topics": rows,
             "cluster_authorized_operations": granted(context, Resource.CLUSTER) if asks else NOT_ASKED,
         }
@@ -182,11 +184,11 @@ class ClusterHandlers:
             if known is not None:
                 return self._topic(context, body, name, known)
         if name not in failed:
-            return _failure(name, _why_unknown(name))
+            return _failure(name, why_unknown(name))
         return _failure(name, failed[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _topic(self, context: Work, body: MetadataRequest, name: str, topic: TopicMetadata) -> Response:
-        asks = body.include_topic_authorized_operations
+        asks, live = body.include_topic_authorized_operations, self._metadata.brokers()
         return {
             "error_code": ErrorCode.NONE,
             "name": name,
@@ -194,34 +196,27 @@ class ClusterHandlers:
             "is_internal": name in INTERNAL_TOPICS,
             "partitions": Rows(
                 len(topic.partitions),
-                (self._partition(number, found) for number, found in sorted(topic.partitions.items())),
+                (partition_row(live, number, found) for number, found in sorted(topic.partitions.items())),
             ),
             "topic_authorized_operations": granted(context, Resource.TOPIC, name) if asks else NOT_ASKED,
         }
 
-    def _partition(self, number: int, partition: PartitionMetadata) -> Response:
-        live = self._metadata.brokers()
-        leader = partition.state.leader if partition.state.leader in live else NO_LEADER
-        return {
-            "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
-            "partition_index": number,
-            "leader_id": leader,
-            "leader_epoch": partition.state.leader_epoch,
-            "replica_nodes": partition.replicas,
-            "isr_nodes": partition.state.isr,
-            "offline_replicas": [b for b in partition.replicas if b not in live or b in partition.offline_replicas],
-        }
-
     def describe_cluster(self, context: Work, body: DescribeClusterRequest) -> Response:
+        """Return the live brokers. There are no others to include: a broker that is not live is not registered."""
         asks = body.include_cluster_authorized_operations
+        if body.endpoint_type != BROKERS:
+            is_known = body.endpoint_type == CONTROLLERS
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            said = f"endpoints of type {body.endpoint_type}: this one is of a broker, {BROKERS}"
+            return {"error_code": code, "error_message": said, "cluster_id": "", "brokers": ()}
         return {
             "error_code": ErrorCode.NONE,
             "error_message": None,
-            "endpoint_type": 1,
+            "endpoint_type": BROKERS,
             "cluster_id": self._cluster_id,
             "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
             "brokers": [
-                {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
+                {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": False}
                 for b in self._metadata.brokers().values()
             ],
             "cluster_authorized_operations": granted(context, Resource.CLUSTER) if asks else NOT_ASKED,
@@ -233,7 +228,21 @@ def _asks(body: MetadataRequest) -> bool:
     return body.include_cluster_authorized_operations or body.include_topic_authorized_operations
 
 
-def _why_unknown(name: str) -> ErrorCode:
+def partition_row(live: Collection[BrokerId], number: int, partition: PartitionMetadata) -> Response:
+    """Return what is told of a partition while these brokers are live."""
+    leader = partition.state.leader if partition.state.leader in live else NO_LEADER
+    return {
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+        "partition_index": number,
+        "leader_id": leader,
+        "leader_epoch": partition.state.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.state.isr,
+        "offline_replicas": [b for b in partition.replicas if b not in live or b in partition.offline_replicas],
+    }
+
+
+def why_unknown(name: str) -> ErrorCode:
     try:
         check_topic_name(name)
     except InvalidTopicError:

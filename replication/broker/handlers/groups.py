@@ -21,6 +21,7 @@ from replication.protocol.small_messages import heartbeat_response
 from replication.security.access import Operation, Resource
 
 REBALANCES_FROM = 1  # JoinGroup: a rebalance has a time-out of its own
+SKIPS_FROM = 9  # JoinGroup: a leader can be told to assign nothing
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 PROTOCOLS_NAMED_FROM = 5  # SyncGroup
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
@@ -74,6 +75,7 @@ class GroupHandlers:
                     protocol_type=body.protocol_type,
                     protocols=tuple((each.name, each.metadata) for each in body.protocols),
                     needs_known_id=context.version >= IDS_KNOWN_FROM,
+                    may_skip=context.version >= SKIPS_FROM,
                 ),
             )
         except KafkaError as error:
@@ -84,6 +86,7 @@ class GroupHandlers:
             "protocol_type": answer.protocol_type,
             "protocol_name": answer.protocol if answer.protocol or context.version >= 7 else "",
             "leader": answer.leader,
+            "skip_assignment": answer.skips,
             "member_id": answer.member_id,
             "members": [
                 {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}

@@ -22,7 +22,12 @@ from replication.replica.leader.results import DeletedRecords, FoundOffset
 from replication.replica.manager import ReplicaManager
 
 # The first version of ListOffsets with these; with the other places all have begun.
-_KNOWN_SINCE: Mapping[AskedTime, int] = {SpecialTime.MAX_TIMESTAMP: 7, SpecialTime.EARLIEST_LOCAL: 8}
+_KNOWN_SINCE: Mapping[AskedTime, int] = {
+    SpecialTime.MAX_TIMESTAMP: 7,
+    SpecialTime.EARLIEST_LOCAL: 8,
+    SpecialTime.LATEST_TIERED: 9,
+    SpecialTime.EARLIEST_PENDING_UPLOAD: 11,
+}
 
 _INVALID, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
 

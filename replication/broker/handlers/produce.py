@@ -12,18 +12,20 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 from logstore.records.batch import is_transactional
 from replication.broker.handlers.moved import MOVED, current_leader
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
 from replication.errors import NONE, ErrorCode, KafkaError, ProtocolError, message_of
-from replication.model.cluster import INTERNAL_TOPICS, TopicPartition
+from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.network import steps
 from replication.network.pipeline import TurnHandler
 from replication.network.steps import in_steps
 from replication.network.work import Work
 from replication.protocol.apis import ApiKey
+from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.encoding import produced_one
 from replication.protocol.messages import (
     NodeEndpoint,
@@ -31,6 +33,7 @@ from replication.protocol.messages import (
     ProduceOne,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     RecordError,
     TopicProduced,
 )
@@ -41,7 +44,7 @@ from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce, Results
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
-from replication.security.access import Operation, of_topic, of_transaction
+from replication.security.access import Operation, Resource, of_topic, of_transaction
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ ACCEPTS = tuple(
     for version in range(ApiKey.PRODUCE.versions.last + 1)
 )
 _new = tuple.__new__  # of a value that has all its fields: a third of the time of its class
+NO_SUCH_ID = AppendResult(ErrorCode.UNKNOWN_TOPIC_ID)
 TWICE = AppendResult(ErrorCode.INVALID_REQUEST, error_message="the request names this partition twice")
 
 
@@ -88,22 +92,41 @@ class ProduceHandler:
         batches = _Batches({}, set())
         begun: list[tuple[Work, PendingProduce]] = []
         for work in works:
+            if work.is_long:
+                work.reply(self._produce_many(work))
+                continue
+            if work.version >= TOPIC_IDS:
+                work.body = self._named(work.body)
             body: ProduceOne | ProduceRequest = work.body
             if type(body) is ProduceOne:
                 self._place((work, body.tp, None), body.records, None, batches, is_slow=False)
-                continue
-            rows = [(TopicPartition(name, row[0]), row[1]) for name, partitions in body.topics for row in partitions]
-            if work.is_long:
-                work.reply(self._produce_many(work, rows))
             else:
-                begun.append((work, self._place_all(work, rows, batches)))
+                begun.append((work, self._place_all(work, _rows_of(work), batches)))
         self._append(batches)
         for work, pending in begun:
             self._answer_or_wait(work, pending)
 
-    async def _produce_many(self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]]) -> Any:
+    def _named(self, body: ProduceOne | ProduceRequest) -> ProduceOne | ProduceRequest:
+        """Return the request with the names of its topics; that of an unknown id stays empty."""
+        if type(body) is ProduceOne:
+            name = self._name_of(body.topic_id)
+            if name:
+                return body._replace(tp=(name, body.tp[1]))
+            body = ProduceRequest(body.acks, body.timeout_ms, body.topics)
+        topics = tuple(map(self._named_topic, body.topics))
+        return ProduceRequest(body.acks, body.timeout_ms, topics, body.transactional_id)
+
+    def _named_topic(self, topic: ProduceTopic) -> ProduceTopic:
+        return ProduceTopic(self._name_of(topic.topic_id), topic.partitions, topic.topic_id)
+
+    def _name_of(self, topic_id: UUID | None) -> str:
+        return self._replicas.metadata.name_of(topic_id_of(topic_id)) or ""
+
+    async def _produce_many(self, work: Work) -> Any:
         """The same for a request of very many partitions, in steps."""
-        request: ProduceRequest = work.body
+        if work.version >= TOPIC_IDS:
+            await self._name(work)
+        request, rows = work.body, _rows_of(work)
         times: Counter[TopicPartition] = Counter()
         async for some in in_steps(rows):
             times.update(tp for tp, _ in some)
@@ -121,6 +144,18 @@ class ProduceHandler:
             timeout_ms = self._park(work)
             await pending.wait(bool, timeout_ms)
         return await steps.run(self._response(work, pending.results))
+
+    async def _name(self, work: Work) -> None:
+        """Give a long request the names of its topics, in steps."""
+        request: ProduceRequest = work.body
+        topics: list[ProduceTopic] = []
+        async for some in in_steps(request.topics):
+            named = [self._named_topic(topic) for topic in some]
+            # A later step may know an id that the pipeline's authorization did not: to this client it stays unknown.
+            hidden = work.hidden(Operation.WRITE, Resource.TOPIC, (topic.name for topic in named if topic.name))
+            unseen = {name for name in hidden if not work.refuses(of_topic(Operation.WRITE, name))}
+            topics += [topic._replace(name="") if topic.name in unseen else topic for topic in named]
+        work.body = request._replace(topics=tuple(topics))
 
     def _place_all(
         self, work: Work, rows: Sequence[tuple[TopicPartition, Buffer | None]], batches: _Batches
@@ -238,7 +273,12 @@ class ProduceHandler:
             pending.settle(TopicPartition(*tp), result)
         elif result[0] is NONE and request.acks:
             _, offset, append_ms, log_start, _, _ = result
-            data = produced_one(work.version, work.correlation_id, tp, offset, append_ms, log_start)
+            named: tuple[str | UUID, int] = tp
+            if work.version >= TOPIC_IDS:
+                topic_id = request.topic_id if type(request) is ProduceOne else request.topics[0].topic_id
+                assert topic_id is not None, "it has a name"
+                named = topic_id, tp[1]
+            data = produced_one(work.version, work.correlation_id, named, offset, append_ms, log_start)
             work.origin.answer(work, data)
         else:
             self._answer(work, {TopicPartition(*tp): result})
@@ -272,7 +312,7 @@ class ProduceHandler:
 
     def _answer(self, work: Work, results: Results) -> None:
         request: ProduceOne | ProduceRequest = work.body
-        if len(results) == 1 and request.acks:
+        if len(results) == 1 and request.acks and (work.version < TOPIC_IDS or len(request.topics) == 1):
             ((tp, result),) = results.items()
             if result[0] is NONE:
                 self._settle((work, tp, None), result)
@@ -292,13 +332,14 @@ class ProduceHandler:
         request: ProduceOne | ProduceRequest = work.body
         moved: dict[int, NodeEndpoint] = {}
         topics = []
-        for name, partitions in request.topics:
+        for name, partitions, topic_id in request.topics:
             rows = []
             for index, _ in partitions:
                 tp = TopicPartition(name, index)
-                rows.append(self._row(work, tp, results[tp], moved))
+                result = results[tp] if name or work.version < TOPIC_IDS else NO_SUCH_ID
+                rows.append(self._row(work, tp, result, moved))
                 yield
-            topics.append(TopicProduced(name, rows))
+            topics.append(TopicProduced(name, rows, topic_id))
         return ProduceResponse(topics, node_endpoints=tuple(moved.values())) if request.acks else None
 
     def _row(
@@ -317,6 +358,13 @@ class ProduceHandler:
             if code in MOVED and work.version >= PRODUCE_LEADERS:
                 leader = current_leader(self._replicas.metadata, tp, moved)
         return PartitionProduced(tp.partition, code, base_offset, append_ms, log_start, errors, message, leader)
+
+
+def _rows_of(work: Work) -> list[tuple[TopicPartition, Buffer | None]]:
+    """Return the batches of a request with names, by their partitions; those of unknown ids are left out."""
+    request: ProduceRequest = work.body
+    known = [topic for topic in request.topics if topic.name] if work.version >= TOPIC_IDS else request.topics
+    return [(TopicPartition(name, row[0]), row[1]) for name, partitions, _ in known for row in partitions]
 
 
 def _is_slow(batches: Iterable[Buffer | None]) -> bool:

@@ -57,6 +57,8 @@ class ReassignmentHandlers:
             async for tps in in_steps(wanted):
                 sound = [tp for tp in tps if tp not in failed]
                 failed.update([(tp, error) for tp in sound if (error := await self._fault(tree, tp, wanted[tp]))])
+                if not body.allow_replication_factor_change:
+                    failed.update(self._resized({tp: wanted[tp] for tp in sound if tp not in failed}))
             idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": message_of(error), "responses": ()}
@@ -75,7 +77,9 @@ class ReassignmentHandlers:
                 }
                 rows.setdefault(tp.topic, []).append(row)
         responses = [{"name": topic, "partitions": found} for topic, found in rows.items()]
-        return {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
+        allows = body.allow_replication_factor_change
+        answer = {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
+        return {**answer, "allow_replication_factor_change": allows}
 
     async def _request(
         self, tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
@@ -94,6 +98,17 @@ class ReassignmentHandlers:
         topic = self._metadata.topic(tp.topic)
         known = topic.partitions[tp.partition].replicas if topic is not None else ()
         return tuple(broker for broker in target or () if broker not in known)
+
+    def _resized(self, wanted: Mapping[TopicPartition, Assignment | None]) -> Mapping[TopicPartition, KafkaError]:
+        """Return those that would have another number of replicas."""
+        failed = {}
+        for tp, target in wanted.items():
+            topic = self._metadata.topic(tp.topic)
+            known = topic.partitions[tp.partition].replicas if topic is not None else ()
+            if target is not None and len(target) != len(known):
+                said = f"{tp} would have {len(target)} replicas, not {len(known)}: allow it to change their number"
+                failed[tp] = KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, said)
+        return failed
 
     async def _fault(self, tree: Tree, tp: TopicPartition, target: Assignment | None) -> KafkaError | None:
         """Return why it is refused; None if it is not."""

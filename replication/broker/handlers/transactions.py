@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from replication.broker.handlers.coordinators import GROUP, CoordinatorHandlers
 from replication.broker.markers import write_here
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.partitioning import no_metadata
+from replication.coordinators.patterns import matching
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.state import NO_EPOCH, NO_ID, Phase, Transaction
@@ -277,12 +279,15 @@ class TransactionHandlers:
         asked = dict.fromkeys(body.transactional_ids)
         return {"transaction_states": Rows(len(asked), map(row, asked))}
 
-    def list(self, context: Work, body: requests.ListTransactionsRequest) -> Response:
-        """ListTransactions: those of this broker, in these states, of these producers, and as old (default: any)."""
+    async def list(self, context: Work, body: requests.ListTransactionsRequest) -> Response:
+        """ListTransactions: those of this broker: of these states, producers, names, and as old (default: any)."""
         wanted, producer_ids = frozenset(body.state_filters), frozenset(body.producer_id_filters)
         unknown = wanted - STATES
         try:
             found = self._transactions.transactions()
+            if pattern := body.transactional_id_pattern:
+                names = await asyncio.to_thread(matching, pattern, [one.id for one in found])
+                found = [one for one in found if one.id in names]
         except KafkaError as error:
             return {"error_code": error.code, "unknown_state_filters": (), "transaction_states": ()}
         since_ms = self._clock.now_ms() - body.duration_filter

@@ -22,6 +22,9 @@ from replication.replica.leader.results import DeletedRecords, EpochEnd, FoundOf
 
 Find: TypeAlias = Callable[[TopicPartition], Leader]  # Raises: KafkaError: this broker does not lead it
 
+# Places in the remote storage of a Kafka (KIP-405): there is none here, and no offset, as in a Kafka without one.
+_OF_REMOTE_STORAGE = (SpecialTime.LATEST_TIERED, SpecialTime.EARLIEST_PENDING_UPLOAD)
+
 
 async def for_time(
     find: Find,
@@ -43,8 +46,8 @@ async def for_time(
     error = leader.judge_epoch(leader_epoch)
     if error is not ErrorCode.NONE:
         return FoundOffset(error)
-    if time in (SpecialTime.EARLIEST, SpecialTime.EARLIEST_LOCAL):
-        return _found(leader, leader.replica.start if time is SpecialTime.EARLIEST else leader.replica.local_start)
+    if (start := _start_of(leader, time)) is not None:
+        return start
     if leader.replica.ends_early:
         return FoundOffset(ErrorCode.KAFKA_STORAGE_ERROR)
     if replica_id < 0 and not leader.state.is_settled:
@@ -57,6 +60,15 @@ async def for_time(
     except (PylogError, OSError) as failure:
         leader.replica.suspect(failure)
         return FoundOffset(code_of(failure))
+
+
+def _start_of(leader: Leader, time: AskedTime) -> FoundOffset | None:
+    """Return a place that is known at once, whatever the high watermark is; None: it is another place."""
+    if time in _OF_REMOTE_STORAGE:
+        return FoundOffset(ErrorCode.NONE)
+    if time in (SpecialTime.EARLIEST, SpecialTime.EARLIEST_LOCAL):
+        return _found(leader, leader.replica.start if time is SpecialTime.EARLIEST else leader.replica.local_start)
+    return None
 
 
 def _look_up(leader: Leader, time: AskedTime, end: int, isolation: Isolation) -> FoundOffset:

@@ -46,6 +46,12 @@ def test_javas_clients_get_of_our_brokers_what_a_real_kafka_tells(kafka, tmp_pat
             "by an unknown id: UnknownTopicIdException",
             "largest time: at 3",
             "replicas that do not tell of producers: 0",
+            "earliest local: 0",
+            "earliest pending upload: -1",
+            "latest tiered: -1",
+            "in pages of two: [0, 1, 2, 3, 4], eligible leaders: [], known before: []",
+            "fenced: 0",
+            "transactions: [by-id]",
             "deleted by its id",
         ]
     )

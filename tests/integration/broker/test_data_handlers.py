@@ -77,7 +77,10 @@ class Client(Peer):
         return topic.partitions[0]
 
     async def produce_many(self, records, *, acks=-1, version=9, **fields):
-        topics = tuple(ProduceTopic(topic, (ProducePartition(p, data),)) for (topic, p), data in records.items())
+        topics = tuple(
+            ProduceTopic(topic, (ProducePartition(p, data),), topic_uuid(self.site.topic_ids.get(topic)))
+            for (topic, p), data in records.items()
+        )
         return await self.ask(ApiKey.PRODUCE, version, ProduceRequest(acks, 5000, topics, **fields))
 
     def fetch_request(self, offsets, version, *, max_wait_ms=0, min_bytes=1, each_bytes=1 << 20, **fields):
@@ -98,7 +101,8 @@ class Client(Peer):
 
     async def list_offset(self, timestamp, *, version=7, **fields):
         asked = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
-        body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": [asked]}]}
+        topics = [{"name": "orders", "partitions": [asked]}]
+        body = {"replica_id": -1, "isolation_level": 0, "timeout": 0, "topics": topics}
         found = (await self.ask(ApiKey.LIST_OFFSETS, version, body | fields)).topics[0].partitions[0]
         return found.error_code.value, found.offset, found.timestamp
 
@@ -461,7 +465,7 @@ async def test_the_records_of_an_answer_wait_for_no_collector_of_garbage(tmp_pat
 @on_loop
 async def test_a_parked_fetch_gets_what_comes(tmp_path):
     async with client_of(tmp_path) as client:
-        other = await Client.connect(client.writer.get_extra_info("peername")[1])
+        other = (await Client.connect(client.writer.get_extra_info("peername")[1])).keep(client.site)
         waiting = asyncio.ensure_future(client.fetch(0, max_wait_ms=30_000))
         await stays(lambda: not waiting.done(), 0.05)
         await other.produce(bytes(batch(b"news")), acks=1)
@@ -554,7 +558,10 @@ async def test_offsets_by_time_in_every_version(tmp_path):
             assert await client.list_offset(5000, version=version) == (0, -1, -1)
             newest = (0, 2, 1002) if version >= 7 else (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
             assert await client.list_offset(-3, version=version) == newest
-            for unknown in (-4, -5, -(2**63)):
+            for place, since, offset in ((-4, 8, 0), (-5, 9, -1), (-6, 11, -1)):
+                known = (0, offset, -1) if version >= since else (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+                assert await client.list_offset(place, version=version) == known
+            for unknown in (-7, -(2**63)):
                 assert (await client.list_offset(unknown, version=version))[0] == ErrorCode.UNSUPPORTED_VERSION
         twice = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}] * 2
         body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": twice}]}

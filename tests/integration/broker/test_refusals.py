@@ -7,6 +7,7 @@ import pytest
 from logstore.records.batch import Record, build
 from replication.model.cluster import topic_id_of, topic_uuid
 from replication.protocol.apis import SERVED, ApiKey
+from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.messages import (
     FetchPartition,
     FetchRequest,
@@ -159,7 +160,7 @@ BY_ROW = {
         TOPIC,
     ),
     ApiKey.LIST_OFFSETS: (
-        {"replica_id": -1, "isolation_level": 0, "topics": rows(*BOTH, partitions=[PARTITION])}, TOPIC
+        {"replica_id": -1, "isolation_level": 0, "timeout": 0, "topics": rows(*BOTH, partitions=[PARTITION])}, TOPIC
     ),
     ApiKey.METADATA: (ALL | {"topics": rows(*BOTH, topic_id=None)}, TOPIC),
     ApiKey.OFFSET_COMMIT: (committing(OPEN), TOPIC),
@@ -186,6 +187,7 @@ BY_ROW = {
     ApiKey.DELETE_GROUPS: ({"groups_names": ("none", SECRET)}, GROUP),
     ApiKey.OFFSET_DELETE: ({"group_id": "none", "topics": rows(*BOTH, partitions=[PARTITION])}, TOPIC),
     ApiKey.DESCRIBE_PRODUCERS: ({"topics": rows(*BOTH, partition_indexes=(0,))}, TOPIC),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ({"topics": rows(*BOTH)}, TOPIC),
     ApiKey.DESCRIBE_TRANSACTIONS: ({"transactional_ids": BOTH}, TRANSACTION),
 }  # fmt: skip
 
@@ -231,11 +233,12 @@ def test_every_api_has_a_test_of_its_refusals():
 @pytest.mark.parametrize(("key", "version"), of_all_versions(BY_ROW), ids=str)
 def test_rows_that_are_refused_say_so_and_the_others_are_answered(broker, asker, key, version):
     body, expected = BY_ROW[key]
-    if key is ApiKey.FETCH and version >= 13:
+    has_ids = key in (ApiKey.FETCH, ApiKey.PRODUCE) and version >= TOPIC_IDS
+    if has_ids:
         body = body._replace(topics=tuple(t._replace(topic_id=id_of(broker, t.name)) for t in body.topics))
     found = asker.ask(key, version, body)
     codes = codes_of(found)
-    if key is ApiKey.FETCH and version >= 13:  # it names topics by their ids
+    if has_ids:
         codes = {t.topic_id: {p.error_code for p in t.partitions} for t in found.topics}
         codes = {name: codes[id_of(broker, name)] for name in BOTH}
     assert codes.pop(SECRET) == {expected}
@@ -248,7 +251,7 @@ def test_rows_that_are_refused_say_so_and_the_others_are_answered(broker, asker,
 def test_a_request_of_one_row_is_refused_again_when_it_is_repeated(broker, asker, key):
     """A repeated request may be decoded another way."""
     body, expected = BY_ROW[key]
-    version = min(key.versions.last, 12)  # from 13 on Fetch names topics by their ids
+    version = min(key.versions.last, TOPIC_IDS - 1)
     name, both = next((name, rows) for name, rows in fields_of(body) if isinstance(rows, list | tuple))
     one = body | {name: both[1:]} if isinstance(body, dict) else body._replace(**{name: both[1:]})
     for _ in range(3):
@@ -287,6 +290,8 @@ def test_lists_leave_out_what_the_client_may_not_see(asker):
     for version in (1, 12):
         topics = {topic.name for topic in asker.ask(ApiKey.METADATA, version, ALL).topics}
         assert topics == {OPEN, "__consumer_offsets", "__transaction_state"}
+    topics = {topic.name for topic in asker.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": ()}).topics}
+    assert topics == {OPEN, "__consumer_offsets", "__transaction_state"}
     found = asker.ask(ApiKey.OFFSET_FETCH, 8, {"groups": GROUPS[:1], "require_stable": False})
     assert [topic.name for topic in found.groups[0].topics] == [OPEN]
     (described, _) = asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": BOTH}).transaction_states

@@ -16,7 +16,7 @@ from logstore.records.compression import Codec
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
 from replication.errors import ErrorCode
-from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
+from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, topic_uuid
 from replication.protocol import apis
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
@@ -139,7 +139,8 @@ async def tried(site, one, topic, sent):
             rows = [ProducePartition(each["partition"], one_batch(value, each["how"], each["producer"]))]
             if each["both"]:
                 rows.append(ProducePartition(1 - min(1, each["partition"]), bytes(batch(b"other"))))
-            topics = (ProduceTopic(topic if each["topic"] == "own" else each["topic"], tuple(rows)),)
+            name = topic if each["topic"] == "own" else each["topic"]
+            topics = (ProduceTopic(name, tuple(rows), topic_uuid(site.topic_ids.get(name))),)
             request = ProduceRequest(each["acks"], 5000, topics)
             frames += apis.encode_request(ApiKey.PRODUCE, each["version"], 2 * number, "me", request)
             if each["asks"]:
@@ -148,7 +149,9 @@ async def tried(site, one, topic, sent):
                 frames += apis.encode_request(ApiKey.LIST_OFFSETS, 1, 2 * number + 1, "me", body)
                 asked += 1
         peer.writer.writelines(map(bytes, frames))
-        answers = [(await peer.frame()).replace(topic.encode(), b"topic") for _ in range(len(sent) + asked)]
+        found = [await peer.frame() for _ in range(len(sent) + asked)]
+        number = topic_uuid(site.topic_ids[topic]).bytes
+        answers = [frame.replace(topic.encode(), b"topic").replace(number, b"id") for frame in found]
         return answers, [one.stored(tp) for tp in tps]
 
 

@@ -20,7 +20,8 @@ from replication.errors import ErrorCode
 class Join:
     """A client wants to be a member. `fresh_id` becomes its id if it has none, or a static member's new one.
 
-    `needs_known_id`: a client without an id is only given one (JoinGroup 4 and later).
+    `needs_known_id`: a client without an id is only given one (JoinGroup 4 and later). `may_skip`: a static member that
+    is back as the leader can be told to assign nothing (JoinGroup 9 and later).
     """
 
     request: int
@@ -34,6 +35,7 @@ class Join:
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     needs_known_id: bool = False
+    may_skip: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ class NewStaticId(Write):
     generation: int
     before: Member
     member_id: str
-    leader: str | None  # in the answer: the former id, if this member is the leader
+    leader: str | None  # in the answer; None: that of the group
 
 
 # ------------------------------------------------------------------- effects
@@ -134,7 +136,7 @@ class AppendGroup(Append):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Body):
-    """Answers Join; only the leader gets `members` (id, instance id, metadata)."""
+    """Answers Join; only the leader gets `members` (id, instance id, metadata). `skips`: it is to assign nothing."""
 
     error: ErrorCode = ErrorCode.NONE
     generation: int = NO_GENERATION
@@ -143,6 +145,7 @@ class Joined(Body):
     leader: str = ""
     member_id: str = ""
     members: tuple[tuple[str, str | None, bytes], ...] = ()
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ def _update(draft: WorkingState, member: Member, event: Join) -> None:
 def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
     """A static member is back under a new id. It causes no rebalance if its subscription is the same."""
     draft.answer_parked(old_id, ErrorCode.FENCED_INSTANCE_ID)
-    before, leader = draft.members[old_id], draft.leader
+    # A client that cannot be told to skip must not learn that it leads: it would assign anew.
+    before, leader = draft.members[old_id], None if event.may_skip else draft.leader
     _rename(draft, before, replace(before, id=event.fresh_id))
     _update(draft, draft.members[event.fresh_id], event)
     if draft.phase is not Phase.STABLE:
@@ -171,4 +172,5 @@ def static_id_stored(draft: WorkingState, write: NewStaticId, outcome: Appended)
         return
     draft.put(replace(member, joining=None))
     draft.hear(member.id)
-    draft.answer(write.request, draft.joined(member, leader=write.leader))
+    joined = draft.joined(member, leader=write.leader)
+    draft.answer(write.request, replace(joined, skips=bool(joined.members)))

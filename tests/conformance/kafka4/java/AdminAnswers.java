@@ -1,7 +1,11 @@
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.DescribeClusterOptions;
 import org.apache.kafka.clients.admin.DescribeProducersOptions;
+import org.apache.kafka.clients.admin.DescribeTopicsOptions;
+import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -9,6 +13,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -50,9 +55,39 @@ public class AdminAnswers {
                 told += admin.describeProducers(List.of(partition), options).all().get().size();
             }
             System.out.println("replicas that do not tell of producers: " + (nodes.size() - told));
+            var specs = new TreeMap<String, OffsetSpec>();
+            specs.put("earliest local", OffsetSpec.earliestLocal());
+            specs.put("earliest pending upload", OffsetSpec.earliestPendingUpload());
+            specs.put("latest tiered", OffsetSpec.latestTiered());
+            for (var spec : specs.entrySet()) {
+                var place = admin.listOffsets(Map.of(partition, spec.getValue())).all().get().get(partition);
+                System.out.println(spec.getKey() + ": " + place.offset());
+            }
+            inPages(admin);
+            System.out.println("fenced: " + admin.describeCluster(new DescribeClusterOptions()
+                .includeFencedBrokers(true)).nodes().get().stream().filter(Node::isFenced).count());
+            var pattern = new ListTransactionsOptions().filterOnTransactionalIdPattern("by-.d");
+            var open = admin.listTransactions(pattern).all().get();
+            System.out.println("transactions: " + open.stream().map(each -> each.transactionalId()).toList());
             admin.deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all().get();
             System.out.println("deleted by its id");
         }
+    }
+
+    private static void inPages(Admin admin) throws Exception {
+        admin.createTopics(List.of(new NewTopic("in-pages", 5, (short) 1))).all().get();
+        var two = new DescribeTopicsOptions().partitionSizeLimitPerResponse(2);
+        List<TopicPartitionInfo> rows = List.of();
+        for (int tries = 0; rows.size() < 5; tries++) {
+            try {
+                rows = admin.describeTopics(List.of("in-pages"), two).allTopicNames().get().get("in-pages").partitions();
+            } catch (Exception notYet) {
+                if (tries == 100) throw notYet;
+            }
+            Thread.sleep(50);
+        }
+        System.out.println("in pages of two: " + rows.stream().map(TopicPartitionInfo::partition).toList()
+            + ", eligible leaders: " + rows.get(4).elr() + ", known before: " + rows.get(4).lastKnownElr());
     }
 
     private static long end(Admin admin, TopicPartition partition) throws Exception {

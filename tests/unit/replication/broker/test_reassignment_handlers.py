@@ -33,26 +33,26 @@ def metadata_of(*tps):
     return metadata
 
 
-async def ask(handlers, key, **body):
+async def ask(handlers, key, version=0, **body):
     """Through the bytes of the protocol, there and back."""
-    frame = b"".join(apis.encode_request(key, 0, 1, "me", {"timeout": 1000, **body}))
+    frame = b"".join(apis.encode_request(key, version, 1, "me", {"timeout": 1000, **body}))
     request = apis.decode_request(memoryview(frame[4:]))
     context = Work(Answers(), request, 0, 0.0)
     answer = await handlers.handlers()[key](context, request.body)
-    back = b"".join(apis.encode_response(key, 0, 1, answer))
-    return apis.decode_response(key, 0, memoryview(back[4:]))[1]
+    back = b"".join(apis.encode_response(key, version, 1, answer))
+    return apis.decode_response(key, version, memoryview(back[4:]))[1]
 
 
-async def alter(handlers, wanted):
+async def alter(handlers, wanted, **more):
     rows = [
         {"name": tp.topic, "partitions": [{"partition_index": tp.partition, "replicas": replicas}]}
         for tp, replicas in wanted.items()
     ]
-    return await ask(handlers, ApiKey.ALTER_PARTITION_REASSIGNMENTS, topics=rows)
+    return await ask(handlers, ApiKey.ALTER_PARTITION_REASSIGNMENTS, topics=rows, **more)
 
 
-async def codes(handlers, wanted):
-    answer = await alter(handlers, wanted)
+async def codes(handlers, wanted, **more):
+    answer = await alter(handlers, wanted, **more)
     assert answer.error_code == ErrorCode.NONE
     return {
         TopicPartition(topic.name, row.partition_index): row.error_code
@@ -88,6 +88,21 @@ def test_only_the_controller_answers():
         assert (answer.error_code, answer.responses) == (ErrorCode.NOT_CONTROLLER, ())
         listed = await ask(handlers, ApiKey.LIST_PARTITION_REASSIGNMENTS, topics=None)
         assert (listed.error_code, listed.topics) == (ErrorCode.NOT_CONTROLLER, ())
+
+    asyncio.run(check())
+
+
+def test_another_number_of_replicas_is_refused_where_the_request_says_so(tmp_path):
+    async def check():
+        async with site(tmp_path) as here:
+            handlers = ReassignmentHandlers(here.loop, metadata_of(TP, GONE), Placements(100), lambda: here.tree)
+            await here.create()
+            await here.until(here.state)
+            same = {"version": 1, "allow_replication_factor_change": False}
+            assert await codes(handlers, {TP: (1, 2)}, **same) == {TP: ErrorCode.INVALID_REPLICATION_FACTOR}
+            assert await codes(handlers, {TP: (2,)}, **same) == {TP: ErrorCode.NONE}
+            assert not (await alter(handlers, {}, **same)).allow_replication_factor_change
+            assert (await alter(handlers, {}, version=1)).allow_replication_factor_change
 
     asyncio.run(check())
 

@@ -48,7 +48,7 @@ class Leaders:
         pass
 
     async def call_leader(self, leader, topics, key, request):
-        ((_, (row,)),) = request.topics
+        ((row,),) = (topic.partitions for topic in request.topics)
         header = header_at(row.records)
         stamp = header.producer_epoch, header.base_sequence
         is_again = stamp in self.seen
@@ -155,7 +155,7 @@ def test_a_batch_that_a_forgetful_leader_may_have_had_fails_and_another_goes_on(
     codes, stamps, outcomes = [0, *(in_doubt if is_in_doubt else []), 59, 0, 0], [], []
 
     async def call_leader(leader, topics, key, request):
-        ((_, (row,)),) = request.topics
+        ((row,),) = (topic.partitions for topic in request.topics)
         ((_, header),) = batches(row.records)
         stamps.append((header.producer_epoch, header.base_sequence))
         if (code := codes.pop(0)) == 13:
@@ -253,7 +253,7 @@ def test_each_batch_that_leaves_for_a_broker_begins_at_offset_0(how):
     codes = [ErrorCode.MESSAGE_TOO_LARGE] if how == "too large" else []
 
     async def call_leader(leader, topics, key, request, **bounds):
-        ((_, (row,)),) = request.topics
+        ((row,),) = (topic.partitions for topic in request.topics)
         sent.append(header_at(row.records))
         code = codes.pop() if codes else 0
         found = PartitionProduced(0, code, 0)

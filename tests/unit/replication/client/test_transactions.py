@@ -180,7 +180,7 @@ def sending(*codes, batches_sent=3, count=1, timeout_ms=20_000):
     left, outcomes, codes, errors = [], [], list(codes), []
 
     async def call_leader(leader, topics, key, request, **bounds):
-        ((_, (row,)),) = request.topics
+        ((row,),) = (topic.partitions for topic in request.topics)
         ((_, header),) = batches(row.records)
         left.append((header, request.transactional_id, bounds))
         code = codes.pop(0) if codes else 0

@@ -85,7 +85,8 @@ def frame_of_commit(correlation_id, commit):
 def frame_of_produce(correlation_id, produce):
     version, topic, acks, timeout_ms, partition, records, transactional_id, has_more, client = produce
     rows = (ProducePartition(partition, records),) * (1 + has_more)
-    request = ProduceRequest(acks, timeout_ms, (ProduceTopic(topic, rows),), transactional_id)
+    topic_id = UUID(int=len(topic)) if version >= TOPIC_IDS and topic else None
+    request = ProduceRequest(acks, timeout_ms, (ProduceTopic(topic, rows, topic_id),), transactional_id)
     return bytearray(b"".join(apis.encode_request(ApiKey.PRODUCE, version, correlation_id, client, request))[4:])
 
 
@@ -155,7 +156,7 @@ def test_most_fetches_are_decoded_in_less_time(version):
 @pytest.mark.parametrize("version", range(SERVED[ApiKey.PRODUCE].first, SERVED[ApiKey.PRODUCE].last + 1))
 def test_most_requests_are_decoded_in_less_time(version):
     assert check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), None, False, "me")))
-    assert check_alike(frame_of_commit(1, (min(version, 9), *PLAIN)))
+    assert check_alike(frame_of_commit(1, (min(version, SERVED[ApiKey.OFFSET_COMMIT].last), *PLAIN)))
     assert not check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), "tx", False, "me")))
     assert not check_alike(frame_of_produce(1, (version, "t", -1, 5, 0, bytes(80), None, True, "me")))
 
@@ -190,17 +191,18 @@ def test_any_produce_is_decoded_whatever_its_bytes_are_where_one_for_one_partiti
         assert general(bounds.decode_short(memoryview(frame))) == apis.decode_request(memoryview(frame))
 
 
-@pytest.mark.parametrize("version", [3, 9])
+@pytest.mark.parametrize("version", [3, 9, 13])
 def test_the_producers_that_are_remembered_are_no_more_than_so_much(version, monkeypatch):
-    known = ({}, {})
+    known = ({}, {}, {})
     monkeypatch.setattr(one_partition, "_produces", known)
     monkeypatch.setattr(one_partition, "REMEMBERED", 3)
     for n in range(10):
         for topic in ("t", "u", "v", "w" * 600):
             frame = frame_of_produce(n, (version, topic, -1, 5, 0, bytes(80), None, False, "me"))
-            assert check_alike(frame) == (topic != "w" * 600 or version < 9)
-    assert len(known[version >= 9]) == 3
-    assert not known[version < 9]
+            assert check_alike(frame) == (topic != "w" * 600 or version != 9)
+    form = (version >= 9) + (version >= TOPIC_IDS)
+    assert len(known[form]) == (2 if version >= TOPIC_IDS else 3)
+    assert not any(each for number, each in enumerate(known) if number != form)
 
 
 def test_what_comes_again_is_remembered_and_no_more_than_so_much(monkeypatch):

@@ -65,11 +65,11 @@ def test_a_struct_of_very_many_tags_is_refused():
 
 # key: the range that clients must be told, by what they need (kcat compresses only if Produce begins at 0).
 ADVERTISED = {
-    0: (0, 12), 1: (4, 16), 2: (1, 7), 3: (0, 12), 8: (2, 9), 9: (1, 9), 10: (0, 4), 11: (0, 7), 12: (0, 4),
+    0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4),
     13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
     23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5),
-    32: (1, 4), 33: (0, 2), 35: (1, 4), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1),
-    45: (0, 0), 46: (0, 0), 47: (0, 0), 57: (0, 2), 60: (0, 1), 61: (0, 0), 65: (0, 0), 66: (0, 1),
+    32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1),
+    45: (0, 1), 46: (0, 0), 47: (0, 0), 57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 75: (0, 0),
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_api_versions_is_answered_in_every_version(version):
     correlation_id, body = apis.decode_response(ApiKey.API_VERSIONS, version, memoryview(answer))
     assert (correlation_id, body.error_code.value) == (5, 0)
     assert [(row.api_key, row.min_version, row.max_version) for row in body.api_keys] == [
-        (0, 0, 12),
+        (0, 0, 13),
         (18, 0, 4),
     ]
 

@@ -28,11 +28,11 @@ from replication.protocol.wire import MALFORMED
 from tests.support import kio_twin, messages
 from tests.support.repeats import times
 
-PRODUCE, FETCH = range(3, 13), range(4, 17)
+PRODUCE, FETCH = range(3, 14), range(4, 19)
 NOISE = st.sampled_from([b"", b"\xff\xff\xff\xff\x7f", b"\x7f\xff\xff\xff"]) | st.binary(max_size=5)
 # name -> (versions, any message, what of it a version says)
 MESSAGES = {
-    "produce_request": (PRODUCE, messages.produce_requests, lambda version, request: request),
+    "produce_request": (PRODUCE, messages.produce_requests, messages.as_version_says_produce_request),
     "produce_response": (PRODUCE, messages.produce_responses, messages.as_version_says_produce_response),
     "fetch_request": (FETCH, messages.fetch_requests, messages.as_version_says_fetch_request),
     "fetch_response": (FETCH, messages.fetch_responses, messages.as_version_says_fetch_response),
@@ -55,7 +55,9 @@ def test_bytes_are_those_of_kio_both_ways(name, data):
 @settings(max_examples=20, deadline=None)
 def test_what_nobody_here_asks_of_a_fetch_is_skipped(request, cluster):
     for version in FETCH:
-        twin = kio_twin.fetch_request(version, request, cluster=cluster)
+        twin = kio_twin.fetch_request(
+            version, request, cluster=cluster, replica_directory_id=uuid.UUID(int=5), high_watermark=7
+        )
         found = decoding.fetch_request(version, memoryview(kio_twin.written(twin)), 0)
         assert found == messages.as_version_says_fetch_request(version, request)
 
@@ -89,8 +91,9 @@ def test_a_request_of_one_batch_is_read_as_any_other(version, name):
     """A request that is read in one piece is not, with a byte behind it."""
     for records in (b"", b"r", bytes(0x7E), bytes(0x7F), bytes(20_000)):
         rows = (ProducePartition(7, records),)
-        request = ProduceRequest(-1, 30_000, (ProduceTopic(name, rows),))
+        request = ProduceRequest(-1, 30_000, (ProduceTopic(name, rows, uuid.UUID(int=1 << 100)),))
         raw = b"".join(encoding.produce_request(version, request))
+        request = messages.as_version_says_produce_request(version, request)
         for bytes_behind in (b"", b"\x00"):
             found = decoding.produce_request(version, memoryview(bytearray(raw + bytes_behind)), 0)
             assert found == request
@@ -102,12 +105,13 @@ def test_a_request_of_one_batch_is_read_as_any_other(version, name):
                 decoding.produce_request(version, memoryview(raw[:-1] + b"\x01"), 0)
 
 
-@pytest.mark.parametrize("version", range(3, 11))
+@pytest.mark.parametrize("version", PRODUCE)
 def test_the_response_to_one_batch_is_written_as_any_other(version):
-    row = PartitionProduced(7, 0, 1 << 40, 1_700_000_000_000, 12)
-    response = ProduceResponse([TopicProduced("té", [row])])
+    row, topic_id = PartitionProduced(7, 0, 1 << 40, 1_700_000_000_000, 12), uuid.UUID(int=1 << 100)
+    response = ProduceResponse([TopicProduced("té", [row], topic_id)])
     whole = apis.encode_response(apis.ApiKey.PRODUCE, version, 99, response)
-    assert encoding.produced_one(version, 99, ("té", 7), *row[2:5]) == b"".join(whole)
+    named = topic_id if version >= decoding.TOPIC_IDS else "té"
+    assert encoding.produced_one(version, 99, (named, 7), *row[2:5]) == b"".join(whole)
 
 
 @pytest.mark.parametrize("version", FETCH)
@@ -127,7 +131,7 @@ def test_a_fetch_of_one_partition_is_read_as_any_other(version, name):
                 decoding.fetch_request(version, memoryview(raw)[:cut], 0)
 
 
-@pytest.mark.parametrize("version", range(11, 17))
+@pytest.mark.parametrize("version", range(11, 19))
 @pytest.mark.parametrize("size", [1, 126, 127, 4096, 4097, 20_000])
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_the_response_of_one_partition_is_written_as_any_other(version, size, is_committed):
