@@ -24,6 +24,7 @@ from datasource.topics.interface import NO_EPOCH, PartitionRange
 from datasource.topics.locations import Location
 from datasource.topics.timestamps import Clamped, microseconds
 from logstore.env import SYSTEM
+from logstore.env.failures import mapped
 from logstore.errors import PylogError, UnreadableBatchError
 from logstore.schemas.documents import parse
 from logstore.store.reading import read_round
@@ -267,17 +268,20 @@ class _File:
         self.memory_bytes = 0
         self._rows = 0
         self._bounds: dict[str, tuple[Any, Any]] = {}
-        self._sink = table.create(self.name)
-        self._writer: pq.ParquetWriter = pq.ParquetWriter(
-            self._sink,
-            schema,
-            compression="snappy",
-            use_dictionary=["topic", "partition", "timestampType"],
-            write_statistics=["partition", "offset", "timestamp"],
-        )
+        self._failures = mapped("write", f"{table}/{self.name}")
+        with self._failures:
+            self._sink = table.create(self.name)
+            self._writer: pq.ParquetWriter = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression="snappy",
+                use_dictionary=["topic", "partition", "timestampType"],
+                write_statistics=["partition", "offset", "timestamp"],
+            )
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        with self._failures:
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.memory_bytes += rows.nbytes
         self._rows += rows.num_rows
         for name in ("offset", "timestamp"):
@@ -287,10 +291,11 @@ class _File:
             self._bounds[name] = min(low, old[0]), max(high, old[1])
 
     def close(self) -> None:
-        try:
-            self._writer.close()
-        finally:
-            self._sink.close()
+        with self._failures:
+            try:
+                self._writer.close()
+            finally:
+                self._sink.close()
 
     def described(self, size_bytes: int) -> DataFile:
         return DataFile(

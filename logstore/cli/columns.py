@@ -58,6 +58,10 @@ def typing_options(*, reading: bool) -> Callable[[Callable[..., Any]], Callable[
     return decorate
 
 
+def _spelt(word: str) -> str:
+    return f"--{word.replace('_', '-')}"
+
+
 def typed_target(target: LineTarget, topic: str, typing: Typing, schemas: Callable[[], Schemas]) -> LineTarget:
     """Return the target for lines that are these columns; without any it is the same. Raises: as `chosen`."""
     if not typing:
@@ -65,7 +69,7 @@ def typed_target(target: LineTarget, topic: str, typing: Typing, schemas: Callab
     from logstore.schemas.choice import chosen
     from logstore.tools.typed_console import TypedTarget
 
-    return TypedTarget(target, chosen(topic, typing, schemas, target.topic))
+    return TypedTarget(target, chosen(topic, typing, schemas, target.topic, _spelt))
 
 
 def typed_formatter(
@@ -75,4 +79,4 @@ def typed_formatter(
     from logstore.schemas.choice import chosen
     from logstore.tools.typed_console import formatter
 
-    return formatter(chosen(topic, typing, schemas, known), output)
+    return formatter(chosen(topic, typing, schemas, known, _spelt), output)

@@ -272,6 +272,8 @@ def do_delete(schemas: Schemas, *, subject: str, number: int | None, permanent: 
 def do_level(schemas: Schemas, *, subject: str | None, level_set: str | None, unset: bool, output: str) -> None:
     if unset and (level_set is not None or subject is None):
         raise click.UsageError("--unset is of a subject, and goes without --set")
+    if subject is not None and level_set is None and subject.upper() in LEVELS:
+        raise click.UsageError(f"{subject} is a level, which --set takes, and no subject")
     if level_set is not None or unset:
         schemas.set_level(level_set, subject)
         talk(f"the level of {subject or 'all subjects'} is changed")

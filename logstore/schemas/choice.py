@@ -19,13 +19,14 @@ from logstore.schemas.avro.schema import Schema as AvroSchema
 from logstore.schemas.declared import Columns, fields_of
 from logstore.schemas.fitting import as_columns
 from logstore.schemas.formats import RESCUED, Format, JsonFormat, RawFormat
-from logstore.schemas.layout import CORRUPT_RECORD, FORMATS, Layout, Mode, layout_of
+from logstore.schemas.layout import CORRUPT_RECORD, FORMATS, Layout, Mode, layout_of, same
 from logstore.schemas.registry import Schemas, UnknownSchemaError
 from logstore.schemas.strategies import subject_of
 from logstore.schemas.subjects import AVRO, JSON, Schema
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
 Include: TypeAlias = Literal["ALL", "EXCEPT_KEY"]
+Spelt: TypeAlias = Callable[[str], str]  # a word of `Typing`, as the caller's user writes it
 
 
 class Typing(TypedDict, total=False):
@@ -54,26 +55,30 @@ class Typing(TypedDict, total=False):
     rescued: bool
 
 
-def records(layout: Layout, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None) -> TypedRecords:
+def records(
+    layout: Layout, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None, spelt: Spelt = same
+) -> TypedRecords:
     """Return how records are these columns, of which those of METADATA and `_corrupt_record` are in no format.
 
     Raises: InvalidConfigError: the layout does not go with the columns.
     """
     given = [field for field in columns if field.name not in (*METADATA, CORRUPT_RECORD)]
     keys, registry = layout.key_fields, schemas or _no_schemas
-    key = _key(layout, given, registry)
+    key = _key(layout, given, registry, spelt)
     in_value = [field for field in given if layout.is_key_in_value or field.name not in keys]
     if layout.value == "raw" and layout.is_key_in_value and keys and len(in_value) > 1:
-        raise InvalidConfigError("value.format=raw: a value is one column; set value.fields-include=EXCEPT_KEY")
+        include = spelt("value_fields_include")
+        raise InvalidConfigError(f"{spelt('value_format')}=raw: a value is one column; set {include}=EXCEPT_KEY")
     value = made(layout.value, in_value, registry) if in_value else None
     return TypedRecords(columns=tuple(columns), key=key, value=value, mode=layout.mode, key_prefix=layout.key_prefix)
 
 
-def _key(layout: Layout, fields: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> Format | None:
+def _key(layout: Layout, fields: Sequence[pa.Field], schemas: Callable[[], Schemas], spelt: Spelt) -> Format | None:
     """Return the format of those of the columns that are in the key; None: there are none."""
     given = {field.name: field for field in fields}
     if missing := [name for name in layout.key_fields if name not in given]:
-        raise InvalidConfigError(f"key.fields: there is no column {missing[0]!r}{did_you_mean(missing[0], given)}")
+        hint = did_you_mean(missing[0], given)
+        raise InvalidConfigError(f"{spelt('key_fields')}: there is no column {missing[0]!r}{hint}")
     inside = [given[name].with_name(name.removeprefix(layout.key_prefix)) for name in layout.key_fields]
     return made(layout.key, inside, schemas) if inside else None
 
@@ -121,7 +126,11 @@ class _AvroSchemas:
 
 
 def chosen(
-    topic: str, typing: Typing, schemas: Callable[[], Schemas], known: Callable[[str], object] | None = None
+    topic: str,
+    typing: Typing,
+    schemas: Callable[[], Schemas],
+    known: Callable[[str], object] | None = None,
+    spelt: Spelt = same,
 ) -> TypedRecords:
     """Return how records of the topic are columns. `schemas` gives the registry, if the topic's own schemas count.
 
@@ -131,12 +140,14 @@ def chosen(
     """
     if strange := [name for name in typing if name not in Typing.__annotations__]:
         raise InvalidRequestError(f"no argument {strange[0]!r}{did_you_mean(strange[0], Typing.__annotations__)}")
-    layout = layout_of(typing)
+    layout = layout_of(typing, spelt=spelt)
     if typing.get("typed"):
         if "schema" in typing:
-            raise InvalidRequestError("schema does not go with typed, which takes it from the topic's schemas")
+            raise InvalidRequestError(
+                f"{spelt('schema')} does not go with {spelt('typed')}, which takes it from the topic's schemas"
+            )
         try:
-            found = registered(topic, schemas(), layout)
+            found = registered(topic, schemas(), layout, spelt)
         except UnknownSchemaError:
             if known is not None:
                 known(topic)
@@ -144,9 +155,12 @@ def chosen(
     elif "schema" in typing:
         if "rescued" in typing:
             raise InvalidRequestError(f"rescued goes with typed; in a schema, name the column '{RESCUED} string'")
-        found = records(layout, ddl.as_fields(typing["schema"]), schemas)
+        found = records(layout, ddl.as_fields(typing["schema"]), schemas, spelt)
     else:
-        raise InvalidRequestError("which columns? Say schema='user string, …', or typed=True for those of the topic")
+        raise InvalidRequestError(
+            f"which columns? Name them by {spelt('schema')}, as 'user string, amount double', or take those of the "
+            f"topic by {spelt('typed')}"
+        )
     return _with_metadata(found) if typing.get("metadata") else found
 
 
@@ -165,7 +179,7 @@ def encoded(
     return found.encode(as_columns(data, [*found.columns, *metadata]))
 
 
-def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
+def registered(topic: str, schemas: Schemas, layout: Layout, spelt: Spelt = same) -> TypedRecords:
     """Return how records of the topic are columns by its latest schemas; `layout` says all but the formats.
 
     Raises: UnknownSchemaError: the topic's values have no schema; InvalidRequestError: it has no columns here.
@@ -174,13 +188,18 @@ def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
     try:
         value = _registered(schemas, subjects["value"], "value")
     except UnknownSchemaError as error:
-        rest = "name the subject of its records by value.subject, or their columns by a schema"
+        said = str(error).rstrip("?")
+        if not layout.value_subject:  # nobody has mistyped this name
+            said = said.partition("; ")[0]
         raise UnknownSchemaError(
-            f"topic {topic!r} has no columns of its own: {str(error).rstrip('?')}; {rest}"
+            f"topic {topic!r} has no columns of its own: {said}; register a schema there, name the subject of the "
+            f"records by {spelt('value_subject')}, or their columns by {spelt('schema')}"
         ) from None
     if layout.is_rescuing:
         if not isinstance(value, JsonFormat):
-            raise InvalidRequestError(f"rescued goes with JSON, and the values of {topic!r} are {value.name}")
+            raise InvalidRequestError(
+                f"{spelt('rescued')} goes with JSON, and the values of {topic!r} are {value.name}"
+            )
         value = JsonFormat((*value.fields, pa.field(RESCUED, pa.string())))
     shown = list(value.fields)
     if layout.mode is Mode.PERMISSIVE:
@@ -190,10 +209,11 @@ def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
     except UnknownSchemaError:
         if layout.key_subject:
             raise
-        key = _key(layout, value.fields, lambda: schemas)
+        key = _key(layout, value.fields, lambda: schemas, spelt)
     else:
         if layout.key_fields:
-            raise InvalidConfigError(f"key.fields: keys of {topic!r} have a schema, {subjects['key']!r}: leave it away")
+            rule = f"keys of {topic!r} have a schema, {subjects['key']!r}: leave it away"
+            raise InvalidConfigError(f"{spelt('key_fields')}: {rule}")
     names = {field.name for field in shown}
     own = [field.with_name(layout.key_prefix + field.name) for field in key.fields] if key else []
     columns = (*(field for field in own if field.name not in names), *shown)

@@ -48,6 +48,9 @@ def parse(ddl: str) -> tuple[pa.Field, ...]:
         fields = reader.fields()
         if reader.next:
             raise ValueError(f"{reader.next!r} is not expected")
+        names = [field.name for field in fields]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"column {twice[0]!r} is there twice")
     except ValueError as error:
         raise InvalidRequestError(
             f"schema {ddl!r}: write columns and types, as 'id bigint, who string' ({error})"

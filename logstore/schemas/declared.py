@@ -120,4 +120,6 @@ def register(schemas: Schemas, columns: Iterable[Declared]) -> None:
                 schemas.set_alias(name, subject)
             except NoAliasError as error:
                 part = name.rpartition("-")[2]
-                logger.warning("%s: read and write the topic with %s.subject=%s", error, part, subject)
+                logger.warning(
+                    "%s: each read and write of the topic names the subject %s of its %ss", error, subject, part
+                )

@@ -51,7 +51,8 @@ class Layout:
     key_subject: str = ""
 
 
-def _same(name: str) -> str:
+def same(name: str) -> str:
+    """The spelling of keyword arguments, which is that of `choice.Typing`."""
     return name
 
 
@@ -64,7 +65,7 @@ def layout_of(
     *,
     value: str = "json",
     mode: Mode = Mode.FAILFAST,
-    spelt: Callable[[str], str] = _same,
+    spelt: Callable[[str], str] = same,
     refused: Callable[[str, str, str], InvalidConfigError] = _refused,
 ) -> Layout:
     """Return what the words say; `value` and `mode` count where they are silent. Other names are passed over.

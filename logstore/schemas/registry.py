@@ -177,9 +177,10 @@ def rows_of(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 class SchemaTopic(Protocol):
-    """The topic `_schemas` of one place. `where` names the place in messages."""
+    """The topic `_schemas` of one place. `where` names the place in messages, `if_unknown` says what to do there."""
 
     where: str
+    if_unknown: str  # of an id
 
     def turn(self) -> AbstractContextManager[object]:
         """One thread of this process at a time."""
@@ -220,7 +221,9 @@ class TopicSchemas:
         with self._topic.turn():
             found = self._state.schema(schema_id) or self._now().schema(schema_id)  # an id never changes
             if found is None:
-                raise UnknownSchemaError(f"no schema has id {schema_id} in {TOPIC} of {self._topic.where}")
+                raise UnknownSchemaError(
+                    f"no schema has id {schema_id} in {TOPIC} of {self._topic.where}; {self._topic.if_unknown}"
+                )
             return found
 
     def register(self, subject: str, schema: Schema) -> Registered:
@@ -322,6 +325,8 @@ class TopicSchemas:
         subject = state.alias(subject) or subject
         found = state.versions(subject, with_deleted=with_deleted)
         if not found:
+            if state.versions(subject, with_deleted=True):
+                raise UnknownSchemaError(f"subject {subject!r} is deleted in {TOPIC} of {self._topic.where}")
             known = state.subjects(with_deleted=with_deleted)
             hint = did_you_mean(subject, known) if known else "; it has none yet"
             raise UnknownSchemaError(f"subject {subject!r} is not in {TOPIC} of {self._topic.where}{hint}")

@@ -48,6 +48,7 @@ _LONG_HOLDERS = ("broker", "recovery")
 _HARMLESS = frozenset({LOCK, BROKER, checkpoint.FSYNC_FAILED, "lost+found", ".DS_Store"})
 
 
+_IF_NOT_WRITABLE = "make it writable, or work on a copy elsewhere"
 # Behind the name of a directory.
 KAFKAS = (
     "is the directory of a Kafka: pylog only reads it (logstore.open with read_only=True, Spark, `pylog dump-log`), "
@@ -231,10 +232,10 @@ class LogDir:
         try:
             self._env.files.create(self.path / LOCK)  # for the system to say why not
         except StorageError as error:
-            return f"can only be read: {getattr(error, 'reason', error)}"
+            return f"can only be read: {getattr(error, 'reason', error)}; {_IF_NOT_WRITABLE}"
         except FileNotFoundError:
             return "is there no more"
-        return "can only be read: this user may not write there"
+        return f"can only be read: this user may not write there; {_IF_NOT_WRITABLE}"
 
     @property
     def belongs_to_this_process(self) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from logstore.records.rows import Rows
     from logstore.schemas.declared import Declaration
     from logstore.schemas.registry import Schemas
+    from logstore.store.log_manager import LogManager
 
 _CONFIG = {"cleanup.policy": "compact"}
 
@@ -29,6 +30,8 @@ class _Store(Protocol):
 
     @property
     def path(self) -> Path: ...
+    @property
+    def logs(self) -> LogManager: ...
     def create_topic(self, name: str, *, config: Mapping[str, Any] | None, if_not_exists: bool) -> object: ...
     def log(self, topic: str, partition: int) -> Log: ...
     def append(self, topic: str, data: Any, *, flush: bool) -> object: ...
@@ -64,6 +67,8 @@ def check_ids(rows: Rows, demands: Sequence[Demand]) -> None:
 class DirectoryTopic:
     """`logstore.schemas.registry.SchemaTopic`. Safe for threads; notices a fork."""
 
+    if_unknown = "copy that topic together with the records, or in Spark name their registry by schema.registry.url"
+
     def __init__(self, store: _Store) -> None:
         self.where = str(store.path)
         self._store = store
@@ -94,6 +99,7 @@ class DirectoryTopic:
         return Found(begin, end, stored(self._store.read(TOPIC, **options).read_all().to_pylist()))
 
     def append(self, records: Sequence[Record], end: int) -> bool:
+        self._store.logs.check_writable()
         if end == 0:
             self._store.create_topic(TOPIC, config=_CONFIG, if_not_exists=True)
         log = self._store.log(TOPIC, 0)

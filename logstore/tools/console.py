@@ -281,7 +281,8 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
 
 
 def _refused(number: int, reason: str) -> errors.InvalidRecordError:
-    return errors.InvalidRecordError(f"line {number}: {reason}; the lines before it were written, no later one")
+    written = "the lines before it were written, no later one" if number > 1 else "no line was written"
+    return errors.InvalidRecordError(f"line {number}: {reason}; {written}")
 
 
 def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterator[ConsoleRecord]:

@@ -51,6 +51,8 @@ def schemas_of(client: _Client) -> TopicSchemas:
 class ClusterTopic:
     """`logstore.schemas.registry.SchemaTopic`. Safe for threads."""
 
+    if_unknown = "if the id is of a registry with a REST API, name that by schema.registry.url"
+
     def __init__(self, client: _Client) -> None:
         self.where = f"the cluster at {client.where}"
         self._client = client

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from logstore import InvalidRequestError
+from logstore.schemas.choice import registered
 from logstore.schemas.declared import declared, fields_of, register, schema_from
+from logstore.schemas.layout import Layout
 from logstore.schemas.registry import UnknownSchemaError
 from logstore.schemas.subjects import Reference, Schema
 from replication.client.kafka_client import KafkaClient
@@ -77,7 +82,7 @@ def test_a_registry_without_aliases_is_told_and_keeps_the_schema(schemas, caplog
     register(schemas, declared("rest-events", schema=order, subject_name_strategy="RecordName"))
     assert schemas.latest("RestOrder").schema.type == "AVRO"
     assert schemas.alias("rest-events-value") is None
-    assert "has no aliases: read and write the topic with value.subject=RestOrder" in caplog.text
+    assert "has no aliases: each read and write of the topic names the subject RestOrder of its values" in caplog.text
     with pytest.raises(UnknownSchemaError):
         schemas.set_alias("rest-events-value", "rest-nope")
 
@@ -92,6 +97,33 @@ def test_what_is_not_there_is_told_in_one_line(schemas):
             act()
     with pytest.raises(InvalidRequestError):
         schemas.register("rest-bad", Schema("AVRO", '{"type":"nope"}'))
+
+
+ALIASED = """{"type": "record", "name": "Sale", "aliases": ["RestTrade"], "fields": [
+    {"name": "buyer", "type": "string", "aliases": ["user"]}, {"name": "n", "type": "long", "aliases": ["count"]},
+    {"name": "place", "type": {"type": "record", "name": "Shop", "aliases": ["Stall"], "fields": [
+        {"name": "town", "type": "string", "aliases": ["city"]}]}}]}"""
+TRADE = """{"type": "record", "name": "RestTrade", "fields": [
+    {"name": "user", "type": "string"}, {"name": "count", "type": "int"},
+    {"name": "place", "type": {"type": "record", "name": "Stall", "fields": [{"name": "city", "type": "string"}]}}]}"""
+
+
+def test_aliases_mean_the_same_to_confluents_deserializer_to_a_registry_and_to_pylog(registry, schemas):
+    at, topic = SerializationContext("rest-sales", MessageField.VALUE), "rest-sales"
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        old = AvroSerializer(client, TRADE)({"user": "ada", "count": 7, "place": {"city": "Bonn"}}, at)
+        schemas.set_level("BACKWARD", "rest-sales-value")
+        assert schemas.check("rest-sales-value", Schema("AVRO", ALIASED)) == []
+        new = AvroSerializer(client, ALIASED)({"buyer": "bob", "n": 2**40, "place": {"town": "Ulm"}}, at)
+        theirs = [AvroDeserializer(client, ALIASED)(value, at) for value in (old, new)]
+    assert [entry.version for entry in schemas.versions("rest-sales-value")] == [1, 2]
+    format = registered(topic, schemas, Layout()).value
+    parsed = format.decode(pa.array([old, new]))
+    assert parsed.reasons == {}
+    names = [field.name for field in format.fields]
+    ours = [dict(zip(names, row, strict=True)) for row in zip(*(c.to_pylist() for c in parsed.columns), strict=True)]
+    assert ours == theirs
+    assert theirs[0] == {"buyer": "ada", "n": 7, "place": {"town": "Bonn"}}
 
 
 def test_a_java_serializer_and_pylog_read_each_others_records(registry, tmp_path):

@@ -10,7 +10,8 @@ A reader that is made of columns has no names of types, so that any record, enum
 for it, and a fixed type bytes.
 
 Logical types: a time is a time in any unit, an instant is no local time; a decimal keeps its scale, and loses no digit;
-a plain type is read as the logical type that is made of it, and the other way round.
+a plain type is read as the logical type that is made of it, and the other way round. A reader that is made of columns
+takes no plain type so: nobody said in which unit a number is a time, or of which scale bytes are a decimal.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _PROMOTIONS = {
     "string": frozenset({"bytes"}),
     "bytes": frozenset({"string"}),
 }
+_PLAIN = {"int": "int", "long": "bigint", "bytes": "binary", "fixed": "binary", "string": "string"}
 _OF_COLUMNS = {"enum": "string", "fixed": "bytes"}
 _INSTANTS = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
@@ -152,11 +154,13 @@ def _lost_symbols(plan: Value) -> list[str]:
 
 def _chosen(writer: Schema, reader: Schema) -> Plan:
     best: Plan = Mismatch(f"{writer} is none of {reader}")
+    has_one = sum(branch.kind != "null" for branch in reader.items) == 1
     for branch in sorted(reader.items, key=lambda b: b.kind != writer.kind or not _same_name(writer, b)):
         plan = resolve(writer, branch)
         if next(problems(plan), None) is None:
             return Chosen(branch, plan)
-        if isinstance(best, Mismatch) and not isinstance(plan, Mismatch):  # what is inside tells more
+        tells_more = not isinstance(plan, Mismatch) or (branch.is_column and has_one)
+        if isinstance(best, Mismatch) and tells_more:
             best = Chosen(branch, plan)
     return best
 
@@ -217,6 +221,8 @@ def _leaf_mismatch(writer: Schema, reader: Schema) -> str:
 
 
 def _logical_mismatch(writer: Schema, reader: Schema) -> str:
+    if reader.is_column and reader.logical and not writer.logical:
+        return f"{writer} is no {reader}: its writer named no logical type; declare {_PLAIN[writer.kind]}"
     if not reader.logical or not writer.logical or reader.logical == writer.logical != "decimal":
         return ""
     if writer.logical == reader.logical:

@@ -34,6 +34,8 @@ def test_clients_see_what_each_other_registers(cluster, client):
         assert other.schemas.level("orders-value") == "FULL"
     with pytest.raises(UnknownSchemaError, match=r"'order-value' is not in _schemas of the cluster .*; did you mean"):
         client.schemas.latest("order-value")
+    with pytest.raises(UnknownSchemaError, match=r"id 77 in _schemas of the cluster .* by schema\.registry\.url"):
+        client.schemas.by_id(77)
     with pytest.raises(KafkaError, match="pylog hands out the ids of _schemas here"):
         client.append(TOPIC, [{"key": b'{"keytype":"NOOP","magic":0}', "value": None}])
 

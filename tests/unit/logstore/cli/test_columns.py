@@ -101,9 +101,16 @@ def test_misfits_end_the_command_or_are_passed_over_by_their_mode(place):
         (["produce", "plain", "--typed"], 1, "topic 'plain' has no columns of its own"),
         (["produce", "plane", "--typed"], 1, "no topic 'plane' in"),
         (["consume", "plane", "--typed"], 1, "no topic 'plane' in"),
-        (["produce", "plain", "--typed", "--value-subject", "s"], 1, "subject 's' is not in"),
+        (
+            ["produce", "plain", "--typed", "--value-subject", "s"],
+            1,
+            "by --value-subject, or their columns by --schema",
+        ),
+        (["consume", "plain", "--value-subject", "s"], 1, "--value-subject='s': needs --typed"),
+        (["consume", "plain", "--typed", "--schema", "n int"], 1, "--schema does not go with --typed"),
+        (["consume", "plain", "--schema", "n int", "--key-fields", "m"], 1, "--key-fields: there is no column 'm'"),
         (["consume", "plain", "--schema", "n it"], 1, "'it' is no type of a column"),
-        (["consume", "plain", "--value-format", "json"], 1, "which columns?"),
+        (["consume", "plain", "--value-format", "json"], 1, "which columns? Name them by --schema"),
         (["consume", "plain", "--schema", "n int", "-f", "%s"], 2, "columns have no --format and no --property"),
     ],
 )

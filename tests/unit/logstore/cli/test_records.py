@@ -71,13 +71,14 @@ def test_produce_on_a_full_disk_says_how_far_it_got(pylog, path):
 
 def test_a_file_system_that_can_only_be_read_is_named_as_the_cause(pylog, path):
     with small_file_system(path, "9m"):
-        pylog("topics", "create", "one").ok()
+        pylog("topics", "create", "one", "--value-schema", "n int").ok()
         subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
-        why = f"{path} can only be read: Read-only file system"
+        why = f"{path} can only be read: Read-only file system; make it writable, or work on a copy elsewhere"
         assert pylog("produce", "one", input="a\n").failed() == f"pylog: {why}; no line was written\n"
         for command in (("topics", "create", "two"), ("topics", "delete", "one")):
             assert pylog(*command).failed() == f"pylog: {why}\n"
-        assert pylog("recover").failed().endswith(": Read-only file system\n")
+        assert pylog("schemas", "register", "one-value", "n bigint").failed() == f"pylog: {why}\n"
+        assert pylog("recover").failed() == f"pylog: {why}\n"
         assert pylog("consume", "one").ok().lines == []
 
 

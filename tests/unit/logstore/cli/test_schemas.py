@@ -100,6 +100,7 @@ def test_wrong_usage_is_told(pylog):
         assert pylog("schemas", *wrong).code == 2, wrong
     assert pylog("schemas", "level", "--unset").code == 2
     assert "did you mean 'NONE'" in pylog("schemas", "level", "--set", "nonne").failed()
+    assert "full is a level, which --set takes" in pylog("schemas", "level", "full").err
     assert "it has none yet" in pylog("schemas", "list", "orders-value").failed()
 
 

@@ -62,14 +62,17 @@ def test_metadata_comes_behind_with_the_keys_bytes_unless_the_key_has_columns():
 @pytest.mark.parametrize(
     ("typing", "message"),
     [
-        ({}, "which columns"),
+        ({}, "which columns.* by schema, as .* by typed$"),
         ({"schemas": "a int"}, "no argument 'schemas'; did you mean 'schema'"),
         ({"schema": "a int", "value_format": "jsn"}, "value_format='jsn': one of json, raw"),
         ({"schema": "a int", "mode": "FAIL"}, "mode='FAIL': one of FAILFAST"),
         ({"schema": "a int", "key_format": "json"}, "key_format='json': needs key_fields"),
-        ({"schema": "a int", "key_fields": "b"}, "key.fields: there is no column 'b'"),
+        ({"schema": "a int", "key_fields": "b"}, "key_fields: there is no column 'b'"),
         ({"schema": "a int, b int", "value_format": "raw"}, "format raw is one column"),
-        ({"schema": "a int, b int", "value_format": "raw", "key_fields": "a"}, "set value.fields-include=EXCEPT_KEY"),
+        (
+            {"schema": "a int, b int", "value_format": "raw", "key_fields": "a"},
+            "value_format=raw: .* set value_fields_include=EXCEPT_KEY",
+        ),
         (
             {"schema": "a int", "key_fields": "a", "key_fields_prefix": "k_"},
             "'a' does not begin with key_fields_prefix, 'k_'",

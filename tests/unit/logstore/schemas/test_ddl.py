@@ -29,7 +29,8 @@ def test_types_nest():
 @pytest.mark.parametrize(
     "text",
     ["", "id", "id bigin", "id bigint,", "id bigint x", "id array<int", "id decimal(39,0)", "id decimal(x)",
-     "id int not", "a-b int", "id int comment 5", "id int; x", "`` int", "id map<string>", "id struct<a>"],
+     "id int not", "a-b int", "id int comment 5", "id int; x", "`` int", "id map<string>", "id struct<a>",
+     "id int, id int"],
 )  # fmt: skip
 def test_another_text_is_refused_with_how_to_write_it(text):
     with pytest.raises(InvalidRequestError, match="write columns and types, as 'id bigint, who string'"):

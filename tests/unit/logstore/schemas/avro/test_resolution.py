@@ -6,6 +6,8 @@ import pytest
 
 from logstore.schemas.avro.resolution import problems, resolve
 from logstore.schemas.avro.schema import parse
+from logstore.schemas.avro.types import schema_of
+from logstore.schemas.ddl import parse as columns
 
 
 def schema(kind, name="R", **more):
@@ -77,6 +79,40 @@ DATE, LOCAL = logical("int", "date"), logical("long", "local-timestamp-micros")
 def test_types_match_by_avros_rules(writer, reader, reason):
     found = [str(problem) for problem in problems(resolve(schema(writer), schema(reader)))]
     assert found == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize(
+    ("writer", "column", "reason"),
+    [
+        ("long", "bigint", None),
+        ("int", "double", None),
+        (MILLIS, "timestamp", None),
+        (MICROS, "bigint", None),
+        (DATE, "int", None),
+        ("bytes", "binary", None),
+        (decimal(5, 2), "decimal(7,2)", None),
+        (
+            "long",
+            "timestamp",
+            "f: long is no timestamp-micros (long): its writer named no logical type; declare bigint",
+        ),
+        ("int", "timestamp_ntz", "declare int"),
+        (["null", "long"], "timestamp", "declare bigint"),
+        (logical("long", "timestamp-nanos"), "timestamp", "declare bigint"),
+        ("int", "date", "f: int is no date (int): its writer named no logical type; declare int"),
+        ("bytes", "decimal(7,2)", "f: bytes is no decimal(7,2): its writer named no logical type; declare binary"),
+        (fixed(4), "decimal(7,2)", "declare binary"),
+        ("string", "int", "f: string is no int"),
+    ],
+    ids=str,
+)
+def test_a_column_takes_no_plain_type_for_a_time_or_a_decimal(writer, column, reason):
+    found = [str(problem) for problem in problems(resolve(schema(writer), schema_of(columns(f"f {column}"))))]
+    if reason is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert found[0].endswith(reason)
 
 
 def test_a_field_that_is_new_needs_a_default_that_fits():
