@@ -36,6 +36,10 @@ def reasons(level: str, new: Schema, earlier: Sequence[Version], referred: Refer
         return []
     found = []
     for version, schema in earlier if level.endswith("_TRANSITIVE") else earlier[-1:]:
+        if schema.type != new.type:
+            hint = f": give the format {schema.type.lower()}" if schema.type in (AVRO, JSON) else ""
+            found.append(f"version {version} is of type {schema.type}, and not {new.type}{hint}")
+            continue
         if level.startswith(("BACKWARD", "FULL")):
             found += [f"it cannot read version {version}: {r}" for r in reading_reasons(new, schema, referred)]
         if level.startswith(("FORWARD", "FULL")):
@@ -44,9 +48,7 @@ def reasons(level: str, new: Schema, earlier: Sequence[Version], referred: Refer
 
 
 def reading_reasons(reader: Schema, writer: Schema, referred: Referred) -> list[str]:
-    """Return why a reader cannot read what the writer writes; none: it can."""
-    if reader.type != writer.type:
-        return [f"{writer.type} is not {reader.type}"]
+    """Return why a reader cannot read what the writer writes, of the same type; none: it can."""
     try:
         if reader.type == AVRO:
             given, wanted = (parse(each.text, each.references, referred) for each in (writer, reader))

@@ -55,6 +55,8 @@ def test_a_schema_is_checked_before_it_is_registered(pylog):
     assert refused.code == 1
     assert [row["reason"].partition(":")[0] for row in refused.json] == ["it cannot read version 1"] * 2
     assert "level BACKWARD: the schema cannot be registered" in refused.err
+    other = pylog("schemas", "check", "orders-value", "n bigint", "--format", "avro")
+    assert "version 1 is of type JSON, and not AVRO: give the format json" in other.out
     assert pylog("schemas", "list", "other-value").code == 1
 
 
