@@ -86,7 +86,7 @@ class ApiKey(enum.IntEnum):
     HEARTBEAT = 12, 0, 4, _SMALL
     LEAVE_GROUP = 13, 0, 5, _NAMES
     SYNC_GROUP = 14, 0, 5, Bound(16 * MIB, 10_000)
-    DESCRIBE_GROUPS = 15, 0, 5, _NAMES
+    DESCRIBE_GROUPS = 15, 0, 6, _NAMES
     LIST_GROUPS = 16, 0, 5, _SMALL
     SASL_HANDSHAKE = 17, 1, 1, _SMALL
     API_VERSIONS = 18, 0, 4, _SMALL

@@ -732,6 +732,16 @@ def describe_group_twice(asker):
     return len(asker.ask(ApiKey.DESCRIBE_GROUPS, 5, body).groups)
 
 
+@case(
+    "DescribeGroups: a group that does not exist, by version",
+    [(0, "Dead", None), (69, "Dead", "Group never not found.")],
+)
+def describe_no_group(asker):
+    body = {"groups": ("never",), "include_authorized_operations": False}
+    rows = [asker.ask(ApiKey.DESCRIBE_GROUPS, version, body).groups[0] for version in (5, 6)]
+    return [(code(row), row.group_state, getattr(row, "error_message", None)) for row in rows]
+
+
 @case("ListGroups by type", [["classic"], ["classic"], []])
 def list_groups_by_type(asker):
     assert code(join(asker, asker.named("typed"))) == 0

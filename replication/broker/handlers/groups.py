@@ -24,6 +24,7 @@ REBALANCES_FROM = 1  # JoinGroup: a rebalance has a time-out of its own
 SKIPS_FROM = 9  # JoinGroup: a leader can be told to assign nothing
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 PROTOCOLS_NAMED_FROM = 5  # SyncGroup
+SAYS_UNKNOWN_FROM = 6  # DescribeGroups
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 TYPE = "classic"  # all groups here: members assign partitions themselves
 LEAVING_AT_ONCE = 100  # members in one event for the group
@@ -176,13 +177,17 @@ class GroupHandlers:
     # ----------------------------------------------------------- administration
 
     def describe(self, context: Work, body: requests.DescribeGroupsRequest) -> Response:
-        """DescribeGroups: an unknown group is a dead one."""
+        """DescribeGroups: an unknown group is a dead one, from version 6 on with an error."""
 
         def row(group_id: str) -> Response:
             allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
-            more = {"authorized_operations": allowed}
+            more: Response = {"authorized_operations": allowed}
             try:
-                return {**described(group_id, self._groups.group(group_id)), **more}
+                found = self._groups.group(group_id)
+                if found is None and context.version >= SAYS_UNKNOWN_FROM:
+                    said = f"Group {group_id} not found."
+                    more = {**more, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": said}
+                return {**described(group_id, found), **more}
             except KafkaError as error:
                 return {**described(group_id, None), "error_code": error.code}
 

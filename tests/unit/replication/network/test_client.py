@@ -183,3 +183,13 @@ def test_a_peer_that_talks_nonsense_is_a_protocol_error(nonsense):
 async def test_nobody_at_home_is_an_os_error():
     with pytest.raises(ConnectionError):
         await Clients("me", timeout_ms=500).call("127.0.0.1", 1, ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)
+
+
+@pytest.mark.parametrize("asks_versions", [False, True])
+def test_requests_are_sent_in_versions_that_brokers_of_the_release_before_serve(asks_versions):
+    """A follower of this release fetches from a leader of the last one; a client has no topic ids for a Produce."""
+    client = Client("localhost", 1, "me", timeout_ms=1, asks_versions=asks_versions)
+    newest = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 16, ApiKey.LIST_OFFSETS: 7, ApiKey.METADATA: 12}
+    assert {key: client.version(key) for key in newest} == newest
+    assert client.version(ApiKey.FETCH, version_max=11) == 11
+    assert client.version(ApiKey.FETCH, version_max=18) == 16
