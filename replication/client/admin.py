@@ -12,8 +12,8 @@ from replication.client.cluster import VERSIONS_REQUEST, Cluster, Partitions
 from replication.client.leader_requests import call_leaders
 from replication.errors import ErrorCode, KafkaError, code_in, error_of, raise_for_code
 from replication.model.cluster import Assignment, TopicPartition, by_partition, by_topic
-from replication.network.client import Client
-from replication.protocol.apis import SERVED, ApiKey, name_of
+from replication.network.client import Client, spoken
+from replication.protocol.apis import ApiKey, name_of
 from replication.protocol.features import SCHEMAS
 
 _PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
@@ -106,7 +106,7 @@ def _versions(number: int, first: int, last: int) -> ApiVersions:
         key = ApiKey(number)
     except ValueError:
         return ApiVersions(number, name_of(number), first, last, None)
-    ours = SERVED.get(key, key.versions)
+    ours = spoken(key)
     used = min(last, ours.last)
     return ApiVersions(number, key.name, first, last, used if used >= max(first, ours.first) else None)
 

@@ -34,6 +34,12 @@ _OURS: Mapping[int, Versions] = {key: key.versions for key in ApiKey}
 _NEWEST = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 16, ApiKey.LIST_OFFSETS: 7, ApiKey.METADATA: 12}
 
 
+def spoken(key: ApiKey) -> Versions:
+    """Return the versions in which requests of ours are sent."""
+    served = SERVED.get(key, key.versions)
+    return served._replace(last=min(served.last, _NEWEST.get(key, served.last)))
+
+
 class Client:
     """One broker as others see it. `close` ends it for good; it may be called again.
 
@@ -101,10 +107,9 @@ class Client:
 
     def version(self, key: ApiKey, version_min: int = 0, version_max: int | None = None) -> int:
         """The version that a request of this kind is sent in. Raises: UnsupportedVersionError."""
-        ours, theirs = SERVED.get(key, key.versions), self._versions.get(key)
+        ours, theirs = spoken(key), self._versions.get(key)
         first = max(ours.first, version_min)
-        last = min(ours.last, _NEWEST.get(key, ours.last))
-        last = last if version_max is None else min(last, version_max)
+        last = ours.last if version_max is None else min(ours.last, version_max)
         if theirs is None:
             raise UnsupportedVersionError(f"{self.address} does not serve {key.name}: the broker is too old for it")
         if min(last, theirs.last) < max(first, theirs.first):

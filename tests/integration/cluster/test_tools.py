@@ -312,7 +312,7 @@ def test_brokers_tell_what_is_in_their_directories_and_which_apis_they_have(pylo
     assert line.split() == [topic, "0", str(size), "0"]
 
     (produce,) = (row for row in rows(pylog("broker-api-versions", "--broker-list", 2)) if row[1] == "PRODUCE")
-    assert produce == ["2", "PRODUCE", "0", "0", "12", "12"]
+    assert produce == ["2", "PRODUCE", "0", "0", "13", "12"]
     assert pylog("log-dirs", "--broker-list", "1,9").code == 2
     assert pylog("broker-api-versions", "--broker-list", "one").code == 2
 
