@@ -154,7 +154,7 @@ def test_logical_types_references_and_subjects_of_records_are_those_of_confluent
             rows = read_by_confluent(one_broker.bootstrap, topic, client_of_registry, count)
             wanted[topic] = list(map(worlds.shown if topic == "visits" else worlds.named, rows))
             assert typed_rows(client, topic) == wanted[topic]
-        with pytest.raises(UnknownSchemaError, match=r"'visits-by-record-value'.*value\.subject"):
+        with pytest.raises(UnknownSchemaError, match=r"'visits-by-record-value'.*value_subject"):
             list(client.read("visits-by-record", 0, 0, 1, typed=True))
         end, of_visits = len(worlds.VISITS + worlds.NOTES), {"typed": True, "value_subject": "shop.Visit"}
         with pytest.raises(MisfitError, match=r"at offset 30: value: .*shop\.Note"):

@@ -71,7 +71,7 @@ def test_a_topic_that_says_the_subject_of_its_records_and_one_that_does_not(clus
     place = ["--bootstrap-server", cluster.running.bootstrap]
     assert run_pylog("consume", topic, "--typed", *place).ok().out == "n\n1\n"
     assert run_pylog("consume", other, "--typed", "--value-subject", "shop.Order", *place).ok().out == f"n\n{2**40}\n"
-    assert "by value.subject" in run_pylog("consume", other, "--typed", *place).failed()
+    assert "by --value-subject" in run_pylog("consume", other, "--typed", *place).failed()
     client.schemas.set_alias(f"{topic}-value", None)
 
 
