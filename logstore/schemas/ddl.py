@@ -6,6 +6,7 @@ Columns are named as in Spark: bare words, or anything in backticks. NOT NULL is
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
@@ -48,8 +49,8 @@ def parse(ddl: str) -> tuple[pa.Field, ...]:
         fields = reader.fields()
         if reader.next:
             raise ValueError(f"{reader.next!r} is not expected")
-        names = [field.name for field in fields]
-        if twice := [name for name in names if names.count(name) > 1]:
+        counts = Counter(field.name for field in fields)
+        if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(f"column {twice[0]!r} is there twice")
     except ValueError as error:
         raise InvalidRequestError(
