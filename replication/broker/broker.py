@@ -56,7 +56,7 @@ from replication.network.loops import is_set_within
 from replication.network.pipeline import TurnHandler
 from replication.network.server import Server
 from replication.network.work import Handler
-from replication.protocol.apis import ApiKey
+from replication.protocol.apis import ApiKey, Identity
 from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,7 @@ class Broker:
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.features,
+            own=Identity(cluster_id, self.config.broker_id),
         )
         await_metadata(self.server.pipeline, metadata)
         self.metrics.admission = self.server.admission

@@ -23,7 +23,7 @@ from replication.network.long_requests import LongRequests
 from replication.network.steps import begin
 from replication.network.work import Encoded, Handler, Work
 from replication.protocol import apis
-from replication.protocol.apis import ApiKey, Request
+from replication.protocol.apis import ApiKey, Identity, Request
 from replication.protocol.features import Features
 from replication.protocol.framing import Frame
 from replication.security.access import ALLOW_ALL, BROKER, OWN_CONNECTION, Authorizer, Context, Need
@@ -87,6 +87,7 @@ class Pipeline:
         admission: Admission,
         *,
         features: Callable[[], Features],
+        own: Identity | None = None,
         authorizer: Authorizer = ALLOW_ALL,
         observer: RequestObserver | None = None,
     ) -> None:
@@ -104,6 +105,7 @@ class Pipeline:
                     keys,
                     has_two_phase_commit=admission.limits.transaction_two_phase_commit_enable,
                     features=features(),
+                    own=own,
                 ),
             ),
         }

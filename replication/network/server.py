@@ -16,6 +16,7 @@ from replication.network.admission import Admission, SocketServerSettings
 from replication.network.connection import Connection, Service
 from replication.network.pipeline import Endpoints, Pipeline, RequestObserver
 from replication.network.work import running
+from replication.protocol.apis import Identity
 from replication.protocol.features import DEFAULT_FEATURES, Features
 from replication.security.access import ALLOW_ALL, Authorizer
 
@@ -35,10 +36,13 @@ class Server:
         observer: RequestObserver | None = None,
         features: Callable[[], Features] = lambda: DEFAULT_FEATURES,
         authorizer: Authorizer = ALLOW_ALL,
+        own: Identity | None = None,
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
         self.connections = cast("dict[Connection, None]", self.admission.connections)
-        self.pipeline = Pipeline(endpoints, self.admission, features=features, authorizer=authorizer, observer=observer)
+        self.pipeline = Pipeline(
+            endpoints, self.admission, features=features, own=own, authorizer=authorizer, observer=observer
+        )
         self._service = Service(self.pipeline)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_response_schema
 from kio.schema.index import api_key_map
 
 from replication.errors import ErrorCode, ProtocolError
@@ -24,6 +24,7 @@ from replication.protocol import (
     decoding,
     encoding,
     interbroker,
+    kio_newer,
     kio_pieces,
     kio_reader,
     kio_requests,
@@ -89,7 +90,7 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_GROUPS = 15, 0, 6, _NAMES
     LIST_GROUPS = 16, 0, 5, _SMALL
     SASL_HANDSHAKE = 17, 1, 1, _SMALL
-    API_VERSIONS = 18, 0, 4, _SMALL
+    API_VERSIONS = 18, 0, 5, _SMALL
     CREATE_TOPICS = 19, 2, 7, _PARTITIONS
     DELETE_TOPICS = 20, 1, 6, Bound(8 * MIB, 20_000)
     DELETE_RECORDS = 21, 0, 2, Bound(8 * MIB, 20_000)
@@ -160,6 +161,13 @@ _NAMED_LATER = {93: "STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE", 94: "UNREGISTER
 def name_of(number: int) -> str:
     """Kafka's name of an API, whether or not it is spoken here; "UNKNOWN": a later Kafka has it."""
     return _NAMED_LATER.get(number) or api_key_map.get(number, "unknown").upper()
+
+
+class Identity(NamedTuple):
+    """One broker of one cluster."""
+
+    cluster_id: str | None
+    node_id: int
 
 
 class EncodedBody(NamedTuple):
@@ -258,15 +266,18 @@ def request_class(key: ApiKey, version: int) -> Any:
     """Return kio's class, with the fields of all versions, or ours in its form. Loading one takes about 10 ms, once."""
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][0]
-    cls = load_request_schema(key, version)
+    cls = kio_newer.schema_of(key, version)
     return kio_requests.completed(cls) if key in ENTITIES else cls
+
+
+_RESPONSES_KNOWN = {ApiKey.API_VERSIONS: 4}  # the last one that kio knows; later ones are the same
 
 
 @cache
 def response_class(key: ApiKey, version: int) -> Any:
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][1]
-    return load_response_schema(key, version)
+    return load_response_schema(key, min(version, _RESPONSES_KNOWN.get(key, version)))
 
 
 def encode_response(key: ApiKey, version: int, correlation_id: int, response: Any) -> list[Buffer]:
@@ -337,8 +348,12 @@ def answer_api_versions(
     *,
     has_two_phase_commit: bool = False,
     features: Features = DEFAULT_FEATURES,
+    own: Identity | None = None,
 ) -> tuple[int, EncodedBody]:
-    """Return (version, answer): version 0 for a request of an unknown version."""
+    """Return (version, answer): version 0 for a request of an unknown version.
+
+    A client that means another broker than `own`, or another cluster's, is to begin anew (KIP-1242).
+    """
     served = frozenset(keys), has_two_phase_commit, features
     if request.body is None:
         return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, *served)
@@ -347,6 +362,12 @@ def answer_api_versions(
         names = (request.body.client_software_name, request.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             error = ErrorCode.INVALID_REQUEST
+    if request.version >= 5 and error is ErrorCode.NONE:
+        meant = Identity(request.body.cluster_id, request.body.node_id)
+        if (meant.cluster_id is None) != (meant.node_id == -1):
+            error = ErrorCode.INVALID_REQUEST
+        elif meant.cluster_id is not None and own is not None and meant != own:
+            error = ErrorCode.REBOOTSTRAP_REQUIRED
     return request.version, _api_versions(request.version, error, *served)
 
 

@@ -139,6 +139,8 @@ class ApiVersionsRequest:
     __slots__ = ()
     client_software_name: str = ""  # 3 on
     client_software_version: str = ""  # 3 on
+    cluster_id: str | None = None  # 5 on
+    node_id: int = -1  # 5 on
 
 
 class CreatableReplicaAssignment:

@@ -14,7 +14,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_origin
 
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
@@ -22,6 +21,7 @@ from replication.errors import ProtocolError
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, SERVED, ApiKey
 from replication.protocol.kio_entities import build
+from replication.protocol.kio_newer import schema_of
 
 MEMORY_BYTES = 1 << 30  # above what the process has when it begins
 COMPACT_LENGTHS = (
@@ -71,7 +71,7 @@ def decode_unchecked(frame):
     if number not in SERVED or number in INTERBROKER:
         return
     try:
-        schema = load_request_schema(number, version)
+        schema = schema_of(number, version)
         entity_reader(schema)(bytes(frame[len(frame_head(frame)) :]), 0)
     except Exception:  # noqa: BLE001  it is the death of the process that is looked for
         return
@@ -96,7 +96,7 @@ def frame_of(key, version, rng):
 
 def request_schema(key, version):
     if key in (ApiKey.PRODUCE, ApiKey.FETCH):
-        return load_request_schema(key, version)
+        return schema_of(key, version)
     return apis.request_class(key, version)
 
 

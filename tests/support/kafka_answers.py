@@ -265,6 +265,22 @@ def describe_transactions_twice(asker):
     return codes(asker.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states)
 
 
+@case(
+    "ApiVersions: this broker, another, another cluster, half of a name, any",
+    [(0, True), (129, False), (129, False), (42, False), (42, False), (0, True)],
+)
+def versions_of_whom(asker):
+    body = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
+    own = asker.ask(ApiKey.DESCRIBE_CLUSTER, 1, body).cluster_id
+
+    def asked(cluster_id, node_id):
+        software = {"client_software_name": "asker", "client_software_version": "1"}
+        found = asker.ask(ApiKey.API_VERSIONS, 5, {**software, "cluster_id": cluster_id, "node_id": node_id})
+        return code(found), bool(found.api_keys)
+
+    return [asked(own, 1), asked(own, 9), asked("other", 1), asked(own, -1), asked(None, 1), asked(None, -1)]
+
+
 def described_cluster(asker, version, **body):
     found = asker.ask(
         ApiKey.DESCRIBE_CLUSTER, version,

@@ -66,7 +66,7 @@ def test_a_struct_of_very_many_tags_is_refused():
 # key: the range that clients must be told, by what they need (kcat compresses only if Produce begins at 0).
 ADVERTISED = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 9: (1, 9), 10: (0, 6), 11: (0, 9), 12: (0, 4),
-    13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
+    13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
     23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5), 27: (1, 2), 28: (0, 5),
     32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1),
     45: (0, 1), 46: (0, 0), 47: (0, 0), 57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 75: (0, 0),
@@ -83,7 +83,7 @@ def test_what_is_advertised_is_what_is_served_and_nothing_between_brokers():
     ]
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_is_answered_in_every_version(version):
     software = {"client_software_name": "a-client", "client_software_version": "1.0"}
     frame = b"".join(apis.encode_request(ApiKey.API_VERSIONS, version, 5, "me", software if version >= 3 else {}))
@@ -93,7 +93,7 @@ def test_api_versions_is_answered_in_every_version(version):
     assert (correlation_id, body.error_code.value) == (5, 0)
     assert [(row.api_key, row.min_version, row.max_version) for row in body.api_keys] == [
         (0, 0, 13),
-        (18, 0, 4),
+        (18, 0, 5),
     ]
 
 
@@ -101,7 +101,7 @@ def test_api_versions_of_an_unknown_version_is_answered_in_the_oldest():
     answer = answered(b"\x00\x12\x00\x63\x00\x00\x00\x05" + b"anything")
     _, body = apis.decode_response(ApiKey.API_VERSIONS, 0, memoryview(answer))
     assert body.error_code.value == 35
-    assert (18, 0, 4) in [(row.api_key, row.min_version, row.max_version) for row in body.api_keys]
+    assert (18, 0, 5) in [(row.api_key, row.min_version, row.max_version) for row in body.api_keys]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a-", "é"])
