@@ -229,7 +229,10 @@ def subjects_of(topic: str, layout: Layout) -> dict[Part, str]:
 def _registered(schemas: Schemas, subject: str, column: str) -> Format:
     """Return the format of a subject's latest schema; `column` is the name of the only one, where it has no names."""
     entry = schemas.latest(subject)
-    return format_of(schemas, entry.schema, entry.id, column=column)
+    try:
+        return format_of(schemas, entry.schema, entry.id, column=column)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"version {entry.version} of subject {subject!r} has no columns: {error}") from None
 
 
 def format_of(schemas: Schemas, schema: Schema, schema_id: int, *, column: str) -> Format:

@@ -35,6 +35,7 @@ BLOCK_ROWS = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
 _SPACES = frozenset(" \t\n\r")
 FEW = 64  # documents that are sooner read one after the other
+_LITTLE_BYTES = 1024 * 1024  # of theirs: an object of Python for each part takes 25 times as much, or more
 _ROW = re.compile(r"in row (\d+)$")
 _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 _PLAIN = 1  # as the kernels have it, without loading them
@@ -42,7 +43,7 @@ _PLAIN = 1  # as the kernels have it, without loading them
 
 def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     """Return the values (binary, JSON objects) as columns of these fields."""
-    if len(values) <= FEW or not flat.is_flat(fields):
+    if _is_little(values) or not flat.is_flat(fields):
         return _parse(values, fields)
     columns, is_read = flat.read(values, fields)
     rows, others = np.flatnonzero(is_read), np.flatnonzero(~is_read)
@@ -54,7 +55,7 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
 
 def _parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     """The same of documents that may be written in any way, and of columns of any type."""
-    if len(values) <= FEW:
+    if _is_little(values):
         return parse_each(values, fields)
     is_plain = _looks(values, fields) & _PLAIN != 0
     lines = _Lines(values if is_plain.all() else values.filter(pa.array(is_plain)), fields)
@@ -66,6 +67,10 @@ def _parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     if not refused.size:
         return found._replace(good=read)
     return joined([(read, found), (refused, parse_each(values.take(pa.array(refused)), fields))])
+
+
+def _is_little(values: pa.Array) -> bool:
+    return len(values) <= FEW and values.nbytes <= _LITTLE_BYTES
 
 
 def undeclared(values: pa.Array, fields: Sequence[pa.Field]) -> pa.Array:
@@ -80,7 +85,7 @@ def undeclared(values: pa.Array, fields: Sequence[pa.Field]) -> pa.Array:
 
 
 def _may_have_more(values: pa.Array, fields: Sequence[pa.Field]) -> Sequence[int]:
-    if len(values) <= FEW:
+    if _is_little(values):
         return range(len(values))
     from logstore.records import kernels
 
@@ -173,7 +178,7 @@ class _Lines:
                 bad = self._block(start, stop, nested) if len(nested) > len(self._cut) else bad
             if bad == _NONE:
                 return
-            if stop - start <= FEW:
+            if stop - start == 1 or _is_little(self._values.slice(start, stop - start)):
                 self.refused += range(start, stop)
                 return
             middle = (start + stop) // 2 if bad == _ANY else start + bad

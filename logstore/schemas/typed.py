@@ -156,7 +156,8 @@ class TypedRecords:
         place: dict[str, object],
     ) -> pa.Array:
         name = field.name
-        found = [_spread(sides[side], name, kept) for side in ("value", "key") if name in self._names(side)]
+        shown = [sides[side] for side in ("value", "key") if side in sides and name in sides[side].columns]
+        found = [_spread(side, name, kept) for side in shown]
         if len(found) == 2:
             return pc.if_else(_taken(records.column("value").is_valid(), kept), *found)
         if found:

@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _TYPE = "application/vnd.schemaregistry.v1+json"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 401, 403, 404, 409, 422
-_NO_OWN_LEVEL = 40408
+_NO_ROW = (KeyError, TypeError, ValueError, AttributeError)
 
 
 class RegistryError(PylogError):
@@ -52,11 +52,11 @@ class RestSchemas:
         return ", ".join(self._settings.urls)
 
     def subjects(self, *, with_deleted: bool = False) -> list[str]:
-        return sorted(self._ask("GET", "/subjects" + "?deleted=true" * with_deleted))
+        return sorted(map(str, self._ask("GET", "/subjects" + "?deleted=true" * with_deleted, kind=list)))
 
     def versions(self, subject: str, *, with_deleted: bool = False) -> list[Registered]:
-        shown = self._ask("GET", f"{_of(subject)}/versions")
-        numbers = self._ask("GET", f"{_of(subject)}/versions?deleted=true") if with_deleted else shown
+        shown = self._ask("GET", f"{_of(subject)}/versions", kind=list)
+        numbers = self._ask("GET", f"{_of(subject)}/versions?deleted=true", kind=list) if with_deleted else shown
         found = []
         for number in sorted(numbers):
             is_deleted = number not in shown
@@ -69,7 +69,13 @@ class RestSchemas:
 
     def by_id(self, schema_id: int) -> Schema:
         if (known := self._by_id.get(schema_id)) is None:
-            known = self._by_id[schema_id] = _schema(self._ask("GET", f"/schemas/ids/{schema_id}"))
+            row = self._ask("GET", f"/schemas/ids/{schema_id}")
+            try:
+                known = self._by_id[schema_id] = _schema(row)
+            except _NO_ROW:
+                raise RegistryError(
+                    f"the registry at {self.where} answers without a schema for id {schema_id}"
+                ) from None
         return known
 
     def register(self, subject: str, schema: Schema) -> Registered:
@@ -90,7 +96,7 @@ class RestSchemas:
 
     def delete(self, subject: str, version: int | None = None, *, permanently: bool = False) -> list[int]:
         path = _of(subject) if version is None else f"{_of(subject)}/versions/{version}"
-        gone = self._ask("DELETE", path + "?permanent=true" * permanently)
+        gone = self._ask("DELETE", path + "?permanent=true" * permanently, kind=(list, int))
         return [int(number) for number in (gone if isinstance(gone, list) else [gone])]
 
     def level(self, subject: str | None = None) -> str:
@@ -106,7 +112,7 @@ class RestSchemas:
             raise InvalidRequestError(f"compatibility level {level!r}{did_you_mean(level.upper(), LEVELS)}")
         path = "/config" if subject is None else f"/config/{quote(subject, safe='')}"
         if level is None:
-            self._ask("DELETE", path)
+            self._ask("DELETE", path, kind=object)
         else:
             self._ask("PUT", path, {"compatibility": level.upper()})
 
@@ -120,7 +126,7 @@ class RestSchemas:
         """Set it, where the registry has aliases, as Confluent's has; None: the subject loses its level, too."""
         path = f"/config/{quote(subject, safe='')}"
         if other is None:
-            self._ask("DELETE", path)
+            self._ask("DELETE", path, kind=object)
             return
         self.latest(other)
         with suppress(InvalidRequestError, RegistryError):  # of another word than a level
@@ -133,19 +139,19 @@ class RestSchemas:
     def _registered(self, row: Any, *, is_deleted: bool = False) -> Registered:
         try:
             return Registered(str(row["subject"]), int(row["version"]), int(row["id"]), _schema(row), is_deleted)
-        except (KeyError, TypeError, ValueError):
+        except _NO_ROW:
             raise RegistryError(f"the registry at {self.where} answers without subject, version and id") from None
 
     def _level(self, row: Any) -> str:
         return str(row.get("compatibilityLevel") or row.get("compatibility"))
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer. Raises: UnknownSchemaError, InvalidRequestError, RegistryError."""
+    def _ask(self, method: str, path: str, body: Any = None, *, kind: type | tuple[type, ...] = dict) -> Any:
+        """Return the answer, of this kind. Raises: UnknownSchemaError, InvalidRequestError, RegistryError."""
         said = ""
         for url in self._settings.urls:
             try:
                 with self._opener.open(self._request(method, url + path, body), timeout=TIMEOUT_S) as answer:
-                    return _decoded(url, answer.read(ANSWER_BYTES_MAX))
+                    return _decoded(url, answer.read(ANSWER_BYTES_MAX), kind)
             except HTTPError as error:
                 raise _refusal(url, error) from None
             except (URLError, HTTPException, OSError) as error:
@@ -175,14 +181,19 @@ def _body(schema: Schema) -> dict[str, Any]:
 
 def _schema(row: Any) -> Schema:
     references = [Reference(r["name"], r["subject"], int(r["version"])) for r in row.get("references") or ()]
-    return Schema(row.get("schemaType") or AVRO, row["schema"], tuple(references))
+    if not isinstance(row["schema"], str):
+        raise TypeError
+    return Schema(str(row.get("schemaType") or AVRO), row["schema"], tuple(references))
 
 
-def _decoded(url: str, data: bytes) -> Any:
+def _decoded(url: str, data: bytes, kind: type | tuple[type, ...]) -> Any:
     try:
-        return json.loads(data) if data else None
-    except ValueError:
+        found = json.loads(data) if data else {}
+    except (ValueError, RecursionError):
         raise RegistryError(f"{url} answers with something else than JSON: is it the address of a registry?") from None
+    if not isinstance(found, kind):
+        raise RegistryError(f"{url} answers with other JSON than was asked for: is it the address of a registry?")
+    return found
 
 
 def _refusal(url: str, error: HTTPError) -> PylogError:
@@ -191,12 +202,14 @@ def _refusal(url: str, error: HTTPError) -> PylogError:
         try:
             found = json.loads(error.read(ANSWER_BYTES_MAX))
             said, code = str(found["message"]), int(found.get("error_code", error.code))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (*_NO_ROW, RecursionError):
             said, code = str(error.reason), error.code
     said = f"the registry at {url} refused it: {' '.join(said.split())} ({code})"
-    if error.code == _NOT_FOUND:
+    if error.code == _NOT_FOUND and code != _NOT_FOUND:
         return UnknownSchemaError(said)
     if error.code in (_CONFLICT, _UNPROCESSABLE):
         return InvalidRequestError(said)
     hint = f": check {USER_INFO}" if error.code in (_UNAUTHORIZED, _FORBIDDEN) else ""
+    if error.code == _NOT_FOUND:  # nothing of a registry is here: that no schema has an id would drop its records
+        hint = ": is it the address of a registry?"
     return RegistryError(f"{said}{hint}")

@@ -7,6 +7,7 @@ import resource
 import struct
 import subprocess
 import sys
+import tracemalloc
 from textwrap import dedent
 
 import pyarrow as pa
@@ -252,6 +253,23 @@ def test_a_value_of_100_mib_takes_a_few_times_its_size(what, misfits):
     count, mib = map(int, found.stdout.split())
     assert count == misfits
     assert mib < 400
+
+
+@pytest.mark.parametrize("others", [[], [b'{"n": "x"}'], [b'{"y": "\xff"}']], ids=["alone", "type", "text"])
+def test_a_large_value_among_few_is_no_objects_of_python(others):
+    form = JsonFormat(ddl.parse("n int, x array<array<int>>, days array<date>"))
+    large = b'{"x": [%s[1]]}' % (b"[]," * 500_000)
+    form.decode(pa.array([large, *others], pa.binary()))
+    tracemalloc.start()
+    try:
+        found = form.decode(pa.array([large, *others], pa.binary()))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(found.reasons) == list(range(1, 1 + len(others)))
+    assert len(found.columns[1][0]) == 500_001
+    size = len(large)
+    assert peak_bytes < 18 * size
 
 
 def test_absurd_lengths_take_no_memory():

@@ -151,3 +151,10 @@ def test_members_that_are_not_declared_are_rescued_on_request(tmp_path):
             b'{"n":1}',
             b'{"n":2,"more":[1.10]}',
         ]
+
+
+def test_a_registered_schema_that_is_no_columns_is_named(tmp_path):
+    with logstore.open(tmp_path) as store:
+        store.schemas.register("t-value", schema_of("JSON", '{"type": "object", "patternProperties": {"a": {}}}'))
+        with pytest.raises(InvalidRequestError, match=r"^version 1 of subject 't-value' has no columns: .*pattern"):
+            chosen("t", {"typed": True}, lambda: store.schemas)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -56,6 +58,20 @@ def test_a_column_of_both_is_read_from_the_value_and_of_a_tombstone_from_the_key
     both = topic(USER, NOTE, value=JsonFormat((USER, NOTE)))
     found = both.decode(records((b"k", b'{"user": "v"}'), (b"k", b"{}"), (b"k", None)), "t", 0)
     assert rows_of(found) == [("v", None), (None, None), ("k", None)]
+
+
+def test_ten_times_as_many_columns_are_ten_times_as_much_work():
+    calls = []
+    for count in (50, 50, 500):  # the first loads what is needed
+        fields = ddl.parse(", ".join(f"c{number} int" for number in range(count)))
+        wide = topic(USER, *fields, value=JsonFormat(fields))
+        rows = pa.RecordBatch.from_pylist([{"user": "a", "c1": 1}], pa.schema([USER, *fields]))
+        with cProfile.Profile() as profile:
+            stored = wide.encode(rows)
+            [batch] = stored.append_column("offset", pa.array([0], pa.int64())).to_batches()
+            assert wide.decode(batch, "t", 0).rows.equals(rows)
+        calls.append(pstats.Stats(profile).total_calls)
+    assert calls[2] < 15 * calls[1]
 
 
 def test_only_columns_that_are_needed_are_asked_for():

@@ -102,6 +102,32 @@ def test_an_id_is_asked_for_once():
 
 
 @pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((200, {}), "without a schema for id 7"),
+        ((200, {"schema": None}), "without a schema for id 7"),
+        ((200, "x"), "with other JSON than was asked for"),
+        ((404, b"<html>"), "(404): is it the address of a registry?"),
+        ((404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "(404): is it the address of a registry?"),
+    ],
+)
+def test_what_is_no_answer_of_a_registry_does_not_say_that_an_id_is_unknown(answer, words):
+    """An unknown id makes misfits of its records, which may be dropped."""
+    with Registry({("GET", "/schemas/ids/7"): answer}) as registry:
+        with pytest.raises(RegistryError) as caught:
+            rest(registry.url).by_id(7)
+        assert words in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_lists_that_are_none_are_told():
+    with Registry({("GET", "/subjects"): (200, {}), ("GET", "/subjects/s/versions"): (200, 5)}) as registry:
+        for ask in (rest(registry.url).subjects, lambda: rest(registry.url).versions("s")):
+            with pytest.raises(RegistryError, match="with other JSON than was asked for"):
+                ask()
+
+
+@pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
         ((404, {"error_code": 40401, "message": "Subject 's' not found."}), UnknownSchemaError, "not found. (40401)"),
@@ -111,6 +137,11 @@ def test_an_id_is_asked_for_once():
         ((200, b"<html>"), RegistryError, "is it the address of a registry?"),
         ((200, {"id": 1}), RegistryError, "without subject, version and id"),
         ((301, "http://127.0.0.1:1/elsewhere"), RegistryError, "(301)"),
+        ((200, [1]), RegistryError, "with other JSON than was asked for: is it the address of a registry?"),
+        ((200, ROW | {"schema": 5}), RegistryError, "without subject, version and id"),
+        ((200, ROW | {"references": [1]}), RegistryError, "without subject, version and id"),
+        ((200, b"[" * 50_000), RegistryError, "is it the address of a registry?"),
+        ((404, b"<html>"), RegistryError, "(404): is it the address of a registry?"),
     ],
 )
 def test_a_refusal_is_an_error_of_its_kind_in_one_line(answer, error, words):
