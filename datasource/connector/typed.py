@@ -34,6 +34,7 @@ from logstore.schemas.typed import METADATA, TypedRecords
 
 logger = logging.getLogger(__name__)
 
+HELD_BYTES_MAX = 1024 * 1024
 _SPARKS = {"_timestamp": pa.timestamp("us", tz="UTC")}  # where Spark's type is another than that of records
 
 
@@ -178,8 +179,7 @@ def prepared(options: ReadOptions, schema: types.StructType | pa.Schema) -> Read
 class TypedShape:
     """The columns that Spark asked for: which to read from the log, and how to make Spark's batches of them.
 
-    One instance makes the batches of one range. A dead letter is in its topic before the batch that lacks it is
-    returned, where it outlives this process, and durable after `flush`.
+    One instance makes the batches of one range. Dead letters are in their topic, and durable, after `flush`.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class TypedShape:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def flush(self) -> None:
-        """Make the dead letters durable; a task whose machine dies before that has not ended, and runs again."""
+        """Make the dead letters durable: a task that dies before that has not ended, and runs again."""
         if self._letters is not None and self.misfits:
             self._letters.flush()
 
@@ -228,7 +228,10 @@ class TypedShape:
 
 
 class DeadLetters:
-    """Makes dead letters, and appends them to their topic: at least once, under the same keys each time."""
+    """Makes dead letters, and appends them to their topic: at least once, under the same keys each time.
+
+    Some are held, since an append costs as much as thousands of records that fit.
+    """
 
     def __init__(self, options: DeadLetterTopic, location: Location, query: str | None = None) -> None:
         """`query`: that which reads; None: the one that this task belongs to."""
@@ -236,6 +239,7 @@ class DeadLetters:
         self._query = _query_id() if query is None else query
         self._name = options.name or self._query
         self._location = location
+        self._held: list[pa.RecordBatch] = []
 
     def of(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> pa.RecordBatch:
         """Return a dead letter of each of these rows (of the columns `misfits.STORED`)."""
@@ -254,12 +258,21 @@ class DeadLetters:
         )
 
     def append(self, records: pa.RecordBatch, reasons: Mapping[int, str], topic: str, partition: int) -> None:
-        """Append a dead letter of each of these rows; `flush` makes them durable."""
-        rows = pa.Table.from_batches([self.of(records, reasons, topic, partition)])
-        self._target.append(self.topic, rows, partitioner="murmur3", compression=None, transaction=None)
+        """Append a dead letter of each of these rows, at the latest with `flush`."""
+        self._held.append(self.of(records, reasons, topic, partition))
+        if sum(letters.nbytes for letters in self._held) > HELD_BYTES_MAX:
+            self._append_held()
 
     def flush(self) -> None:
+        """Make durable what `append` was given."""
+        self._append_held()
         self._target.flush()
+
+    def _append_held(self) -> None:
+        held, self._held = self._held, []
+        if held:
+            rows = pa.Table.from_batches(held)
+            self._target.append(self.topic, rows, partitioner="murmur3", compression=None, transaction=None)
 
     @functools.cached_property
     def _target(self) -> WritableTopics:

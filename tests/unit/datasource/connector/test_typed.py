@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 import logstore
+from datasource.connector import typed
 from datasource.connector.counts import PylogCounts
 from datasource.connector.options import read_options, write_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, StreamReader
@@ -108,7 +109,7 @@ def test_the_first_misfit_ends_a_read_unless_a_mode_says_otherwise(path, caplog)
     assert batches(reader(path, ORDERS, **JSON, mode="PERMISSIVE")).num_rows == 4
 
 
-def test_a_misfit_is_a_dead_letter_before_the_rows_that_lack_it_are_given(path):
+def test_a_misfit_is_a_dead_letter_before_its_task_ends(path):
     fill(path, [order("ada"), "nonsense", order("cyd"), "{"], key=["a", "b", "c", None])
     dead = {"dlq.topic": "dlq", "dlq.name": "report"}
     read = reader(path, **JSON, **dead)
@@ -117,18 +118,30 @@ def test_a_misfit_is_a_dead_letter_before_the_rows_that_lack_it_are_given(path):
         assert store.topic("dlq").config.is_compacted
     rows = read.read(task)
     assert next(rows)["user"].to_pylist() == ["ada", "cyd"]
+    rows.close()
     letters = dead_letters(path)
     assert letters["key"].to_pylist() == [b"report|orders|0|1", b"report|orders|0|3"]
     assert letters["value"].to_pylist() == [b"nonsense", b"{"]
     first = {pair["key"]: pair["value"] for pair in letters["headers"][0].as_py()}
     assert first["dlq.topic"] == b"orders"
     assert first["dlq.key"] == b"b"
-    rows.close()
     batches(reader(path, ORDERS, **JSON, **dead))  # a second run of the task
     assert dead_letters(path)["key"].to_pylist() == letters["key"].to_pylist() * 2
     permissive = batches(reader(path, ORDERS, **JSON, **dead, mode="PERMISSIVE"))
     assert permissive.num_rows == 4
     assert dead_letters(path).num_rows == 6
+
+
+def test_dead_letters_that_are_large_are_appended_while_the_task_reads(path, monkeypatch):
+    monkeypatch.setattr(typed, "HELD_BYTES_MAX", 10)
+    fill(path, [order("ada"), "nonsense"])
+    read = reader(path, **JSON, dlq__topic="dlq", dlq__name="report")
+    (task,) = read.partitions()
+    rows = read.read(task)
+    next(rows)
+    assert dead_letters(path)["value"].to_pylist() == [b"nonsense"]
+    rows.close()
+    assert dead_letters(path).num_rows == 1
 
 
 def test_a_task_does_not_end_while_its_dead_letters_may_be_lost(path, monkeypatch):
