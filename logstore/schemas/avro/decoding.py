@@ -8,7 +8,7 @@ import pyarrow as pa
 from logstore.records.columns import Cells, cells
 from logstore.records.kernels import avro_reading as kernel
 from logstore.schemas.avro.assembly import Run
-from logstore.schemas.avro.layout import Buffers, Layout
+from logstore.schemas.avro.layout import VALUE_BYTES_MAX, Buffers, Layout
 from logstore.schemas.avro.reading import reading
 from logstore.schemas.avro.resolution import resolve
 from logstore.schemas.avro.schema import Schema
@@ -28,6 +28,7 @@ _REASONS = {
     kernel.BAD_TIME: "the time is out of range",
     kernel.MISMATCH: "the reader has no such symbol, and no default",
 }
+_TOO_LARGE = -1  # in place of an error of the kernel
 
 
 class Decoder:
@@ -81,10 +82,14 @@ class Decoder:
             row, counter, needed = kernel.read_rows(work)
             if row == len(errors):
                 return
-            buffers.grow((counter - run.counters_at) // 8, needed)
+            if not buffers.grow((counter - run.counters_at) // 8, needed):
+                errors[row] = _TOO_LARGE
+                row += 1
             work = work._replace(begin=row)
 
     def _reason(self, error: int) -> str:
+        if error == _TOO_LARGE:
+            return f"its columns would take more than {VALUE_BYTES_MAX / 2**30:.0f} GiB"
         at, code = error >> kernel.CODE_BITS, error & ((1 << kernel.CODE_BITS) - 1)
         path = self._instructions.paths[at]
         reason = self._instructions.reasons.get(at) or _REASONS[code]

@@ -21,6 +21,8 @@ from logstore.schemas.parsed import as_map
 
 _ROOM_MAX = (1 << 31) - 1  # Arrow's offsets have 32 bits
 _ROOM_MIN = 64
+# Of one column's items or text, for one value. Without defaults of the reader 100 MiB of decimals come to less.
+VALUE_BYTES_MAX = (1 << 31) - 1
 _FIRST_OFFSET = bytes(4)
 _ALIGNED = 64
 _SHARED_MAX = 1024 * 1024  # bytes of small batches lie side by side; a larger column does not keep others alive
@@ -159,11 +161,14 @@ class Buffers:
         found = self._own.get(number)
         return self._shared.slice(*self._parts[number]) if found is None else found
 
-    def grow(self, counter: int, needed: int) -> None:
-        """Make room for so many.
+    def grow(self, counter: int, needed: int) -> bool:
+        """Make room for so many, unless the value that is read takes too much by itself.
 
         Raises: InvalidRecordError: more than a column can have.
         """
+        own = needed - int(self._counts[counter])
+        if own * sum(width for at, width, _ in self._layout.buffers if at == counter) > VALUE_BYTES_MAX:
+            return False
         if needed > _ROOM_MAX:
             raise InvalidRecordError("a column would have more than 2 GiB, or items: read fewer records at once")
         self.rooms[counter] = min(max(2 * int(self.rooms[counter]), needed, _ROOM_MIN), _ROOM_MAX)
@@ -172,6 +177,7 @@ class Buffers:
                 before = self._held(number)
                 self._allocate(number)
                 memoryview(self._own[number]).cast("B")[: before.size] = memoryview(before).cast("B")
+        return True
 
     def arrays(self) -> list[pa.Array]:
         """Return the columns as far as they were written."""

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from logstore.schemas.avro import layout
 from logstore.schemas.avro.decoding import Decoder
 from logstore.schemas.avro.schema import parse
 from tests.support import avro
@@ -210,6 +211,25 @@ def test_an_absurd_length_takes_neither_memory_nor_time():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert len(ours.decode(pa.array(rows, pa.binary())).reasons) == len(rows)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+def test_a_value_whose_columns_take_too_much_is_a_misfit_beside_its_neighbours(monkeypatch):
+    items = {"type": "record", "name": "i", "fields": [{"name": "n", "type": "int"}]}
+    longer = {**items, "fields": [*items["fields"], {"name": "d", "type": "string", "default": "x" * 1000}]}
+    writer, reader = (record({"type": "array", "items": each}, "int") for each in (items, longer))
+    ours = decoder(writer, reader)
+    counts = [2, 9, 500, 30, 400]
+    rows = [avro.encoded(writer, {"f0": [{"n": 1}] * count, "f1": count}) for count in counts]
+    monkeypatch.setattr(layout, "VALUE_BYTES_MAX", 100_000)
+    found = ours.decode(pa.array(rows, pa.binary()))
+    assert {row: reason[:32] for row, reason in found.reasons.items()} == dict.fromkeys(
+        (2, 4), "its columns would take more than"
+    )
+    assert [(len(row["f0"]), row["f1"]) for row in decoded(found, ours)] == [(2, 2), (9, 9), (30, 30)]
+    union = ["null", *({**record("long", "long"), "name": f"r{i}"} for i in range(9))]
+    wide = decoder(record({"type": "array", "items": union}))
+    found = wide.decode(pa.array([varlong(900) + b"\x00" * 901, varlong(3) + b"\x00" * 4], pa.binary()))
+    assert (list(found.reasons), found.good.tolist()) == ([0], [1])
 
 
 @pytest.mark.soak
