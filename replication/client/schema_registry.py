@@ -1,7 +1,8 @@
 """Schemas of a registry behind its REST API: that of Confluent's, which Karapace and Apicurio speak, too.
 
-Nothing is repeated but at another address of `schema.registry.url`, where one cannot be connected to. An id is asked
-for once. No message shows a password, and no redirection is followed: it would get the password, too.
+Nothing is repeated but at another address of `schema.registry.url`, where one cannot be connected to, or fails to
+answer a question. An id is asked for once. No message shows a password, and no redirection is followed: it would get
+the password, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 _TYPE = "application/vnd.schemaregistry.v1+json"
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 401, 403, 404, 409, 422
+_FAILED = 500  # and above: the registry did, not the question
 _NO_ROW = (KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -153,7 +155,10 @@ class RestSchemas:
                 with self._opener.open(self._request(method, url + path, body), timeout=TIMEOUT_S) as answer:
                     return _decoded(url, answer.read(ANSWER_BYTES_MAX), kind)
             except HTTPError as error:
-                raise _refusal(url, error) from None
+                refusal = _refusal(url, error)
+                if error.code < _FAILED or method != "GET":
+                    raise refusal from None
+                said += f"; {refusal}"
             except (URLError, HTTPException, OSError) as error:
                 said += f"; {url}: {getattr(error, 'reason', None) or error}"
         raise RegistryError(f"no registry answers{said}")

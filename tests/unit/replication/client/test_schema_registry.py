@@ -160,6 +160,17 @@ def test_the_next_address_is_asked_where_one_does_not_answer():
         rest("http://127.0.0.1:1").subjects()
 
 
+def test_the_next_address_answers_a_question_at_which_one_fails_and_nothing_is_written_twice():
+    fails = dict.fromkeys([("GET", "/subjects"), ("PUT", "/config")], (503, b"<html>"))
+    works = {("GET", "/subjects"): (200, ["a"]), ("PUT", "/config"): (200, {"compatibility": "FULL"})}
+    with Registry(fails) as one, Registry(works) as other:
+        both = rest(f"{one.url},{other.url}")
+        assert both.subjects() == ["a"]
+        with pytest.raises(RegistryError, match=r"Service Unavailable \(503\)$"):
+            both.set_level("FULL")
+        assert [asked[0] for asked in other.asked] == ["GET"]
+
+
 def test_levels_and_deletions_have_the_words_of_the_api():
     answers = {
         ("GET", "/config"): (200, {"compatibilityLevel": "FULL"}),
