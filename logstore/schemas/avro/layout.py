@@ -21,7 +21,8 @@ from logstore.schemas.parsed import as_map
 
 _ROOM_MAX = (1 << 31) - 1  # Arrow's offsets have 32 bits
 _ROOM_MIN = 64
-# Of one column's items or text, for one value. Without defaults of the reader 100 MiB of decimals come to less.
+# The items or the text of one column may take so much for one value. Without defaults of the reader, 100 MiB of
+# decimals take less.
 VALUE_BYTES_MAX = (1 << 31) - 1
 _FIRST_OFFSET = bytes(4)
 _ALIGNED = 64
