@@ -22,6 +22,7 @@ from datasource import spark_session
 from datasource.delta.owner import Owner, of_store, owner_of, read_note
 from datasource.delta.topic_tables import table_of
 from datasource.session import java_home
+from datasource.topics.interface import is_internal
 from datasource.topics.locations import Location
 from logstore.log.tiering import tiered_offset
 from replication.client.cluster import Cluster, metadata_request
@@ -204,7 +205,8 @@ class TopicsOfCluster:
     """The same over a cluster. Its topics go at the end of the test, since the next one has others of these names."""
 
     def __init__(self, cluster: Tested, path: Path) -> None:
-        self.cluster, self.client, self._made = cluster, KafkaClient(cluster.running.bootstrap), set[str]()
+        self.cluster, self.client = cluster, KafkaClient(cluster.running.bootstrap)
+        self._before = self.client.topics().keys()
         self.path = str(path)  # of the tables
         self.place = {"bootstrap": cluster.running.bootstrap}
         self.location = Location(bootstrap=cluster.running.bootstrap)
@@ -214,7 +216,6 @@ class TopicsOfCluster:
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         replicas = [tuple((p + b) % 3 + 1 for b in range(3)) for p in range(partitions)]
         self.cluster.create(*replicas, name=topic, **config)
-        self._made.add(topic)
 
     def append(self, topic: str, values: list[str], **columns: object) -> None:
         self.client.append(topic, pa.table({"value": values, **columns}))
@@ -228,7 +229,6 @@ class TopicsOfCluster:
     def delete(self, topic: str) -> None:
         self.cluster.administer("delete_topics", [topic], operation_timeout=20)
         self.cluster.until(lambda: topic not in self.cluster.running.describe().topics and not self._is_known(topic))
-        self._made.discard(topic)
 
     def _is_known(self, topic: str) -> bool:
         """To any broker: a task may ask each of them, and one that lags tells of partitions that are gone."""
@@ -271,8 +271,9 @@ class TopicsOfCluster:
         return [extent.end for extent in self.client.extents(topic).values()]
 
     def close(self) -> None:
-        for topic in list(self._made):
-            self.delete(topic)
+        for topic in self.client.topics().keys() - self._before:
+            if not is_internal(topic):
+                self.delete(topic)
         self.client.close()
 
 
