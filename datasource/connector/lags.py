@@ -29,8 +29,8 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
         )
     found = [each for source in progress["sources"] if (each := position_of(source)) is not None]
     lags = summary(n for each in found for parts in each.behind.values() for n in parts.values())
-    counts = [each.misfits for each in found if each.misfits is not None]
-    return lags | ({"misfits": sum(counts)} if counts else {})
+    misfits = counted(each.misfits for each in found)
+    return lags | ({} if misfits is None else {"misfits": misfits})
 
 
 def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | None = None) -> dict[str, float]:
@@ -56,6 +56,12 @@ def summary(behind_latest: Iterable[int]) -> dict[str, float]:
         "avgOffsetsBehindLatest": sum(counts) / max(1, len(counts)),
         "offsetsBehindLatest": sum(counts),
     }
+
+
+def counted(misfits: Iterable[int | None]) -> int | None:
+    """Return the sum of those that are counted; None: none is."""
+    counts = [count for count in misfits if count is not None]
+    return sum(counts) if counts else None
 
 
 class Position(NamedTuple):

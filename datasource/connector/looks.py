@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from datasource.connector.lags import position_of, summary
+from datasource.connector.lags import counted, position_of, summary
 
 ENDED_MAX = 100  # more queries that have ended are forgotten, the oldest first
 RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
@@ -52,8 +52,7 @@ class QueryLook:
     @property
     def misfits(self) -> int | None:
         """How many records did not fit since the query's checkpoint began, before the last batch; None: not counted."""
-        counts = [source.misfits for source in self.sources if source.misfits is not None]
-        return sum(counts) if counts else None
+        return counted(source.misfits for source in self.sources)
 
     @property
     def progress_s(self) -> float:

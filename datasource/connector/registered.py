@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from datasource.connector.places import Assign, Subscribe, Topics
-from datasource.connector.typed_options import TopicColumns, TypedOptions, spelt
+from datasource.connector.typed_options import TopicColumns, TypedOptions
 from datasource.topics.interface import ReadableTopics
 from datasource.topics.locations import Location
 from logstore.env import SYSTEM
@@ -62,7 +62,7 @@ def schema_of(options: TypedOptions, topic: TopicColumns) -> pa.Schema:
 
 def formats_of(options: TypedOptions, schemas: Schemas, topic: str) -> TypedRecords:
     """Return how the topic's records are columns by its latest schemas. Raises: as `choice.registered`."""
-    return registered(topic, schemas, replace(options.layout, mode=Mode.FAILFAST), spelt)
+    return registered(topic, schemas, replace(options.layout, mode=Mode.FAILFAST))
 
 
 def _named(target: ReadableTopics, topics: Topics) -> Sequence[str]:

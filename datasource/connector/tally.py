@@ -8,7 +8,6 @@ the checkpoint keeps.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections import defaultdict
@@ -132,15 +131,10 @@ def tell(location: Location, batch: Misfits | None, r: PartitionRange, count: in
     told = {"stream": batch.stream, "batch": batch.batch, "topic": r.topic, "partition": r.partition}
     told |= {"start": r.start, "end": r.end, "misfits": count}
     try:
-        _make_topic(location)
         target = location.write()
+        target.make(MISFITS, SETTINGS)
         row = pa.table({"key": [batch.stream], "value": [json.dumps(told)]})
         target.append(MISFITS, row, partitioner="murmur3", compression=None, transaction=None)
         target.flush()
     except (PylogError, OSError) as error:
         logger.warning("%s-%d: %d records that do not fit are not counted: %s", r.topic, r.partition, count, error)
-
-
-@functools.cache
-def _make_topic(location: Location) -> None:
-    location.write().make(MISFITS, SETTINGS)

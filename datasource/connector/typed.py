@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from datasource.connector.checkpoints import QUERY_ID
 from datasource.connector.options import ReadOptions
 from datasource.connector.registered import columns_of, formats_of, schema_of
-from datasource.connector.typed_options import NEEDS_COLUMNS, DeadLetterTopic, TopicColumns, TypedOptions, spelt
+from datasource.connector.typed_options import NEEDS_COLUMNS, DeadLetterTopic, TopicColumns, TypedOptions
 from datasource.schema import check_kind
 from datasource.topics.interface import ReadableTopics, WritableTopics
 from datasource.topics.locations import Location
@@ -71,7 +71,7 @@ def _formatted(
     fields = [field for field in columns if field.name not in (*METADATA, options.corrupt_record)]
     if options.registered is not None:
         return _registered(options, options.registered, fields, registry, topic)
-    return replace(records_of(options.layout, fields, registry, spelt), columns=())
+    return replace(records_of(options.layout, fields, registry), columns=())
 
 
 def _registered(

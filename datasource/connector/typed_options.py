@@ -103,7 +103,7 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
     words: dict[str, object] = {word: given[name] for word, name in _OPTIONS.items() if name in given}
     words |= {"typed": is_registered, "rescued": parse.flag(given, "rescued", default=False)}
     default = Mode.DROPMALFORMED if dead_letters else Mode.FAILFAST
-    layout = layout_of(words, value="raw", mode=default, spelt=spelt, refused=parse.bad)
+    layout = layout_of(words, value="raw", mode=default, spelt=_spelt, refused=parse.bad)
     if not is_registered and CONFLUENT not in (layout.value, layout.key):
         _check_registry(given)
     if dead_letters and layout.mode is Mode.FAILFAST:
@@ -123,7 +123,7 @@ def typed_options(given: Mapping[str, str], uses: Uses) -> TypedOptions | None:
     )
 
 
-def spelt(word: str) -> str:
+def _spelt(word: str) -> str:
     """Return a word of `layout_of` as Spark's user writes it."""
     return "'value.format' and .schema(...)" if word == "schema" else _OPTIONS.get(word, f"{word}=true")
 

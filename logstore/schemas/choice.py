@@ -26,7 +26,6 @@ from logstore.schemas.subjects import AVRO, JSON, Schema
 from logstore.schemas.typed import KEY, METADATA, TypedRecords
 
 Include: TypeAlias = Literal["ALL", "EXCEPT_KEY"]
-Spelt: TypeAlias = Callable[[str], str]  # a word of `Typing`, as the caller's user writes it
 
 
 class Typing(TypedDict, total=False):
@@ -55,30 +54,28 @@ class Typing(TypedDict, total=False):
     rescued: bool
 
 
-def records(
-    layout: Layout, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None, spelt: Spelt = same
-) -> TypedRecords:
+def records(layout: Layout, columns: Sequence[pa.Field], schemas: Callable[[], Schemas] | None = None) -> TypedRecords:
     """Return how records are these columns, of which those of METADATA and `_corrupt_record` are in no format.
 
     Raises: InvalidConfigError: the layout does not go with the columns.
     """
     given = [field for field in columns if field.name not in (*METADATA, CORRUPT_RECORD)]
     keys, registry = layout.key_fields, schemas or _no_schemas
-    key = _key(layout, given, registry, spelt)
+    key = _key(layout, given, registry)
     in_value = [field for field in given if layout.is_key_in_value or field.name not in keys]
     if layout.value == "raw" and layout.is_key_in_value and keys and len(in_value) > 1:
-        include = spelt("value_fields_include")
-        raise InvalidConfigError(f"{spelt('value_format')}=raw: a value is one column; set {include}=EXCEPT_KEY")
+        include = layout.spelt("value_fields_include")
+        raise InvalidConfigError(f"{layout.spelt('value_format')}=raw: a value is one column; set {include}=EXCEPT_KEY")
     value = made(layout.value, in_value, registry) if in_value else None
     return TypedRecords(columns=tuple(columns), key=key, value=value, mode=layout.mode, key_prefix=layout.key_prefix)
 
 
-def _key(layout: Layout, fields: Sequence[pa.Field], schemas: Callable[[], Schemas], spelt: Spelt) -> Format | None:
+def _key(layout: Layout, fields: Sequence[pa.Field], schemas: Callable[[], Schemas]) -> Format | None:
     """Return the format of those of the columns that are in the key; None: there are none."""
     given = {field.name: field for field in fields}
     if missing := [name for name in layout.key_fields if name not in given]:
         hint = did_you_mean(missing[0], given)
-        raise InvalidConfigError(f"{spelt('key_fields')}: there is no column {missing[0]!r}{hint}")
+        raise InvalidConfigError(f"{layout.spelt('key_fields')}: there is no column {missing[0]!r}{hint}")
     inside = [given[name].with_name(name.removeprefix(layout.key_prefix)) for name in layout.key_fields]
     return made(layout.key, inside, schemas) if inside else None
 
@@ -130,7 +127,7 @@ def chosen(
     typing: Typing,
     schemas: Callable[[], Schemas],
     known: Callable[[str], object] | None = None,
-    spelt: Spelt = same,
+    spelt: Callable[[str], str] = same,
 ) -> TypedRecords:
     """Return how records of the topic are columns. `schemas` gives the registry, if the topic's own schemas count.
 
@@ -147,7 +144,7 @@ def chosen(
                 f"{spelt('schema')} does not go with {spelt('typed')}, which takes it from the topic's schemas"
             )
         try:
-            found = registered(topic, schemas(), layout, spelt)
+            found = registered(topic, schemas(), layout)
         except UnknownSchemaError:
             if known is not None:
                 known(topic)
@@ -155,7 +152,7 @@ def chosen(
     elif "schema" in typing:
         if "rescued" in typing:
             raise InvalidRequestError(f"rescued goes with typed; in a schema, name the column '{RESCUED} string'")
-        found = records(layout, ddl.as_fields(typing["schema"]), schemas, spelt)
+        found = records(layout, ddl.as_fields(typing["schema"]), schemas)
     else:
         raise InvalidRequestError(
             f"which columns? Name them by {spelt('schema')}, as 'user string, amount double', or take those of the "
@@ -179,7 +176,7 @@ def encoded(
     return found.encode(as_columns(data, [*found.columns, *metadata]))
 
 
-def registered(topic: str, schemas: Schemas, layout: Layout, spelt: Spelt = same) -> TypedRecords:
+def registered(topic: str, schemas: Schemas, layout: Layout) -> TypedRecords:
     """Return how records of the topic are columns by its latest schemas; `layout` says all but the formats.
 
     Raises: UnknownSchemaError: the topic's values have no schema; InvalidRequestError: it has no columns here.
@@ -193,12 +190,12 @@ def registered(topic: str, schemas: Schemas, layout: Layout, spelt: Spelt = same
             said = said.partition("; ")[0]
         raise UnknownSchemaError(
             f"topic {topic!r} has no columns of its own: {said}; register a schema there, name the subject of the "
-            f"records by {spelt('value_subject')}, or their columns by {spelt('schema')}"
+            f"records by {layout.spelt('value_subject')}, or their columns by {layout.spelt('schema')}"
         ) from None
     if layout.is_rescuing:
         if not isinstance(value, JsonFormat):
             raise InvalidRequestError(
-                f"{spelt('rescued')} goes with JSON, and the values of {topic!r} are {value.name}"
+                f"{layout.spelt('rescued')} goes with JSON, and the values of {topic!r} are {value.name}"
             )
         value = JsonFormat((*value.fields, pa.field(RESCUED, pa.string())))
     shown = list(value.fields)
@@ -209,11 +206,11 @@ def registered(topic: str, schemas: Schemas, layout: Layout, spelt: Spelt = same
     except UnknownSchemaError:
         if layout.key_subject:
             raise
-        key = _key(layout, value.fields, lambda: schemas, spelt)
+        key = _key(layout, value.fields, lambda: schemas)
     else:
         if layout.key_fields:
             rule = f"keys of {topic!r} have a schema, {subjects['key']!r}: leave it away"
-            raise InvalidConfigError(f"{spelt('key_fields')}: {rule}")
+            raise InvalidConfigError(f"{layout.spelt('key_fields')}: {rule}")
     names = {field.name for field in shown}
     own = [field.with_name(layout.key_prefix + field.name) for field in key.fields] if key else []
     columns = (*(field for field in own if field.name not in names), *shown)

@@ -28,7 +28,7 @@ from logstore.schemas import flat
 from logstore.schemas.conversion import parse_each
 from logstore.schemas.members import members
 from logstore.schemas.nested import read_members
-from logstore.schemas.parsed import Parsed, joined
+from logstore.schemas.parsed import Parsed, joined, taken
 
 _NONE, _ANY = -1, -2  # in place of the number of a row
 BLOCK_ROWS = 4096
@@ -50,7 +50,7 @@ def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     if not others.size:
         return Parsed(columns, rows, {})
     found = Parsed(columns, np.arange(len(rows)), {})
-    return joined([(rows, found), (others, _parse(values.take(pa.array(others)), fields))])
+    return joined([(rows, found), (others, _parse(taken(values, others), fields))])
 
 
 def _parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
@@ -66,7 +66,7 @@ def _parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
     found = Parsed(lines.columns(), np.arange(len(read)), {})
     if not refused.size:
         return found._replace(good=read)
-    return joined([(read, found), (refused, parse_each(values.take(pa.array(refused)), fields))])
+    return joined([(read, found), (refused, parse_each(taken(values, refused), fields))])
 
 
 def _is_little(values: pa.Array) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -31,13 +31,19 @@ class Mode(StrEnum):
     DROPMALFORMED = "DROPMALFORMED"
 
 
+def same(name: str) -> str:
+    """The spelling of keyword arguments, which is that of `choice.Typing`."""
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Where the columns of a topic are, and in which formats.
 
     `key_fields`: the columns of the key, with `key_prefix`, which they have beside it only; none: a key is no column.
     `is_key_in_value`: the value has these, too. `is_rescuing`: a column has the members of JSON that are not declared.
-    `value_subject`, `key_subject`: those of the topic's schemas, where the topic itself does not say.
+    `value_subject`, `key_subject`: those of the topic's schemas, where the topic itself does not say. `spelt` gives a
+    word as its caller writes it.
     """
 
     value: str = "json"
@@ -49,11 +55,7 @@ class Layout:
     is_rescuing: bool = False
     value_subject: str = ""
     key_subject: str = ""
-
-
-def same(name: str) -> str:
-    """The spelling of keyword arguments, which is that of `choice.Typing`."""
-    return name
+    spelt: Callable[[str], str] = field(default=same, compare=False)
 
 
 def _refused(name: str, word: str, rule: str) -> InvalidConfigError:
@@ -70,7 +72,7 @@ def layout_of(
 ) -> Layout:
     """Return what the words say; `value` and `mode` count where they are silent. Other names are passed over.
 
-    `spelt` gives a name as its caller writes it, `refused` the error for it, its word and the rule.
+    `refused` gives the error for a name as `spelt`, its word and the rule.
 
     Raises: InvalidConfigError: a word that is none, or two that exclude each other.
     """
@@ -87,6 +89,7 @@ def layout_of(
         is_rescuing=bool(words.get("rescued", False)),
         value_subject=given.subject("value_subject"),
         key_subject=given.subject("key_subject"),
+        spelt=spelt,
     )
 
 

@@ -17,6 +17,11 @@ class Parsed(NamedTuple):
     reasons: dict[int, str]
 
 
+def taken(column: pa.Array, rows: np.ndarray) -> pa.Array:
+    """Return these rows of a column, which are rising; all of them are not copied."""
+    return column if len(rows) == len(column) else column.take(pa.array(rows))
+
+
 def joined(parts: Sequence[tuple[np.ndarray, Parsed]]) -> Parsed:
     """Return the parts of some values as one: each has the numbers of its rows among all, and what they became."""
     reasons = {int(rows[row]): reason for rows, part in parts for row, reason in part.reasons.items()}

@@ -16,7 +16,7 @@ from logstore.schemas.fitting import fitted
 from logstore.schemas.formats import Format
 from logstore.schemas.layout import CORRUPT_RECORD, Mode
 from logstore.schemas.misfits import MisfitError, UnwritableError
-from logstore.schemas.parsed import Parsed
+from logstore.schemas.parsed import Parsed, taken
 
 KEY = "_key"
 # name -> the column of a record that it shows, and its type; the topic and the partition are no columns of records.
@@ -159,14 +159,14 @@ class TypedRecords:
         shown = [sides[side] for side in ("value", "key") if side in sides and name in sides[side].columns]
         found = [_spread(side, name, kept) for side in shown]
         if len(found) == 2:
-            return pc.if_else(_taken(records.column("value").is_valid(), kept), *found)
+            return pc.if_else(taken(records.column("value").is_valid(), kept), *found)
         if found:
             return found[0]
         if name == CORRUPT_RECORD:
             return _corrupt(records, kept, sides, field.type)
         if name in place:
             return pa.repeat(pa.scalar(place[name], field.type), len(kept))
-        return _taken(records.column(METADATA[name][0]), kept).cast(field.type)
+        return taken(records.column(METADATA[name][0]), kept).cast(field.type)
 
     def _check(self, schema: pa.Schema) -> None:
         known = dict.fromkeys([*self._names("value"), *self._names("key"), *METADATA, CORRUPT_RECORD])
@@ -215,18 +215,13 @@ def _spread(side: _Side, name: str, kept: np.ndarray) -> pa.Array:
     return column.take(pa.array(at, mask=at < 0))
 
 
-def _taken(column: pa.Array, kept: np.ndarray) -> pa.Array:
-    """Return the rows of a column that are kept, which are rising; all of them are not copied."""
-    return column if len(kept) == len(column) else column.take(pa.array(kept))
-
-
 def _corrupt(records: pa.RecordBatch, kept: np.ndarray, sides: dict[str, _Side], kind: pa.DataType) -> pa.Array:
     """Return the bytes of each value that does not fit, else of a key that does not; as text as far as they are."""
     found = pa.nulls(len(kept), pa.binary())
     for name, side in sides.items():  # the value comes last
         is_misfit = np.isin(kept, list(side.reasons))
         if is_misfit.any():
-            found = pc.if_else(pa.array(is_misfit), _taken(records.column(name), kept), found)
+            found = pc.if_else(pa.array(is_misfit), taken(records.column(name), kept), found)
     if pa.types.is_binary(kind):
         return found
     return pa.array([None if raw is None else raw.decode(errors="replace") for raw in found.to_pylist()], kind)

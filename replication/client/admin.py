@@ -121,10 +121,14 @@ async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
     )
 
 
+async def judges_schemas(cluster: Cluster, broker: int) -> bool:
+    """Whether the broker is one of pylog that judges schemas. Raises: KafkaError, OSError: it does not answer."""
+    return SCHEMAS.name in (await broker_features(cluster, broker)).supported
+
+
 async def is_pylog(cluster: Cluster) -> bool:
-    """Whether every broker is one of pylog, and judges schemas. Raises: KafkaError, OSError: one does not answer."""
-    brokers = (await cluster.describe()).brokers
-    return all([SCHEMAS.name in (await broker_features(cluster, broker)).supported for broker in brokers])
+    """Whether every broker is one of pylog. Raises: KafkaError, OSError: one does not answer."""
+    return all([await judges_schemas(cluster, broker) for broker in (await cluster.describe()).brokers])
 
 
 async def update_feature(cluster: Cluster, broker: int, name: str, level: int, *, dry_run: bool = False) -> None:

@@ -11,11 +11,10 @@ from logstore.env import SYSTEM
 from logstore.errors import OffsetOutOfRangeError, ReadOnlyStoreError, TopicExistsError, UnknownTopicError
 from logstore.schemas.registry import COLUMNS, Found, Stored, TopicSchemas, rows_of, stored
 from logstore.schemas.subjects import TOPIC, Record
-from replication.client.admin import BrokerFeatures, broker_features
+from replication.client.admin import judges_schemas
 from replication.client.fetching import TruncatedError
 from replication.client.metadata import ClusterMetadata, Extent, TopicMetadata
 from replication.errors import ErrorCode, KafkaError
-from replication.protocol.features import SCHEMAS
 from replication.protocol.messages import Isolation
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class _Client(Protocol):
     @property
     def read(self) -> Callable[..., Iterator[pa.RecordBatch]]: ...
     @property
-    def run(self) -> Callable[..., BrokerFeatures]: ...
+    def run(self) -> Callable[..., bool]: ...
 
 
 def schemas_of(client: _Client) -> TopicSchemas:
@@ -108,7 +107,7 @@ class ClusterTopic:
         """
         brokers = frozenset(self._client.describe().brokers)
         for broker in sorted(brokers - self._judges):
-            if SCHEMAS.name not in self._client.run(broker_features, broker).supported:
+            if not self._client.run(judges_schemas, broker):
                 raise ReadOnlyStoreError(
                     f"broker {broker} of {self.where} does not check what is written to {TOPIC}, which is only read "
                     "there: register and delete through a registry, by its address in schema.registry.url"

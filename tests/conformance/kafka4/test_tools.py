@@ -19,7 +19,7 @@ from replication.tools.reassignments import present
 from tests.support.asker import Asker, until
 from tests.support.commands import run_pylog
 from tests.support.kafka4 import java
-from tests.support.kafka_answers import metadata
+from tests.support.kafka_answers.topics import metadata
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]

@@ -157,7 +157,8 @@ def test_streams_make_no_topic_that_nobody_named_and_count_misfits_where_somebod
         assert query.trigger() == [2]
         assert query.trigger() == []
         assert query.count == 1
-        client.delete_topic(COUNTS)
+        for topic in (COUNTS, "orders"):
+            client.delete_topic(topic)
 
 
 def test_dead_letters_of_a_killed_stream_are_counted_once_and_sent_again_once(one_broker, found):

@@ -12,7 +12,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchRequest, FetchTopic, ProduceRequest, ProduceTopic
 from tests.support.asker import CLOSED, SILENT, Asker, until
 from tests.support.in_process import brokers_in_process
-from tests.support.kafka_answers import code
+from tests.support.kafka_answers.case import code
 
 WORDS = {"string": "empty", "bytes": b"", "uuid": uuid.UUID(int=7), "bool": False}
 NULL = -1  # no list at all, where there may be none

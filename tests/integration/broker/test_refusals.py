@@ -19,7 +19,8 @@ from replication.protocol.messages import (
 from replication.security.access import ALLOW_ALL, BROKER, CLUSTER_NAME, NOTHING, Operation
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
-from tests.support.kafka_answers import code, create
+from tests.support.kafka_answers.case import code
+from tests.support.kafka_answers.topics import create
 
 TOPIC, GROUP, CLUSTER, TRANSACTION = 29, 30, 31, 53
 DENIALS = {TOPIC, GROUP, CLUSTER, TRANSACTION}

@@ -21,7 +21,7 @@ from replication.security.access import BROKER, NOTHING
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 from tests.support.asker import CLOSED, SILENT, Asker, fetch_request
 from tests.support.commands import run_pylog
-from tests.support.kafka_answers import create
+from tests.support.kafka_answers.topics import create
 from tests.support.repeats import only_long
 from tests.support.site import batch, on_loop, until
 from tests.support.waits import stays

@@ -104,6 +104,19 @@ def test_a_pattern_does_not_read_the_counts(path):
     assert list(query.ends[-1]["offsets"]) == ["orders"]
 
 
+def test_a_topic_of_counts_that_is_deleted_under_a_stream_is_made_again(path):
+    append(path, "bad")
+    append(path, "bad", partition=1)
+    query = Query({"path": path}, mode="DROPMALFORMED")
+    assert query.trigger() == query.trigger() == []
+    with logstore.open(path) as store:
+        store.delete_topic(MISFITS)
+    append(path, "bad")
+    query.restart()
+    assert query.trigger() == query.trigger() == []
+    assert query.count == 3
+
+
 def test_counts_that_cannot_be_told_are_a_line_and_the_rows_are_there(path, caplog):
     append(path, "bad", '{"n":1}')
     with logstore.open(path) as store:
