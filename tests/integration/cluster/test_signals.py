@@ -42,6 +42,18 @@ def ended(process, number):
     return process.returncode, out, err
 
 
+def test_what_is_watched_is_shown_again_until_a_signal(cluster):
+    watch = ("cluster", "status", "--watch", "--interval", 0.1, "--groups", 0)
+    with started(*watch, "--bootstrap-server", cluster.running.bootstrap) as process:
+        shown = 0
+        while shown < 2:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            shown += line.count("Controller: ")
+        code, _, _ = ended(process, signal.SIGTERM)
+    assert code in (0, 1)  # as the last look found it
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT][: times(1, 2)])
 def test_a_member_of_a_group_commits_what_it_printed_and_leaves(cluster, number):
     topic = cluster.create((1, 2))

@@ -1,14 +1,10 @@
 """The commands of operators on a running cluster: what they print, what they refuse, and what they change."""
 
 import json
-import os
 import re
 import shlex
-import signal
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -123,21 +119,6 @@ def test_what_a_cluster_lacks_is_found(pylog, cluster):
     assert f"{alone}-0" in lacks["offline_partitions"]
     assert f"{strict}-0" in lacks["under_replicated_partitions"]
     assert (lacks["is_sound"], lacks["groups"]) == (False, [])
-
-
-def test_what_is_watched_is_shown_again_until_a_signal(pylog):
-    before = signal.getsignal(signal.SIGTERM)
-
-    def end():
-        while signal.getsignal(signal.SIGTERM) is before:  # it would end the tests
-            time.sleep(0.02)
-        time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    Thread(target=end, daemon=True).start()
-    watched = pylog("cluster", "status", "--watch", "--interval", 0.1, "--groups", 0)
-    assert watched.out.count("Controller: ") > 1
-    assert watched.code in (0, 1)  # as the last look found it
 
 
 def test_internal_topics_are_listed_unless_they_are_excluded(pylog, cluster):
