@@ -27,7 +27,7 @@ def features() -> None:
 @features.command()
 @on_cluster
 def describe(client: KafkaClient, output: str) -> None:
-    """Show the levels that each broker supports, and the level of the cluster.
+    """Show the levels that each broker supports, and the level of the cluster; all features of a Kafka that has KRaft.
 
     \b
     $ pylog features describe --bootstrap-server 127.0.0.1:9092

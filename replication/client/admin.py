@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from replication.client.cluster import VERSIONS_REQUEST, Cluster, Partitions
+from replication.client.cluster import METADATA_TIMEOUT_MS, VERSIONS_REQUEST, Cluster, Partitions
 from replication.client.leader_requests import call_leaders
-from replication.errors import ErrorCode, KafkaError, code_in, error_of, raise_for_code
+from replication.client.metadata import NO_LEADER
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of, raise_for_code
 from replication.model.cluster import Assignment, TopicPartition, by_partition, by_topic
 from replication.network.client import Client, spoken
 from replication.protocol.apis import ApiKey, name_of
@@ -18,6 +19,7 @@ from replication.protocol.features import SCHEMAS
 
 _PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
 _UPGRADE = 1  # the kind of an update of a feature
+_KRAFT_LOG = "__cluster_metadata"
 
 
 class LogDir(NamedTuple):
@@ -119,6 +121,21 @@ async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
         {row.name: row.max_version_level for row in getattr(answer, "finalized_features", ())},
         getattr(answer, "finalized_features_epoch", -1),
     )
+
+
+async def controller(cluster: Cluster) -> int | None:
+    """The controller; of a KRaft quorum its leader, which need not be a broker. None: there is none now.
+
+    Metadata of KRaft's brokers names any of them. Raises: UnreachableError.
+    """
+    known = await cluster.describe()
+    request = {"topics": [{"topic_name": _KRAFT_LOG, "partitions": [{"partition_index": 0}]}]}
+    try:
+        answer = await cluster.call_any(ApiKey.DESCRIBE_QUORUM, request, timeout_ms=METADATA_TIMEOUT_MS)
+    except UnsupportedVersionError:
+        return known.controller if known.controller in known.brokers else None
+    rows = (row for topic in answer.topics for row in topic.partitions if code_in(row) is ErrorCode.NONE)
+    return next((row.leader_id for row in rows if row.leader_id != NO_LEADER), None)
 
 
 async def judges_schemas(cluster: Cluster, broker: int) -> bool:

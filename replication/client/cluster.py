@@ -307,10 +307,25 @@ class Cluster:
                     answer = await self.call(broker, key, request, **bounds)
             except (*LOST, KafkaError) as error:
                 return f"broker {broker}: {reason_of(error)}"
-            code = code_in(answer)
+            code = code_in(answer) if hasattr(answer, "error_code") else ErrorCode.NONE
             return answer if code is ErrorCode.NONE else f"broker {broker}: {code.name}"
 
         return await asyncio.gather(*map(ask, brokers))
+
+    async def until_all(
+        self, key: ApiKey, request: Any, holds: Callable[[Any], bool], *, of: Collection[int] | None = None
+    ) -> None:
+        """Ask these brokers, or all, until this holds of the answer of each that gives one, for some seconds.
+
+        KRaft tells its brokers one after the other what was changed, and Metadata names any of them as controller.
+        """
+        patience = self.backoff(UNKNOWN_TOPIC_S)
+        while True:
+            brokers = of or tuple((self._cluster or await self._ask_metadata([], patience)).brokers)
+            answers = await self.call_each(brokers, key, request, patience, timeout_ms=METADATA_TIMEOUT_MS)
+            if all(holds(answer) for answer in answers if not isinstance(answer, str)) or patience.is_over:
+                return
+            await patience.wait()
 
     async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Any:
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -180,11 +180,13 @@ async def alter_settings(
     cluster: Cluster,
     resource: tuple[int, str],
     given: Mapping[str, Any],
-    deleted: Iterable[str] = (),
+    deleted: Collection[str] = (),
     *,
     validate_only: bool = False,
 ) -> None:
     """Set these settings of a topic, a broker or (named "") all brokers, and delete others: all of it, or nothing.
+
+    All brokers that answer know it then, but for one that takes longer than seconds to learn of it.
 
     Raises: KafkaError: no such topic, broker or setting, or a value out of range; UnreachableError.
     """
@@ -197,6 +199,27 @@ async def alter_settings(
     asked = cluster.call_any(api, request) if broker is None else cluster.call(broker, api, request)
     (answer,) = (await asked).responses
     raise_for_code(answer, answer.error_message or repr(name))
+    if not validate_only:
+        wanted = {key: setting_text(key, value) for key, value in given.items()}
+        await _until_shown(cluster, resource, {**wanted, **dict.fromkeys(deleted)})
+
+
+async def _until_shown(cluster: Cluster, resource: tuple[int, str], wanted: Mapping[str, str | None]) -> None:
+    """Wait, for some seconds, until each broker that answers shows these settings; None: deleted."""
+    kind, name = resource
+    broker = _speaks_for(kind, name)
+    source = _OF_THE_TOPIC if kind == TOPIC_RESOURCE else _OF_ALL_BROKERS if broker is None else _OF_THE_BROKER
+
+    def shows(answer: Any) -> bool:
+        (result,) = answer.results
+        own = {row.name: row for row in result.configs if row.config_source == source}
+        return all(
+            own[key].is_sensitive or own[key].value == value if key in own else value is None
+            for key, value in wanted.items()
+        )
+
+    request = _request(kind, [name], list(wanted))
+    await cluster.until_all(ApiKey.DESCRIBE_CONFIGS, request, shows, of=None if broker is None else [broker])
 
 
 def settings_of(kind: type[Settings], given: Mapping[str, Any], what: str) -> Settings:

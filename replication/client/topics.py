@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from logstore.errors import TopicExistsError, UnknownTopicError
 from replication.client.cluster import Cluster, metadata_request
-from replication.client.metadata import NO_EPOCH, NO_LEADER, PartitionLeader
+from replication.client.metadata import NO_EPOCH, TopicMetadata, metadata_of
 from replication.errors import ErrorCode, KafkaError, code_in, raise_for_code
 from replication.model.cluster import Assignment, topic_id_of
 from replication.protocol.apis import ApiKey
@@ -72,6 +72,8 @@ async def create_topic(
 ) -> None:
     """Make a topic, and return when it can be written to. `assignments`: of each partition, instead of their numbers.
 
+    All brokers that answer know it then, but for one that takes longer than seconds to learn of it.
+
     Raises: TopicExistsError, KafkaError (the name, a setting, too few brokers), UnreachableError.
     """
     topic = {
@@ -98,7 +100,7 @@ async def add_partitions(
 
 
 async def delete_topic(cluster: Cluster, name: str) -> None:
-    """Delete a topic, and return when the broker that was asked knows it no more.
+    """Delete a topic, and return when no broker that answers knows it any more, or one takes longer than seconds.
 
     Raises: KafkaError (no such topic, or delete.topic.enable is false), UnreachableError.
     """
@@ -106,6 +108,7 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     request = {"topics": [topic], "topic_names": [name], "timeout": cluster.timeout_ms}
     answer = _result(await cluster.call_controller(ApiKey.DELETE_TOPICS, request, _code))
     raise_for_code(answer, f"topic {name!r}: {getattr(answer, 'error_message', None) or ''}".rstrip(": "))
+    await _until_all_know(cluster, name, lambda found: found is None)
 
 
 async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> None:
@@ -115,16 +118,31 @@ async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> No
     if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
         raise TopicExistsError(name)
     raise_for_code(answer, f"topic {name!r}: {answer.error_message or ''}")
-    backoff, partitions = cluster.backoff(), topic.get("count", 1)
+    count, backoff = topic.get("count", 1), cluster.backoff()
     while True:
-        leaders: Mapping[int, PartitionLeader] = {}
+        known: TopicMetadata | None = None
         with contextlib.suppress(UnknownTopicError):  # the broker that answered does not know it yet
-            leaders = (await cluster.topic(name, is_fresh=True)).leaders
-        if len(leaders) >= partitions and all(each.broker != NO_LEADER for each in leaders.values()):
-            return
+            known = await cluster.topic(name, is_fresh=True)
+        if _is_ready(known, count):
+            break
         if backoff.is_over:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is made, and has no leaders yet")
         await backoff.wait()
+    await _until_all_know(cluster, name, lambda found: _is_ready(found, count))
+
+
+def _is_ready(topic: TopicMetadata | None, partitions: int) -> bool:
+    return topic is not None and len(topic.leaders) >= partitions and all(map(topic.has_leader, topic.leaders))
+
+
+async def _until_all_know(cluster: Cluster, name: str, holds: Callable[[TopicMetadata | None], bool]) -> None:
+    """Wait, for some seconds, until this holds of the topic, or of None, at each broker that answers."""
+
+    def is_known(answer: Any) -> bool:
+        topic = metadata_of(answer).topics.get(name)
+        return holds(topic if topic is not None and topic.error is ErrorCode.NONE else None)
+
+    await cluster.until_all(ApiKey.METADATA, metadata_request([name]), is_known)
 
 
 def _result(answer: Any) -> Any:

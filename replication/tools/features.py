@@ -10,25 +10,31 @@ from replication.client.kafka_client import KafkaClient, UnsupportedVersionError
 from replication.model.features import PYLOG_VERSION
 
 Row = dict[str, Any]
+_KRAFT = "metadata.version"  # a feature of each Kafka that has KRaft
 
 
 def described(client: KafkaClient) -> list[Row]:
     """The levels of `pylog.version` that each broker supports, and the finalized one that it knows.
 
-    None of a broker that does not answer. Raises: UnreachableError: none does.
+    A broker that is not pylog's shows all its features; one that does not answer shows none.
+
+    Raises: UnreachableError: none does.
     """
     brokers = sorted(client.describe().brokers)
-    return [{"broker": broker, "feature": PYLOG_VERSION, **_of(client, broker)} for broker in brokers]
+    return [{"broker": broker, **row} for broker in brokers for row in _of(client, broker)]
 
 
-def _of(client: KafkaClient, broker: int) -> Row:
+def _of(client: KafkaClient, broker: int) -> list[Row]:
     try:
         found = client.run(broker_features, broker)
     except (PylogError, OSError):  # down by now
-        return dict.fromkeys(("supported_min", "supported_max", "finalized", "epoch"))
-    first, last = found.supported.get(PYLOG_VERSION, (0, 0))
-    finalized = found.finalized.get(PYLOG_VERSION, 0)
-    return {"supported_min": first, "supported_max": last, "finalized": finalized, "epoch": found.epoch}
+        return [{"feature": PYLOG_VERSION, **dict.fromkeys(("supported_min", "supported_max", "finalized", "epoch"))}]
+    names = sorted(found.supported) if _KRAFT in found.supported else [PYLOG_VERSION]
+    rows = ((name, *found.supported.get(name, (0, 0)), found.finalized.get(name, 0)) for name in names)
+    return [
+        {"feature": name, "supported_min": first, "supported_max": last, "finalized": level, "epoch": found.epoch}
+        for name, first, last, level in rows
+    ]
 
 
 def upgrade(client: KafkaClient, level: int, *, dry_run: bool = False) -> None:

@@ -224,11 +224,11 @@ class _Copy:
         self._positions[tp] = max(end, self._positions[tp])  # the last offsets may hold no data
 
     def _flush(self) -> None:
+        self._check_same({tp.topic for tp in self._held})  # after the reads: what is held is of this topic
         units = {tp: Unit(pa.Table.from_batches(rows), self._positions[tp]) for tp, rows in self._held.items()}
         self._held.clear()
         self._held_bytes = 0
         if units:
-            self._check_same({tp.topic for tp in units})  # after the reads: what is held is of this topic
             self._target.append(units)
         for tp, (rows, _) in units.items():
             before = self.done[tp.topic]

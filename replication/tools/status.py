@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from logstore.errors import PylogError
-from replication.client.admin import log_dirs
+from replication.client import admin
 from replication.client.fetching import LATEST
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import NO_LEADER
@@ -27,7 +27,7 @@ def status(client: KafkaClient, *, groups: int = 5) -> Row:
     known, topics = client.describe(), selected(client)
     partitions = partitions_of(topics)
     led = {tp: each for tp, each in partitions.items() if each.leader != NO_LEADER}
-    controller = known.controller if known.controller in known.brokers else None
+    controller = client.run(admin.controller)
     found: Row = {
         "cluster_id": known.cluster_id,
         "controller": controller,
@@ -60,7 +60,7 @@ def status(client: KafkaClient, *, groups: int = 5) -> Row:
 
 def _disk(client: KafkaClient, broker: int) -> Row:
     try:
-        found = client.run(log_dirs, broker)
+        found = client.run(admin.log_dirs, broker)
     except (PylogError, OSError):  # too old for it, or down by now
         return {"log_bytes": None, "usable_bytes": None}
     return {

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from functools import partial
@@ -23,6 +24,8 @@ from logstore.errors import PylogError
 from logstore.records.batch import batches
 from logstore.records.compression import Codec
 from logstore.store.reading import schema_of
+from replication.client.cluster import UnreachableError
+from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition as Tp
 from replication.tools.mirror import MirrorError, mirror
 from replication.tools.mirror_targets import COPIED_COLUMNS, ClusterTarget, DirectoryTarget, SourceTopic, Unit
@@ -369,6 +372,32 @@ def test_with_follow_it_copies_what_comes_until_it_is_told_to_end_also_from_a_so
     assert row == {"topic": topic, "partitions": PARTITIONS, "created": True, "records": 60}
     assert "no Kafka broker answered within 1 s" in warning
     assert errors.splitlines()[-1] == "copied 60 records"
+
+
+class SecondTurn(threading.Event):
+    """Ends a mirror after its second turn."""
+
+    turns = 0
+
+    def wait(self, timeout=None):
+        self.turns += 1
+        return self.turns == 2
+
+
+def test_what_was_read_is_not_lost_when_the_source_is_away_before_it_is_appended(source, topic, tmp_path, monkeypatch):
+    send(source, topic, 30)
+    ask, asked = KafkaClient.topic, []
+
+    def away(client, name):
+        asked.append(name)
+        if len(asked) == 1:
+            raise UnreachableError("away", addresses=[])
+        return ask(client, name)
+
+    monkeypatch.setattr(KafkaClient, "topic", away)
+    (copied,) = copy(source, tmp_path, topics=[topic], follow=True, stop=SecondTurn())
+    assert copied.records == 30
+    assert in_directory(tmp_path, topic) == expected(30)
 
 
 def test_a_cluster_is_not_copied_onto_itself(source, topic):
