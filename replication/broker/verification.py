@@ -13,6 +13,7 @@ import logging
 import struct
 from typing import NamedTuple
 
+from logstore.errors import PylogError
 from replication.config.broker import BrokerConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
@@ -24,7 +25,7 @@ from replication.protocol.apis import ApiKey
 from replication.replica.leader.leader import Leader, append_one
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import AppendResult
-from replication.replica.leader.writers import Question, Waiter
+from replication.replica.leader.writers import Question, Waiter, has_begun
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 RETRY_S, RETRY_S_MAX, RETRY_PART = 0.02, 0.2, 0.125
 # A question is asked for no more than half the time of its request, so that the answer finds its client.
 ASKED_PART = 0.5
-_PRODUCER = struct.Struct(">43xqh")  # of a batch: the id and epoch of its producer
+_PRODUCER = struct.Struct(">43xqhi")  # of a batch: the id and epoch of its producer, and the first sequence number
 
 
 class Asked(NamedTuple):
@@ -70,7 +71,7 @@ class Verification:
         timeout_ms: int,
     ) -> None:
         """Append a transactional batch as `append_one` does. `transaction`: id, and whether the batch adds to it."""
-        producer_id, producer_epoch = _PRODUCER.unpack_from(records)
+        producer_id, producer_epoch, sequence = _PRODUCER.unpack_from(records)
         asked = Asked(transaction[0], producer_id, producer_epoch, transaction[1])
 
         def append(error: ErrorCode) -> None:
@@ -78,9 +79,11 @@ class Verification:
                 append_one(leader, records, acks, request)
             else:
                 message = f"{asked.transactional_id!r} does not hold {leader.replica.tp} now: {error.name}"
+                if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    message = f"the transaction does not begin in {leader.replica.tp} with sequence number {sequence}"
                 request.settle(leader.replica.tp, AppendResult(error, error_message=message))
 
-        self._look(leader, asked, timeout_ms, append)
+        self._look(leader, asked, timeout_ms, append, sequence if asked.adds else 0)
 
     async def check(self, leader: Leader, asked: Asked) -> ErrorCode:
         """Return NONE if the transaction holds the partition, which may be written to at once."""
@@ -97,7 +100,7 @@ class Verification:
         for task in self._tasks:
             task.cancel()
 
-    def _look(self, leader: Leader, asked: Asked, timeout_ms: int, tell: Waiter) -> None:
+    def _look(self, leader: Leader, asked: Asked, timeout_ms: int, tell: Waiter, sequence: int = 0) -> None:
         """Call `tell` with NONE if the transaction holds the partition: at once, where that is known or not asked."""
         producer = asked.producer_id, asked.producer_epoch
         if not (self._config.transaction_partition_verification_enable or asked.adds):
@@ -107,7 +110,7 @@ class Verification:
             return
         loop = asyncio.get_running_loop()
         question, is_new = leader.writers.question(*producer)
-        question.waiters.append(tell)
+        question.wait(tell, sequence)
         question.until_s = max(question.until_s, loop.time() + ASKED_PART * timeout_ms / 1000)
         if is_new:
             task = loop.create_task(self._ask(leader, asked, question))
@@ -123,15 +126,14 @@ class Verification:
         began_s = loop.time()
         while True:
             question.is_void = False
-            error = await self._ask_safely(leader.replica.tp, asked)
-            if question.is_void and error is ErrorCode.NONE:
-                error = ErrorCode.CONCURRENT_TRANSACTIONS
+            begun = not question.comes_late or await _has_begun(leader, asked)
+            error = question.judge(await self._ask_safely(leader.replica.tp, asked))
             now_s = loop.time()
             if leader.is_over or not error.is_retriable or now_s >= question.until_s:
                 break
             await asyncio.sleep(min(RETRY_S_MAX, max(RETRY_S, (now_s - began_s) * RETRY_PART)))
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER if leader.is_over else _producer_error(error, adds=asked.adds)
-        leader.writers.answered(asked.producer_id, asked.producer_epoch, error)
+        leader.writers.answered(asked.producer_id, asked.producer_epoch, error, has_begun=begun)
 
     async def _ask_safely(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
         try:
@@ -174,6 +176,16 @@ class Verification:
             return ErrorCode(int(answer.error_code))
         (found,) = answer.results_by_transaction
         return ErrorCode(int(found.topic_results[0].results_by_partition[0].partition_error_code))
+
+
+async def _has_begun(leader: Leader, asked: Asked) -> bool:
+    """Return whether the log has the beginning of this transaction; a log that cannot be read has it for nobody."""
+    try:
+        states = await leader.replica.host.disk.read(leader.replica.log.producers.states)
+    except (PylogError, OSError) as failure:
+        logger.info("tp=%s its producers are not known: %s", leader.replica.tp, failure)
+        return False
+    return has_begun(states, asked.producer_id, asked.producer_epoch)
 
 
 def _producer_error(error: ErrorCode, *, adds: bool) -> ErrorCode:

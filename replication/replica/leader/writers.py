@@ -2,12 +2,16 @@
 
 Law: what was said before a marker of that transaction came counts no more; what was said of a later one does. A marker
 that has a higher epoch than the batches that it ends says nothing of that epoch: the next transaction has it.
+
+A transaction that has its epoch for itself begins at sequence number 0 in each partition. A new leader that gets its
+second batch before its first refuses the second, so that the client sends both, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from logstore.log.producers.state import ProducerState
 from logstore.records.marker import Marker
 from replication.errors import ErrorCode
 
@@ -22,7 +26,20 @@ class Question:
     def __init__(self) -> None:
         self.is_void = False  # a marker came since it was asked last: it must be asked again
         self.until_s = 0.0  # of the loop's time: no longer than this
-        self.waiters: list[Waiter] = []
+        self.waiters: list[tuple[int, Waiter]] = []  # with the sequence numbers of their batches
+
+    def wait(self, tell: Waiter, sequence: int = 0) -> None:
+        """Have this one told, too. `sequence`: of its batch, where that must not come before number 0."""
+        self.waiters.append((sequence, tell))
+
+    @property
+    def comes_late(self) -> bool:
+        """Does it count whether the log has the beginning of the transaction?"""
+        return bool(self.waiters) and self.waiters[0][0] > 0
+
+    def judge(self, error: ErrorCode) -> ErrorCode:
+        """Return what the coordinator's answer means: a yes that a marker has overtaken is to be asked for again."""
+        return ErrorCode.CONCURRENT_TRANSACTIONS if self.is_void and error is ErrorCode.NONE else error
 
 
 class Writers:
@@ -54,18 +71,26 @@ class Writers:
         made = questions[producer_epoch] = Question()
         return made, True
 
-    def answered(self, producer_id: int, producer_epoch: int, error: ErrorCode) -> None:
-        """Tell all who wait, in their order; nothing can come between them. No error: the producer may write here."""
+    def answered(self, producer_id: int, producer_epoch: int, error: ErrorCode, *, has_begun: bool = True) -> None:
+        """Tell all who wait, in their order; nothing can come between them. No error: the producer may write here.
+
+        `has_begun`: the log has the beginning of the transaction. Otherwise the batches before number 0 are refused.
+        """
         questions = self._questions.get(producer_id, {})
         question = questions.pop(producer_epoch, None)
         if question is None:
             return
         if not questions:
             del self._questions[producer_id]
-        if error is ErrorCode.NONE:
-            self.add(producer_id, producer_epoch)
-        for tell in question.waiters:
-            tell(error)
+        for sequence, tell in question.waiters:
+            has_begun = has_begun or sequence <= 0
+            if error is not ErrorCode.NONE:
+                tell(error)
+            elif has_begun:
+                self.add(producer_id, producer_epoch)
+                tell(error)
+            else:
+                tell(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def end(self, marker: Marker) -> None:
         """Nobody writes any more in the transaction that this marker ends."""
@@ -74,6 +99,12 @@ class Writers:
             del self._epochs[marker.producer_id]
         for asked, question in self._questions.get(marker.producer_id, {}).items():
             question.is_void = question.is_void or _ends(marker, asked)
+
+
+def has_begun(states: Iterable[ProducerState], producer_id: int, producer_epoch: int) -> bool:
+    """Return whether a log with these states has a batch of the producer's transaction of this epoch."""
+    wanted = producer_id, producer_epoch
+    return any((state.producer_id, state.epoch) == wanted and state.is_open for state in states)
 
 
 def _ends(marker: Marker, producer_epoch: int) -> bool:

@@ -22,6 +22,7 @@ from replication.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
+from replication.replica.leader.writers import Writers
 from tests.conformance.clients.members import until
 from tests.support.in_process import brokers_in_process
 from tests.support.site import values_of
@@ -304,6 +305,31 @@ def test_a_late_marker_does_not_end_the_next_transaction(brokers):
     values, aborted = talk.values(T0, 0)
     assert {b"one", b"two", b"three"} <= set(values)
     assert talk.pair[0] not in aborted
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_the_second_batch_of_a_transaction_waits_for_the_first_one_also_at_a_new_leader(brokers, has_begun):
+    """(T17) The former leader may have had the first one on its way, or have stored it."""
+    talk = Talk(brokers)
+    assert talk.begin() == NONE
+    first = talk.end_of(T0)
+    if has_begun:
+        assert talk.produce(T0, b"one", version=12) is NONE
+        leader = brokers.brokers[talk.leader(T0)].replicas.leader(T0)
+        brokers.do(asyncio.wait_for(forget(leader), 10))
+    else:
+        talk.sequences = {T0: 1}
+        assert talk.produce(T0, b"two", version=12) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        talk.sequences = {}
+        assert talk.produce(T0, b"one", version=12) is NONE
+    assert talk.produce(T0, b"two", version=12) is NONE
+    assert talk.end(version=5) is NONE
+    assert talk.values(T0, first)[0][:2] == [b"one", b"two"]
+
+
+async def forget(leader):
+    """A new leader has the same log, and knows of nobody whose transaction holds it."""
+    leader.writers = Writers()
 
 
 def test_offsets_in_a_transaction_count_once_it_is_committed(brokers):

@@ -187,6 +187,8 @@ def _add(draft: _Draft, event: events.Add) -> None:
 
 
 def _add_refusal(t: Transaction, event: events.Add) -> ErrorCode:
+    if _is_next(t, event):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if t.producer_id == NO_ID or t.producer_id != event.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if t.producer_epoch != event.producer_epoch or t.is_kept:
@@ -196,6 +198,14 @@ def _add_refusal(t: Transaction, event: events.Add) -> ErrorCode:
     if t.phase in DECIDED or is_changing or is_ending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return ErrorCode.NONE
+
+
+def _is_next(t: Transaction, event: events.Add | events.End) -> bool:
+    """Return whether the producer goes on with the id that it was told at the end of the last epoch, too early."""
+    return t.phase in DECIDED and (event.producer_id, event.producer_epoch) == (
+        t.next_producer_id,
+        t.next_producer_epoch,
+    )
 
 
 def _end(draft: _Draft, event: events.End) -> None:
@@ -237,6 +247,8 @@ def _is_repeated(t: Transaction, event: events.End) -> bool:
 def _end_refusal(t: Transaction, event: events.End, *, is_repeated: bool) -> ErrorCode | None:
     """Return the answer; None: the transaction ends now."""
     asked = Phase.PREPARE_COMMIT if event.commits else Phase.PREPARE_ABORT
+    if _is_next(t, event) and not is_repeated:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if t.producer_id == NO_ID or (t.producer_id != event.producer_id and not is_repeated):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if t.producer_epoch != event.producer_epoch and not is_repeated:

@@ -277,6 +277,24 @@ def test_epochs_run_out_and_the_producer_gets_another_id():
     assert used_up.begun()[0] != 7
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_next_producer_id_is_asked_to_come_again_while_markers_of_the_last_epoch_are_written(commits):
+    driver = Driver(Transaction(id="t", producer_id=7, producer_epoch=EPOCH_GIVEN_MAX, timeout_ms=1))
+    assert driver.add((7, EPOCH_GIVEN_MAX), A).error is NONE
+    driver.end((7, EPOCH_GIVEN_MAX), bumps_epoch=True, settle=False)
+    driver.store()
+    ended = driver.answers[driver.requests]
+    following = ended.producer_id, ended.producer_epoch
+    assert driver.add(following, A, settle=False).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    asked = driver.end(following, commits, bumps_epoch=True, settle=False)
+    assert asked.error is ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.mark({A})
+    assert driver.add(following, A, settle=False).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.store()
+    assert driver.add(following, A).error is NONE
+    assert driver.add((99, 0), A).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
 def test_a_producer_that_goes_on_gets_the_same_answer_twice():
     driver = Driver()
     pair = driver.begun()

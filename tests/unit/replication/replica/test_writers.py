@@ -25,7 +25,7 @@ def test_a_marker_voids_what_was_asked_of_its_transaction_and_earlier_ones_only(
     writers, told = Writers(), []
     question, is_new = writers.question(7, asked)
     assert is_new
-    question.waiters.append(told.append)
+    question.wait(told.append)
     assert writers.question(7, asked) == (question, False)
     writers.end(ended)
     assert question.is_void == is_void
@@ -60,9 +60,32 @@ def test_a_producer_that_is_refused_may_not_write_and_the_question_about_another
     writers, told = Writers(), []
     for epoch in (1, 2):
         question, _ = writers.question(7, epoch)
-        question.waiters.append(told.append)
+        question.wait(told.append)
     writers.answered(7, 1, ErrorCode.INVALID_TXN_STATE)
     writers.answered(7, 1, ErrorCode.NONE)  # nobody asks that any more
     assert told == [ErrorCode.INVALID_TXN_STATE]
     assert not writers.holds(7, 1)
     assert writers.question(7, 2) == (question, False)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_transaction_that_has_not_begun_here_begins_at_0(has_begun):
+    """A leader that has just died may have had its first batch on the way, while its second comes here."""
+    writers, told = Writers(), []
+    question, _ = writers.question(7, 1)
+    for sequence in (5, 0, 5):
+        question.wait(told.append, sequence)
+    assert question.comes_late
+    writers.answered(7, 1, ErrorCode.NONE, has_begun=has_begun)
+    late = ErrorCode.NONE if has_begun else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert told == [late, ErrorCode.NONE, ErrorCode.NONE]
+    assert writers.holds(7, 1)
+
+
+def test_nobody_writes_behind_a_batch_that_came_before_the_first_one():
+    writers, told = Writers(), []
+    question, _ = writers.question(7, 1)
+    question.wait(told.append, 5)
+    writers.answered(7, 1, ErrorCode.NONE, has_begun=False)
+    assert told == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert not writers.holds(7, 1)

@@ -1,4 +1,4 @@
-module shorttransactions
+module transactions
 
 go 1.24
 
