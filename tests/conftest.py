@@ -31,7 +31,9 @@ WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_onc
 # Each test of this one starts a session of its own.
 SMOKE = "tests/spark/test_smoke.py"
 # These share a real Kafka: of three brokers, or of one.
-KAFKA4, OF_THREE = "tests/conformance/kafka4", ("test_spark.py", "test_tools.py")
+KAFKA4 = "tests/conformance/kafka4"
+_OF_THREE = ("commands", "kills", "mirror", "spark", "spark_kills", "tools", "transactions", "waiting")
+OF_THREE = tuple(f"/test_{name}.py" for name in _OF_THREE)
 # These are begun in this order, before the other slow files: with --long the demo, which leaves its JVM's classes for
 # the JVMs that are started after it; then the session, which takes longest.
 FIRST = [
