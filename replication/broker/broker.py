@@ -131,7 +131,7 @@ class Broker:
         await cluster.prepare(tree)
         await self.lifecycle.check_level(tree)
         await self.configs.learn(tree)  # before a log is opened, which goes by them
-        cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
+        cluster_id = await cluster.read_cluster_id(tree, new_topic_id(), self._levels.supported.last)
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
             (topic.name, number) for topic in await self.replicas.open(tree) for number in range(topic.partitions)
@@ -212,7 +212,7 @@ class Broker:
             FeatureHandlers(self._levels, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
-        return {**served, **self.coordinators.handlers(self.admin)}
+        return {**served, **self.coordinators.handlers(self.admin, self._levels)}
 
     def _note_metadata(self) -> None:
         live = self.replicas.metadata.brokers()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from logstore.env import Env
+from replication.broker.feature_level import FeatureLevel
 from replication.broker.handlers.commits import CommitHandlers
+from replication.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from replication.broker.handlers.coordinators import CoordinatorHandlers
 from replication.broker.handlers.groups import GroupHandlers
 from replication.broker.handlers.offset_commits import OffsetCommitHandler
@@ -69,12 +71,13 @@ class Coordinators:
     def turns(self) -> Mapping[ApiKey, TurnHandler]:
         return OffsetCommitHandler(self._replicas.metadata, self.groups, self.commits, self._env.clock).turns()
 
-    def handlers(self, admin: TopicAdmin) -> Mapping[ApiKey, Handler]:
+    def handlers(self, admin: TopicAdmin, level: FeatureLevel) -> Mapping[ApiKey, Handler]:
         groups, transactions, clock = self.groups, self.transactions, self._env.clock
         finding = CoordinatorHandlers(self._config, self._replicas.metadata, admin, groups, transactions)
         families = (
             finding,
             GroupHandlers(groups),
+            ConsumerGroupHandlers(self._config, groups, self._replicas.metadata, level),
             self.commits,
             TransactionHandlers(finding, transactions, groups, self._replicas, clock),
         )

@@ -7,8 +7,8 @@ import logging
 from replication.coordination import features
 from replication.coordination.tree import Tree, Watch
 from replication.coordination.tree_watch import TreeWatch
-from replication.model.features import PYLOG_VERSION, SUPPORTED, Finalized, Levels
-from replication.protocol.features import SCHEMAS, TRANSACTION_VERSION, Feature, Features
+from replication.model.features import CONSUMER_GROUPS, PYLOG_VERSION, SUPPORTED, Finalized, Levels
+from replication.protocol.features import GROUP_VERSION, SCHEMAS, TRANSACTION_VERSION, Feature, Features
 
 logger = logging.getLogger(__name__)
 
@@ -29,4 +29,11 @@ class FeatureLevel(TreeWatch):
 
     def features(self) -> Features:
         level, epoch = self.finalized
-        return Features((TRANSACTION_VERSION, Feature(PYLOG_VERSION, *self.supported, level), SCHEMAS), epoch)
+        known = TRANSACTION_VERSION, self.group_version, Feature(PYLOG_VERSION, *self.supported, level), SCHEMAS
+        return Features(known, epoch)
+
+    @property
+    def group_version(self) -> Feature:
+        """Kafka's name for the consumer protocol of groups, which comes with a level."""
+        last, now = (int(level >= CONSUMER_GROUPS) for level in (self.supported.last, self.finalized.level))
+        return Feature(GROUP_VERSION, 0, last, now)

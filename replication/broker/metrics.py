@@ -19,7 +19,7 @@ from replication.broker.families import Family, Labels, counter, gauge, text
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.process_metrics import clients, process
 from replication.controller.driver import ControllerLoop
-from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.kinds import AnyGroup
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata
@@ -272,7 +272,7 @@ class Metrics:
         except KafkaError:
             return ()  # they are loading
         offsets = 0
-        groups: list[Group] = []
+        groups: list[AnyGroup] = []
         for group in all_groups:
             offsets += len(group.offsets.committed)
             if len(groups) < GROUPS_MAX and offsets <= GROUP_OFFSETS_MAX:

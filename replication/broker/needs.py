@@ -94,6 +94,12 @@ def _group(work: Work) -> Found:
     return (of_group(Operation.READ, body.group_id),)
 
 
+def _consumer_heartbeat(work: Work) -> Found:
+    body: requests.ConsumerGroupHeartbeatRequest = work.body
+    names = body.subscribed_topic_names or ()
+    return [of_group(Operation.READ, body.group_id), *_topics(Operation.DESCRIBE, names)]
+
+
 def _produce(work: Work, *, name_of: NameOf) -> Found:
     body: ProduceOne | ProduceRequest = work.body
     has_ids = work.version >= TOPIC_IDS
@@ -172,6 +178,11 @@ def _coordinators(work: Work) -> Found:
 def _describe_groups(work: Work) -> Found:
     body: requests.DescribeGroupsRequest = work.body
     return of_each(Operation.DESCRIBE, Resource.GROUP, body.groups)
+
+
+def _describe_consumer_groups(work: Work) -> Found:
+    body: requests.ConsumerGroupDescribeRequest = work.body
+    return of_each(Operation.DESCRIBE, Resource.GROUP, body.group_ids)
 
 
 def _delete_groups(work: Work) -> Found:
@@ -262,4 +273,6 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.DESCRIBE_PRODUCERS: _named(Operation.READ),
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: no_needs,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer_groups,
 }

@@ -216,6 +216,20 @@ class BrokerConfig(_Given):
     group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a member.", minimum=1)
     group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member.", minimum=1)
     group_max_size: int = setting(INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX)
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5000, "How often members of the consumer protocol send heartbeats.", minimum=1, maximum=INT32_MAX
+    )
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, "After how long a silence a member of the consumer protocol is expelled.", minimum=1, maximum=INT32_MAX
+    )
+    group_consumer_max_size: int = setting(
+        INT32_MAX, "Members of one group of the consumer protocol.", minimum=1, maximum=INT32_MAX
+    )
+    group_consumer_assignors: str = setting(
+        "uniform,range",
+        "Assignors that groups of the consumer protocol may ask for; the first one is the default.",
+        choices=("uniform,range", "range,uniform", "uniform", "range"),
+    )
     offset_metadata_max_bytes: int = setting(4096, "Bytes of metadata beside a committed offset.", minimum=0)
     offsets_commit_timeout_ms: int = setting(5000, "How long an offset commit waits for the ISR.", minimum=1)
     offsets_retention_minutes: int = setting(10_080, "How long an empty group's offsets are kept.", minimum=1)

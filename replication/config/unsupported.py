@@ -88,7 +88,20 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "metric. metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "kafka.metrics. auto.include.jmx.reporter client.telemetry. telemetry.",
     ),
-    ("groups speak the classic protocol", "group.coordinator. group.consumer. group.share. group.streams. share."),
+    (
+        "a group is converted to the other protocol only while nobody is in it",
+        "group.consumer.migration.policy",
+    ),
+    (
+        "brokers set the times of the consumer protocol: group.consumer.heartbeat.interval.ms, "
+        "group.consumer.session.timeout.ms; a group has none of its own",
+        "group.consumer.min. group.consumer.max.session. group.consumer.max.heartbeat. group.consumer.assignment. "
+        "group.consumer.assignor.offload. group.consumer.regex.",
+    ),
+    (
+        "there are groups of the classic and of the consumer protocol only",
+        "group.coordinator. group.share. group.streams. share.",
+    ),
     ("brokers keep logs on their own disks; `pylog jobs tiering` copies records to Delta tables", "remote. log.local."),
 )
 

@@ -20,7 +20,6 @@ from replication.coordination.tree import (
     CoordinationError,
     Create,
     Node,
-    NodeExistsError,
     NoNodeError,
     RefusedError,
     SetData,
@@ -89,15 +88,16 @@ async def prepare(tree: Tree) -> None:
             await ensure_path(tree, path)
 
 
-async def read_cluster_id(tree: Tree, new_id: str) -> str:
-    """Return the cluster's id, after setting it to `new_id` if there is none yet."""
+async def read_cluster_id(tree: Tree, new_id: str, level: int = 0) -> str:
+    """Return the cluster's id, after setting it to `new_id` if there is none yet: a new cluster begins at `level`.
+
+    Where the tree has a level already, or an earlier release is registered, the level stays.
+    """
     while (found := await tree.get(nodes.CLUSTER_ID)) is None:
-        try:
-            await ensure_path(tree, nodes.CLUSTER_ID.rpartition("/")[0])
-            level = (await features.read_finalized(tree)).level
-            await tree.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(new_id, level))
-        except NodeExistsError:
-            continue
+        await ensure_path(tree, nodes.CLUSTER_ID.rpartition("/")[0])
+        steps = await features.first_level_steps(tree, new_id, level)
+        with contextlib.suppress(RefusedError):  # another broker was faster
+            await tree.multi(steps)
     return nodes.decode_cluster_id(found.data)
 
 

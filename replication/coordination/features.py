@@ -107,6 +107,31 @@ async def raise_level(
         return raised
 
 
+async def first_level_steps(tree: Tree, cluster_id: str, level: int) -> list[Step]:
+    """Return the steps that make the id of a cluster, which begins at `level` if no broker ever registered."""
+    while True:
+        count, node = await tree.read_batch([nodes.REGISTRATIONS, nodes.FEATURES])
+        if count is not None and node is not None:
+            break
+        await _make_nodes(tree)
+    now = finalized_at(node)
+    is_new = not node.data and not count.version and not await _has_brokers(tree)
+    first = Finalized(level, 1) if is_new and level else now
+    steps: list[Step] = [Create(nodes.CLUSTER_ID, nodes.encode_cluster_id(cluster_id, first.level))]
+    if first != now:
+        steps.append(Check(nodes.REGISTRATIONS, count.version))
+        steps.append(SetData(nodes.FEATURES, nodes.encode_features(first, node.data), node.version))
+    return steps
+
+
+async def _has_brokers(tree: Tree) -> bool:
+    """Is a broker registered, of whichever release?"""
+    try:
+        return bool(await tree.children(nodes.BROKER_IDS))
+    except NoNodeError:
+        return False
+
+
 async def _make_nodes(tree: Tree) -> None:
     for path in (nodes.FEATURES, nodes.REGISTRATIONS):
         await ensure_path(tree, path)

@@ -7,6 +7,7 @@ the releases of the level before cannot read.
 |---|---|
 | 0 | write what the release before feature levels reads; a cluster that was never raised |
 | 1 | keep that release out: it does not start, and cannot become the controller |
+| 2 | serve groups of the consumer protocol, whose records are in `__consumer_offsets`; Kafka's `group.version` is 1 |
 
 Broker releases tell the levels that they support when they register; the release before tells none, and supports 0.
 """
@@ -33,7 +34,10 @@ class Levels(NamedTuple):
 
 
 NO_LEVELS = Levels(0, 0)  # of a registration without levels
-SUPPORTED = Levels(0, 1)  # by this release
+SUPPORTED = Levels(0, 2)  # by this release
+
+
+CONSUMER_GROUPS = 2  # the first level with groups of the consumer protocol (KIP-848)
 
 
 class Finalized(NamedTuple):

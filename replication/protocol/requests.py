@@ -389,8 +389,9 @@ class DeleteGroupsRequest:
 
 class TopicPartitions:
     __slots__ = ()
-    topic: str
+    topic: str = ""  # ELECT_LEADERS
     partitions: tuple[int, ...]
+    topic_id: UUID | None = None  # CONSUMER_GROUP_HEARTBEAT
 
 
 class ElectLeadersRequest:
@@ -498,6 +499,26 @@ class ListTransactionsRequest:
     producer_id_filters: tuple[int, ...]
     duration_filter: int = -1  # 1 on
     transactional_id_pattern: str | None = None  # 2 on
+
+
+class ConsumerGroupHeartbeatRequest:
+    __slots__ = ()
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout: timedelta
+    subscribed_topic_names: tuple[str, ...] | None
+    server_assignor: str | None
+    topic_partitions: tuple[TopicPartitions, ...] | None
+    subscribed_topic_regex: str | None = None  # 1 on
+
+
+class ConsumerGroupDescribeRequest:
+    __slots__ = ()
+    group_ids: tuple[str, ...]
+    include_authorized_operations: bool
 
 
 class Cursor:

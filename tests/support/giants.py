@@ -382,6 +382,22 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
         "same": many("groups", GROUP, {"include_authorized_operations": False}),  # type: ignore[arg-type]
         "groups": many("groups", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: {
+        "topics": many(
+            "topic_partitions",
+            {"topic_id": TOPIC_ID, "partitions": (0,)},
+            {"group_id": GROUP, "member_id": "m", "member_epoch": 1},
+            weight=2,
+        ),
+        "names": many(
+            "subscribed_topic_names",
+            "name-0000000",  # type: ignore[arg-type]
+            {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "rebalance_timeout": 1000, "topic_partitions": ()},
+        ),
+    },
+    ApiKey.CONSUMER_GROUP_DESCRIBE: {
+        "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
+    },
     ApiKey.LIST_GROUPS: {"all": plain({"states_filter": ("Stable",) * 50, "types_filter": ("classic",) * 50})},
     ApiKey.API_VERSIONS: {
         "one": plain({"client_software_name": "n" * 32_000, "client_software_version": "v" * 32_000})

@@ -5,8 +5,10 @@ import threading
 from contextlib import contextmanager
 
 from logstore.env import SYSTEM
+from logstore.store.description import new_topic_id
 from replication.broker.broker import Broker
 from replication.config.broker import BrokerConfig
+from replication.coordination import cluster, open_tree
 
 
 class InProcess:
@@ -22,6 +24,13 @@ class InProcess:
     def do(self, work, timeout_s=60):
         """Have it done on the brokers' loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+
+async def begun_by_an_earlier_release(coordination):
+    """Make the tree of a cluster that is at level 0."""
+    tree = await open_tree(coordination, on_session=lambda event: None)
+    await cluster.read_cluster_id(tree, new_topic_id())
+    await tree.close()
 
 
 @contextmanager

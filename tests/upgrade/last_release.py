@@ -3,6 +3,7 @@
 Its wheel is built from the history of this clone. Tests are skipped, with the reason, where that is not there.
 """
 
+import asyncio
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from replication.local_cluster.process import pause
+from tests.support.in_process import begun_by_an_earlier_release
 
 ROOT = Path(__file__).parents[2]
 COMMIT = Path(__file__).with_name("LAST_RELEASE").read_text().split()[0]
@@ -66,6 +68,7 @@ class Mixed:
         self._processes, self._addresses, self.releases = {}, {}, {}
 
     def __enter__(self):
+        asyncio.run(begun_by_an_earlier_release(self.coordination))
         return self
 
     def __exit__(self, *error):

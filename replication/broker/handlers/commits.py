@@ -8,8 +8,10 @@ from typing import Any, TypeAlias
 
 from logstore.env import Clock
 from replication.broker.verification import Asked, Verification
-from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.consumer.commits import may_fetch
+from replication.coordinators.groups.consumer.state import ConsumerGroup
 from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.kinds import AnyGroup
 from replication.coordinators.groups.offsets import events
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed
 from replication.coordinators.partitioning import no_metadata
@@ -218,6 +220,10 @@ class CommitHandlers:
                 # more of these partitions, until it is assigned others.
                 code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return {"error_code": code, "topics": []}
+        if isinstance(group, ConsumerGroup) and isinstance(asked, requests.OffsetFetchRequestGroup):
+            refused = may_fetch(group, asked.member_id, asked.member_epoch)
+            if refused:
+                return {"error_code": refused, "topics": []}
         return {
             "error_code": ErrorCode.NONE,
             "topics": await _fetched(context, group, asked.topics, is_stable=is_stable),
@@ -225,7 +231,7 @@ class CommitHandlers:
 
 
 async def _fetched(
-    context: Work, group: Group | None, topics: FetchTopics | None, *, is_stable: bool
+    context: Work, group: AnyGroup | None, topics: FetchTopics | None, *, is_stable: bool
 ) -> Rows[Response]:
     """Return the rows of a response: of these partitions, or of all that the client may see if `topics` is None.
 

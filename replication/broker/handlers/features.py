@@ -11,7 +11,7 @@ from replication.coordination import features
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import BrokerId
-from replication.model.features import PYLOG_VERSION, Finalized, Levels, Update, refusal_to_update
+from replication.model.features import CONSUMER_GROUPS, PYLOG_VERSION, Finalized, Levels, Update, refusal_to_update
 from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.features import TRANSACTION_VERSION
@@ -55,13 +55,25 @@ class FeatureHandlers:
             await self._known.look(tree)  # so that this broker tells it from now on
 
     def _check(self, updates: Sequence[Update], finalized: Finalized, brokers: Mapping[BrokerId, Levels]) -> None:
+        groups = self._known.group_version
         own = {
             PYLOG_VERSION: self._known.supported,
             TRANSACTION_VERSION.name: Levels(TRANSACTION_VERSION.first, TRANSACTION_VERSION.last),
+            groups.name: Levels(groups.first, groups.last),
         }
-        levels = {PYLOG_VERSION: finalized.level, TRANSACTION_VERSION.name: TRANSACTION_VERSION.level}
+        levels = {
+            PYLOG_VERSION: finalized.level,
+            TRANSACTION_VERSION.name: TRANSACTION_VERSION.level,
+            groups.name: int(finalized.level >= CONSUMER_GROUPS),
+        }
         for update in updates:
-            if (reason := refusal_to_update(update, levels, own, brokers)) is not None:
+            reason = refusal_to_update(update, levels, own, brokers)
+            if reason is None and update.feature == groups.name and update.level > levels[groups.name]:
+                reason = (
+                    f"{groups.name} {update.level} comes with {PYLOG_VERSION} {CONSUMER_GROUPS}: raise that, with "
+                    f"`pylog features upgrade --level {CONSUMER_GROUPS}`"
+                )
+            if reason is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_UPDATE_VERSION,
                     f"The update failed for all features since the following feature had an error: {reason}",

@@ -18,10 +18,12 @@ from logstore.records.keyed import build_keyed
 from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.batches import BYTES_MAX, Commit, CommitBatch, batch_of
 from replication.coordinators.groups.classic import events
-from replication.coordinators.groups.classic.permission import may_commit, may_stay
-from replication.coordinators.groups.classic.state import Group, deadline_ms
-from replication.coordinators.groups.classic.step import error_of_append, resume, step
+from replication.coordinators.groups.classic.permission import may_stay
+from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.classic.step import error_of_append
+from replication.coordinators.groups.consumer.step import Effects
 from replication.coordinators.groups.deleted_topics import DeletedTopics
+from replication.coordinators.groups.kinds import AnyGroup, Event, deadline_ms, may_commit, resume, step
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Now
 from replication.coordinators.groups.offsets.events import (
     ExpireOffsets,
@@ -71,16 +73,16 @@ class GroupCoordinator:
     def end(self) -> None:
         self.terms.end()
 
-    def group(self, group_id: str) -> Group | None:
+    def group(self, group_id: str) -> AnyGroup | None:
         """Return the group; None if there is none of this name. Raises: KafkaError: as `Terms.slot`."""
         slot = self.terms.slot(group_id)
         return slot.group if slot is not None else None
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[AnyGroup]:
         """Return all groups of this broker. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
         return [slot.group for slot in self.terms.slots()]
 
-    async def ask(self, group_id: str, event: Callable[[int], events.Event]) -> Body:
+    async def ask(self, group_id: str, event: Callable[[int], Event]) -> Body:
         """Post the event that `event` makes of a request number to the group; return the answer to that request.
 
         Raises: KafkaError: as `Terms.term_of`.
@@ -102,7 +104,9 @@ class GroupCoordinator:
         """
         term = self.terms.term_of(group_id)
         slot = term.slots.get(group_id)
-        if slot is None or may_stay(slot.settled, member_id, generation, instance_id):
+        if slot is None or not isinstance(slot.settled, Group):
+            return False
+        if may_stay(slot.settled, member_id, generation, instance_id):
             return False
         self._hear(term, slot, member_id)
         return True
@@ -128,7 +132,7 @@ class GroupCoordinator:
                 continue
             slot = term.slots.get(group_id)
             group = _BLANK if slot is None else slot.settled
-            if may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True):
+            if may_commit(group, member_id, generation, instance_id):
                 continue
             batch = last.get(term)
             if batch is None or batch.size_bytes > BYTES_MAX:
@@ -160,7 +164,7 @@ class GroupCoordinator:
             else:
                 slot.add_stored(offsets, position)
                 position += len(offsets)
-            if member_id in slot.settled.members:
+            if isinstance(slot.settled, Group) and member_id in slot.settled.members:
                 self._hear(term, slot, member_id)
             stored[place] = None if written is None else True
 
@@ -202,7 +206,7 @@ class GroupCoordinator:
             return False
         topics, end = set[str](), 0
         for count, group_id in enumerate(loaded.names()):
-            stored = loaded.groups.get(group_id, Group(id=group_id))
+            stored = loaded.group(group_id)
             offsets, uncommitted = loaded.offsets.get(group_id, {}), loaded.uncommitted.get(group_id, {})
             for found in (offsets, *uncommitted.values()):
                 topics.update(tp.topic for tp in found)
@@ -224,11 +228,11 @@ class GroupCoordinator:
     def _now(self) -> Now:
         return Now(self._env.clock.monotonic_ms(), self._env.clock.now_ms())
 
-    def _post(self, term: Term[Slot], slot: Slot, event: events.Event) -> None:
+    def _post(self, term: Term[Slot], slot: Slot, event: Event) -> None:
         slot.settled, effects = step(slot.group, event, self._now(), self._limits)
         self._perform(term, slot, effects)
 
-    def _perform(self, term: Term[Slot], slot: Slot, effects: tuple[events.Effect, ...]) -> None:
+    def _perform(self, term: Term[Slot], slot: Slot, effects: Effects) -> None:
         group = slot.group
         appended: list[tuple[Append, Written]] = []
         for effect in effects:
@@ -295,7 +299,7 @@ class GroupCoordinator:
         if term.slots.get(slot.group.id) is slot:
             self._post(term, slot, ForgetAgain(positions))
 
-    def _tell(self, term: Term[Slot], event: events.Event) -> None:
+    def _tell(self, term: Term[Slot], event: Event) -> None:
         for slot in tuple(term.slots.values()):
             self._post(term, slot, event)
 

@@ -3,7 +3,8 @@
 Keys (all numbers big-endian; a string is an int16 length and UTF-8)::
 
     version 0, 1   group, topic, partition int32      a committed offset
-    version 2      group                              a group
+    version 2      group                              a group of the classic protocol
+    version 3 on   group, perhaps a member            parts of a group of the consumer protocol, see `consumer.records`
 
 Values: an offset is written as version 3 (offset int64, leader epoch int32, text, commit time int64), or as version 1
 (offset, text, commit time, expiry int64) if the client gave an expiry; a group as version 3. Values of earlier
@@ -16,11 +17,15 @@ import struct
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from replication.coordinators import binary
 from replication.coordinators.groups.classic.events import AppendGroup
 from replication.coordinators.groups.classic.state import Group, Member, Phase
+from replication.coordinators.groups.consumer import records as consumer_records
+from replication.coordinators.groups.consumer import state as consumer
+from replication.coordinators.groups.consumer.events import AppendConsumer
+from replication.coordinators.groups.kinds import AnyGroup
 from replication.coordinators.groups.messages import Append
 from replication.coordinators.groups.offsets.events import AppendOffsets
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset
@@ -42,12 +47,21 @@ class GroupKey(NamedTuple):
     group: str
 
 
-Key: TypeAlias = OffsetKey | GroupKey
+class ConsumerKey(NamedTuple):
+    """A part of a group of the consumer protocol; None: one that is of no use any more."""
+
+    group: str
+    key: consumer.Key | None
+
+
+Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey
 
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
     if isinstance(append, AppendGroup):
         return [(group_key(group), group_value(append.group))]
+    if isinstance(append, AppendConsumer):
+        return consumer_records.rows_of(group, append.values)
     assert isinstance(append, AppendOffsets), "nothing else is stored"
     rows: list[tuple[bytes, bytes | None]] = [
         (offset_key(group, tp), None if stored is None else offset_value(stored))
@@ -55,6 +69,9 @@ def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
     ]
     if append.deletes_group:
         rows.append((group_key(group), None))
+    if append.deletes_consumer_group:
+        keys = consumer.Key(consumer.Kind.HEADER), consumer.Key(consumer.Kind.TARGET_EPOCH)
+        rows += consumer_records.rows_of(group, dict.fromkeys(keys))
     return rows
 
 
@@ -67,6 +84,7 @@ class Loaded:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self.consumers: dict[str, dict[consumer.Key, Any]] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
         # group -> producer id -> offsets in its open transaction
         self.uncommitted: dict[str, dict[int, dict[TopicPartition, Committed]]] = {}
@@ -82,6 +100,10 @@ class Loaded:
             self._deleted[name] = position
         elif isinstance(name, GroupKey):
             self.groups[name.group] = read_group(name.group, value)
+            self.consumers.pop(name.group, None)
+        elif isinstance(name, ConsumerKey):
+            if name.key is not None:
+                self.consumers.setdefault(name.group, {})[name.key] = consumer_records.decode(name.key, value)
         else:
             offsets = self.offsets.setdefault(name.group, {})
             offsets[name.tp] = read_offset(value, position)
@@ -103,12 +125,26 @@ class Loaded:
     def _wipe(self, name: Key) -> None:
         if isinstance(name, GroupKey):
             self.groups.pop(name.group, None)
+        elif isinstance(name, ConsumerKey):
+            if name.key is not None:
+                self.consumers.get(name.group, {}).pop(name.key, None)
         elif name.group in self.offsets:
             self.offsets[name.group].pop(name.tp, None)
 
     def names(self) -> Iterable[str]:
         with_offsets = (name for name, offsets in self.offsets.items() if offsets)
-        return dict.fromkeys((*self.groups, *with_offsets, *self.uncommitted))
+        modern = (name for name, values in self.consumers.items() if values)
+        return dict.fromkeys((*self.groups, *modern, *with_offsets, *self.uncommitted))
+
+    def group(self, name: str) -> AnyGroup:
+        """Return the group without its offsets; `resume` begins the sessions of its members.
+
+        Where one protocol's records were not all deleted before those of the other, the later ones count.
+        """
+        values = self.consumers.get(name)
+        if values and consumer.Key(consumer.Kind.HEADER) in values:
+            return consumer_records.group_of(name, values)
+        return self.groups.get(name, Group(id=name))
 
 
 @lru_cache(maxsize=8192)  # most groups commit offsets of the same partitions again and again
@@ -124,8 +160,12 @@ def group_key(group: str) -> bytes:
 
 def read_key(data: bytes) -> Key:
     at = binary.Cursor(data)
-    version = at.take_key_version(0, OFFSET_KEY, GROUP_KEY)
+    version = at.take_key_version(0, OFFSET_KEY, GROUP_KEY, consumer_records.DEPRECATED, *consumer_records.KINDS)
+    if version in consumer_records.KINDS:
+        return ConsumerKey(*consumer_records.read_key(at, version))
     group = at.take_string()
+    if version == consumer_records.DEPRECATED:
+        return ConsumerKey(group, None)
     return (
         GroupKey(group) if version == GROUP_KEY else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))
     )

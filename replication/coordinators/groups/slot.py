@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
-from replication.coordinators.groups.classic.deferred import with_deferred
+from replication.coordinators.groups.classic.deferred import with_commits, with_deferred
 from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.kinds import AnyGroup
 from replication.coordinators.groups.offsets.state import Committed, NewOffset
 from replication.model.cluster import TopicPartition
 
@@ -16,8 +18,8 @@ class Slot:
 
     __slots__ = ("begun", "due_ms", "ended", "heartbeats", "settled", "stored", "timer")
 
-    def __init__(self, group: Group) -> None:
-        self.settled = group
+    def __init__(self, group: AnyGroup) -> None:
+        self.settled: AnyGroup = group
         self.heartbeats: dict[str, int] = {}
         self.stored: dict[TopicPartition, tuple[NewOffset, int]] = {}  # with its place in the log
         self.begun: dict[int, tuple[TopicPartition, ...]] = {}  # commits in flight, by their numbers
@@ -26,15 +28,20 @@ class Slot:
         self.due_ms = 0
 
     @property
-    def group(self) -> Group:
+    def group(self) -> AnyGroup:
         if self.heartbeats or self.stored or self.begun or self.ended:
             stored = {tp: Committed(*new, position) for tp, (new, position) in self.stored.items()}
-            self.settled = with_deferred(self.settled, self.heartbeats, stored, self.begun, self.ended)
+            if isinstance(self.settled, Group):
+                self.settled = with_deferred(self.settled, self.heartbeats, stored, self.begun, self.ended)
+            else:
+                offsets = with_commits(self.settled.offsets, stored, self.begun, self.ended)
+                self.settled = replace(self.settled, offsets=offsets)
             self.heartbeats, self.stored, self.begun, self.ended = {}, {}, {}, set()
         return self.settled
 
     def add_heartbeat(self, member_id: str, now_ms: int) -> bool:
-        """Defer a heartbeat of the member; return whether its session ends before the timer goes off."""
+        """Defer a heartbeat of a classic member; return whether its session ends before the timer goes off."""
+        assert isinstance(self.settled, Group), "others change their group"
         self.heartbeats[member_id] = now_ms
         due_ms = now_ms + self.settled.members[member_id].session_timeout_ms
         return self.timer is None or due_ms < self.due_ms

@@ -11,6 +11,7 @@ import pytest
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
 from logstore.records.marker import end_marker
+from replication.broker.feature_level import FeatureLevel
 from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.offsets import PositionHandlers
@@ -118,7 +119,7 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
         handlers = {
             **FetchHandlers(one.config, one.replicas, WrongEpochs()).handlers(),
             **PositionHandlers(one.replicas).handlers(),
-            **coordinators.handlers(None),
+            **coordinators.handlers(None, FeatureLevel()),
         }
         produce = ProduceHandler(one.config, one.replicas, coordinators.verification)
         turns = {**produce.turns(), **coordinators.turns()}
@@ -616,7 +617,7 @@ async def test_producer_ids_are_given_once_over_brokers_and_restarts(tmp_path):
         given = []
         for broker in client.site.brokers.values():
             for _ in range(2):  # each time as if the broker had started anew
-                async with serving(coordinators_of(broker).handlers(None)) as (_, port):
+                async with serving(coordinators_of(broker).handlers(None, FeatureLevel())) as (_, port):
                     asking = [await Client.connect(port) for _ in range(3)]
                     for version in served(ApiKey.INIT_PRODUCER_ID):
                         for answer in await asyncio.gather(*(init(peer, version) for peer in asking)):

@@ -166,6 +166,7 @@ BY_ROW = {
     ApiKey.METADATA: (ALL | {"topics": rows(*BOTH, topic_id=None)}, TOPIC),
     ApiKey.OFFSET_COMMIT: (committing(OPEN), TOPIC),
     ApiKey.DESCRIBE_GROUPS: ({"groups": BOTH, "include_authorized_operations": False}, GROUP),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ({"group_ids": BOTH, "include_authorized_operations": False}, GROUP),
     ApiKey.CREATE_TOPICS: (
         {
             "topics": rows(*BOTH, num_partitions=1, replication_factor=1, assignments=(), configs=()), **WAIT
@@ -201,6 +202,7 @@ AS_A_WHOLE = {
     ApiKey.JOIN_GROUP: (MEMBER, GROUP),
     ApiKey.SYNC_GROUP: (MEMBER, GROUP),
     ApiKey.HEARTBEAT: (MEMBER, GROUP),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (MEMBER | {"member_epoch": 0, "topic_partitions": ()}, GROUP),
     ApiKey.LEAVE_GROUP: (MEMBER, GROUP),
     ApiKey.INIT_PRODUCER_ID: ({**PRODUCER, "transaction_timeout": 1000}, TRANSACTION),
     ApiKey.ADD_OFFSETS_TO_TXN: ({**PRODUCER, "group_id": OPEN}, TRANSACTION),

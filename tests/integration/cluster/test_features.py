@@ -1,5 +1,6 @@
 """The level of a running cluster: raised by command once all brokers support it, and told without a restart."""
 
+import asyncio
 import time
 
 import pytest
@@ -13,9 +14,11 @@ from replication.coordination.tree import ensure_path
 from replication.model.cluster import BrokerInfo, TopicPartition
 from replication.model.features import Finalized, Levels
 from replication.protocol.apis import ApiKey
+from tests.support import kafka_answers
 from tests.support.asker import Asker, until
 from tests.support.commands import run_pylog
-from tests.support.in_process import brokers_in_process
+from tests.support.in_process import begun_by_an_earlier_release, brokers_in_process
+from tests.support.kafka_answers import consumers
 
 T0 = TopicPartition("given", 0)
 
@@ -69,25 +72,26 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path):
+    asyncio.run(begun_by_an_earlier_release(f"sqlite:{tmp_path / 'tree.db'}"))
     with brokers_in_process(tmp_path, (1, 2)) as running:
         yield Site(running, tmp_path)
 
 
 def test_it_is_raised_by_command_once_all_support_it_and_told_without_a_restart(site):
-    assert site.described() == [(1, 0, 1, 0, 0), (2, 0, 1, 0, 0)]
+    assert site.described() == [(1, 0, 2, 0, 0), (2, 0, 2, 0, 0)]
     old = site.registered_by_hand(7)
     refused = site.pylog("upgrade", "--level", 1).failed()
     assert "Broker 7 does not support this feature." in refused
     assert "Invalid update version 1 for feature pylog.version" in site.pylog("upgrade", "--level", 1, "--dry-run").err
     site.do(old.close())
     assert "can be raised to 1" in site.pylog("upgrade", "--level", 1, "--dry-run").ok().err
-    assert site.described() == [(1, 0, 1, 0, 0), (2, 0, 1, 0, 0)]
+    until(lambda: site.described() == [(1, 0, 2, 0, 0), (2, 0, 2, 0, 0)])
     before = site.do(cluster.read_controller_epoch(site.tree))
     assert "was raised to 1" in site.pylog("upgrade", "--level", 1).ok().err
-    until(lambda: site.described() == [(1, 0, 1, 1, 1), (2, 0, 1, 1, 1)])
+    until(lambda: site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)])
     site.pylog("upgrade", "--level", 1).ok()
-    assert site.described() == [(1, 0, 1, 1, 1), (2, 0, 1, 1, 1)]
-    assert "only supports versions 0-1" in site.pylog("upgrade", "--level", 2).failed()
+    assert site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)]
+    assert "only supports versions 0-2" in site.pylog("upgrade", "--level", 3).failed()
     # The cluster goes on, under another term of a controller.
     until(lambda: site.do(cluster.read_controller_epoch(site.tree)) == before + 1)
     producer = Producer({"bootstrap.servers": site.running.bootstrap, "log_level": 0, "acks": "all"})
@@ -199,4 +203,31 @@ def test_a_session_that_begins_later_knows_the_level(site):
 
     site.do(end())
     until(lambda: set(site.do(features.read_registered(site.tree))[0]) == {1, 2})
-    until(lambda: site.described() == [(1, 0, 1, 1, 1), (2, 0, 1, 1, 1)])
+    until(lambda: site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)])
+
+
+def test_a_new_cluster_begins_at_the_level_of_its_first_broker(tmp_path):
+    with brokers_in_process(tmp_path, (1, 2)) as running:
+        site = Site(running, tmp_path)
+        assert site.described() == [(1, 0, 2, 2, 1), (2, 0, 2, 2, 1)]
+        with pytest.raises(UnsupportedLevelError, match="the cluster is at level 2"):
+            site.do(site.another(3, Levels(0, 1)).start())
+
+
+def test_groups_of_the_consumer_protocol_wait_for_their_level_and_need_no_restart(tmp_path):
+    asyncio.run(begun_by_an_earlier_release(f"sqlite:{tmp_path / 'tree.db'}"))
+    with brokers_in_process(tmp_path, (1,)) as running, Asker(running.bootstrap, "x") as asker:
+        site = Site(running, tmp_path)
+        kafka_answers.prepare(asker)
+        member = consumers.Member(asker, "level")
+        assert (member.hear()[0], member.described()[0]) == (35, 35)
+        refused = site.pylog("upgrade", "--level", 3).failed()
+        assert "only supports versions 0-2" in refused
+        update = [{"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}]
+        body = {"timeout": 1000, "feature_updates": update, "validate_only": False}
+        answer = asker.ask(ApiKey.UPDATE_FEATURES, 1, body)
+        assert "comes with pylog.version 2: raise that" in answer.error_message
+        site.pylog("upgrade", "--level", 2).ok()
+        until(lambda: member.hear(0)[0] == 0)
+        told = asker.ask(ApiKey.API_VERSIONS, 4, {"client_software_name": "a", "client_software_version": "1"})
+        assert {row.name: row.max_version_level for row in told.finalized_features}["group.version"] == 1

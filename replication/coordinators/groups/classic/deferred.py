@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from replication.coordinators.groups.classic.state import Group
-from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.offsets.state import Committed, Offsets
 from replication.coordinators.groups.offsets.step import take_in
 from replication.model.cluster import TopicPartition
 
@@ -32,8 +32,15 @@ def with_deferred(
     for member_id, at_ms in heartbeats.items():
         member = members[member_id]
         members[member_id] = replace(member, deadline_ms=at_ms + member.session_timeout_ms)
-    before = group.offsets
+    return replace(group, members=members, offsets=with_commits(group.offsets, stored, begun, ended))
+
+
+def with_commits(
+    before: Offsets,
+    stored: Mapping[TopicPartition, Committed],
+    begun: Mapping[int, tuple[TopicPartition, ...]],
+    ended: Collection[int],
+) -> Offsets:
     in_flight = {number: tps for number, tps in before.in_flight.items() if number not in ended}
     in_flight.update(begun)
-    offsets = replace(before, committed=take_in(before.committed, stored), in_flight=in_flight)
-    return replace(group, members=members, offsets=offsets)
+    return replace(before, committed=take_in(before.committed, stored), in_flight=in_flight)

@@ -112,10 +112,11 @@ class GoneOffsets(Write):
 
 @dataclass(frozen=True, slots=True)
 class AppendOffsets(Append):
-    """Store offsets (None: deleted). `deletes_group`: the record of the group is deleted with them."""
+    """Store offsets (None: deleted). The others: the records of a group of that protocol are deleted with them."""
 
     offsets: Mapping[TopicPartition, Committed | None]
     deletes_group: bool = False
+    deletes_consumer_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)

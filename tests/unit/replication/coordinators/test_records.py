@@ -186,12 +186,12 @@ def test_a_value_that_cannot_be_read_ends_the_load_so_that_no_older_one_stands_f
 
 def test_records_of_types_of_a_later_release_are_counted_by_their_type():
     loaded = Loaded()
-    for key in (b"\x00\x03" + offset_key("g", TP)[2:], b"\x00\x03", b"\x00\x10later"):
+    for key in (b"\x00\x09" + offset_key("g", TP)[2:], b"\x00\x09", b"\x00\x11later"):
         loaded.apply(0, key, offset_value(Committed(1)))
         loaded.apply_open(7, 0, key, None)
     loaded.apply(0, b"", None)
     assert (loaded.offsets, loaded.groups, loaded.uncommitted) == ({}, {}, {})
-    assert loaded.unknown == {"of key version 3": 4, "of key version 16": 2, "without a key version": 1}
+    assert loaded.unknown == {"of key version 9": 4, "of key version 17": 2, "without a key version": 1}
 
 
 @pytest.mark.parametrize(

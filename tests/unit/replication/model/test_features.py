@@ -76,7 +76,7 @@ def test_a_broker_that_is_too_old_or_too_new_is_told_both_levels_and_what_to_do(
     )
 
 
-def test_this_release_supports_what_the_pages_say_and_a_new_cluster_is_at_0():
+def test_this_release_supports_what_the_pages_say_and_a_cluster_without_a_level_is_at_0():
     page = (Path(__file__).parents[4] / "docs" / "cluster-operations.md").read_text()
     levels = re.findall(r"^\| (\d+) \| .* \| .* \|$", page, re.MULTILINE)
     assert [int(level) for level in levels] == list(range(SUPPORTED.first, SUPPORTED.last + 1))

@@ -1,0 +1,230 @@
+"""The APIs of groups of the consumer protocol (KIP-848): heartbeats of members, and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from replication.broker.feature_level import FeatureLevel
+from replication.broker.handlers.operations import NOT_ASKED, granted
+from replication.config.broker import BrokerConfig
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.state import (
+    JOINING,
+    LEAVING,
+    LEAVING_FOR_A_WHILE,
+    NO_PIECES,
+    ConsumerGroup,
+    Current,
+    Piece,
+    Pieces,
+)
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.topic_patterns import ClusterTopics, TopicPatterns
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import topic_id_of, topic_uuid
+from replication.model.metadata import Metadata
+from replication.network.work import Handler, Response, Work
+from replication.protocol import requests
+from replication.protocol.apis import ApiKey
+from replication.protocol.kio_pieces import Rows
+from replication.security.access import Operation, Resource
+
+IDS_ARE_OF_CLIENTS_FROM = 1  # ConsumerGroupHeartbeat: members choose their ids
+OF_THIS_PROTOCOL = 1  # the type of a member
+
+
+class ConsumerGroupHandlers:
+    def __init__(self, config: BrokerConfig, groups: GroupCoordinator, metadata: Metadata, level: FeatureLevel) -> None:
+        self._config = config
+        self._groups = groups
+        self._metadata = metadata
+        self._level = level
+        self._patterns = TopicPatterns(metadata)
+        self._topics = ClusterTopics(metadata)
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        return {
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: self.heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: self.describe,
+        }
+
+    async def heartbeat(self, context: Work, body: requests.ConsumerGroupHeartbeatRequest) -> Response:
+        """ConsumerGroupHeartbeat: answered once all that it tells of is stored."""
+        context.park()
+        try:
+            if not self._level.group_version.level:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            self._check(context.version, body)
+            heard = await self._hear(context, body)
+            if heard.error:
+                raise KafkaError(heard.error, heard.message or "")
+        except KafkaError as error:
+            return {
+                "error_code": error.code,
+                "error_message": error.message or None,
+                "member_epoch": 0,
+                "heartbeat_interval": 0,
+            }
+        leaves = body.member_epoch in (LEAVING, LEAVING_FOR_A_WHILE)
+        assigned = None if heard.assigned is None else {"topic_partitions": _by_id(heard.assigned)}
+        return {
+            "error_code": ErrorCode.NONE,
+            "member_id": heard.member_id,
+            "member_epoch": heard.epoch,
+            "heartbeat_interval": 0 if leaves else self._config.group_consumer_heartbeat_interval_ms,
+            "assignment": assigned,
+        }
+
+    async def _hear(self, context: Work, body: requests.ConsumerGroupHeartbeatRequest) -> Heard:
+        member_id = body.member_id or self._groups.member_id(context.client_id or "member")
+        timeout_ms = round(body.rebalance_timeout.total_seconds() * 1000)
+        matched = await self._matched(context, body)
+        answer = await self._groups.ask(
+            body.group_id,
+            lambda request: ConsumerHeartbeat(
+                request=request,
+                member_id=member_id,
+                epoch=body.member_epoch,
+                instance_id=body.instance_id,
+                rack_id=body.rack_id,
+                client_id=context.client_id or "",
+                client_host=f"/{context.client_host}",
+                rebalance_timeout_ms=timeout_ms,
+                topics=body.subscribed_topic_names,
+                regex=body.subscribed_topic_regex,
+                assignor=body.server_assignor,
+                owned=None if body.topic_partitions is None else _pieces(body.topic_partitions),
+                matched=matched,
+                known=self._topics,
+            ),
+        )
+        assert isinstance(answer, Heard), "every event has its kind of answer"
+        return answer
+
+    async def _matched(self, context: Work, body: requests.ConsumerGroupHeartbeatRequest) -> tuple[str, ...] | None:
+        """Return the topics of the member's regular expression that it may see; None: it has none."""
+        pattern = body.subscribed_topic_regex
+        if pattern is None and body.member_epoch > 0:
+            group = self._groups.group(body.group_id)
+            member = group.members.get(body.member_id) if isinstance(group, ConsumerGroup) else None
+            pattern = member.regex if member is not None else None
+        if not pattern:
+            return None
+        found = await self._patterns.matched(pattern)
+        hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, found)
+        return tuple(name for name in found if name not in hidden) if hidden else found
+
+    def _check(self, version: int, body: requests.ConsumerGroupHeartbeatRequest) -> None:
+        """Raises: KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_GROUP_ID, in the words of Kafka."""
+        epoch = body.member_epoch
+        assignors = self._config.group_consumer_assignors.split(",")
+        is_given = version >= IDS_ARE_OF_CLIENTS_FROM or epoch != JOINING
+        no_topics = body.subscribed_topic_names is None and body.subscribed_topic_regex is None
+        rules = (
+            (is_given and not body.member_id.strip(), "MemberId can't be empty."),
+            (not body.group_id.strip(), "GroupId can't be empty."),
+            (body.instance_id is not None and not body.instance_id.strip(), "InstanceId can't be empty."),
+            (body.rack_id is not None and not body.rack_id.strip(), "RackId can't be empty."),
+            (
+                epoch == JOINING and body.rebalance_timeout.total_seconds() < 0,
+                "RebalanceTimeoutMs must be provided in first request.",
+            ),
+            (
+                epoch == JOINING and (body.topic_partitions is None or len(body.topic_partitions) > 0),
+                "TopicPartitions must be empty when (re-)joining.",
+            ),
+            (
+                epoch == JOINING and no_topics,
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+            ),
+            (epoch == LEAVING_FOR_A_WHILE and body.instance_id is None, "InstanceId can't be null."),
+            (epoch < LEAVING_FOR_A_WHILE, "MemberEpoch is invalid."),
+        )
+        for is_broken, message in rules:
+            if is_broken:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        if body.server_assignor is not None and body.server_assignor not in assignors:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {body.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
+            )
+
+    # ----------------------------------------------------------- administration
+
+    def describe(self, context: Work, body: requests.ConsumerGroupDescribeRequest) -> Response:
+        """ConsumerGroupDescribe: a group of another type is none."""
+
+        def row(group_id: str) -> Response:
+            allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
+            try:
+                found = self._described(group_id)
+            except KafkaError as error:
+                found = _undescribed(group_id) | {"error_code": error.code, "error_message": error.message or None}
+            return {**found, "authorized_operations": allowed}
+
+        asked = dict.fromkeys(body.group_ids)
+        return {"groups": Rows(len(asked), map(row, asked))}
+
+    def _described(self, group_id: str) -> dict[str, Any]:
+        if not self._level.group_version.level:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        group = self._groups.group(group_id)
+        if not isinstance(group, ConsumerGroup):
+            said = "not found" if group is None else "is not a consumer group"
+            message = f"Group {group_id} {said}."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        default = self._config.group_consumer_assignors.split(",")[0]
+        return {
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "group_id": group_id,
+            "group_state": group.phase,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.target_epoch,
+            "assignor_name": group.assignor(default),
+            "members": Rows(len(group.members), (self._member(group, name) for name in group.members)),
+        }
+
+    def _member(self, group: ConsumerGroup, member_id: str) -> Response:
+        member, current = group.members[member_id], group.currents.get(member_id, Current())
+        return {
+            "member_id": member_id,
+            "instance_id": member.instance_id,
+            "rack_id": member.rack_id,
+            "member_epoch": current.epoch,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "subscribed_topic_names": member.topics,
+            "subscribed_topic_regex": member.regex or "",
+            "assignment": {"topic_partitions": self._named(current.assigned)},
+            "target_assignment": {"topic_partitions": self._named(group.targets.get(member_id, NO_PIECES))},
+            "member_type": OF_THIS_PROTOCOL,
+        }
+
+    def _named(self, pieces: Pieces) -> list[Response]:
+        """Return the rows of these pieces; those of a topic that is gone have no name any more, and are left out."""
+        return [
+            {"topic_id": topic_uuid(topic_id), "topic_name": name, "partitions": numbers}
+            for topic_id, numbers in _numbers(pieces)
+            if (name := self._metadata.name_of(topic_id)) is not None
+        ]
+
+
+def _undescribed(group_id: str) -> dict[str, Any]:
+    blank = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": ()}
+    return {"group_id": group_id, **blank}
+
+
+def _numbers(pieces: Pieces) -> Iterable[tuple[str, list[int]]]:
+    for topic_id, found in groupby(sorted(pieces), key=lambda piece: piece.topic_id):
+        yield topic_id, [piece.partition for piece in found]
+
+
+def _by_id(pieces: Pieces) -> list[Response]:
+    return [{"topic_id": topic_uuid(topic_id), "partitions": numbers} for topic_id, numbers in _numbers(pieces)]
+
+
+def _pieces(rows: Iterable[requests.TopicPartitions]) -> Pieces:
+    return frozenset(Piece(topic_id_of(row.topic_id), number) for row in rows for number in row.partitions)

@@ -1,0 +1,97 @@
+"""Members of the consumer protocol and the offsets of their group: who may commit, read and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from replication.coordinators.groups.classic.events import DeleteGroup
+from replication.coordinators.groups.consumer.draft import WorkingGroup
+from replication.coordinators.groups.consumer.state import Current, Key, Kind
+from replication.coordinators.groups.messages import Appended, Done
+from replication.coordinators.groups.offsets import events as offset_events
+from replication.coordinators.groups.offsets.step import step
+from replication.errors import NONE, ErrorCode
+
+
+class Membership(Protocol):
+    """A group, or its working state."""
+
+    @property
+    def currents(self) -> Mapping[str, Current]: ...
+    @property
+    def is_dead(self) -> bool: ...
+
+
+def may_commit(group: Membership, member_id: str, epoch: int, *, is_anonymous_allowed: bool) -> ErrorCode:
+    """Allow commits without a member while the group is empty, and those by a member in its epoch.
+
+    `is_anonymous_allowed`: in a transaction, a commit may name no member.
+    """
+    if group.is_dead:
+        return ErrorCode.NOT_COORDINATOR
+    if epoch < 0 and (not group.currents or (is_anonymous_allowed and not member_id)):
+        return NONE
+    current = group.currents.get(member_id)
+    if current is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if current.epoch == epoch:
+        return NONE
+    return ErrorCode.ILLEGAL_GENERATION if is_anonymous_allowed else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def may_fetch(group: Membership, member_id: str | None, epoch: int) -> ErrorCode:
+    """Allow to read committed offsets without naming a member, and by a member in its epoch."""
+    if member_id is None and epoch < 0:
+        return NONE
+    current = group.currents.get(member_id or "")
+    if current is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return NONE if current.epoch == epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def post(draft: WorkingGroup, event: offset_events.Event) -> None:
+    """Change the offsets. If the group is deleted with them, its records are, too."""
+    draft.offsets, effects = step(draft.offsets, event, draft.now, draft.limits)
+    for effect in effects:
+        if isinstance(effect, offset_events.AppendOffsets) and effect.deletes_group:
+            draft.effects.append(replace(effect, deletes_group=False, deletes_consumer_group=True))
+        else:
+            draft.effects.append(effect)
+
+
+def commit(draft: WorkingGroup, event: offset_events.Commit) -> None:
+    error = may_commit(draft, event.member_id, event.generation, is_anonymous_allowed=event.producer is not None)
+    if error is NONE:
+        post(draft, event)
+    else:
+        draft.refuse(event.request, offset_events.OffsetsDone(error))
+
+
+def delete_offsets(draft: WorkingGroup, event: offset_events.DeleteOffsets) -> None:
+    post(draft, replace(event, subscribed=draft.group().topics))
+
+
+def delete_group(draft: WorkingGroup, event: DeleteGroup) -> None:
+    if draft.members:
+        draft.refuse(event.request, Done(ErrorCode.NON_EMPTY_GROUP))
+    else:
+        post(draft, offset_events.DeleteAll(event.request, draft.epoch))
+
+
+def expire(draft: WorkingGroup, event: offset_events.ExpireOffsets) -> None:
+    """Offsets expire counted from their commit; those of subscribed topics do not."""
+    group = draft.group()
+    post(draft, offset_events.ExpireOffsets(None, group.topics, None if group.members else group.epoch))
+
+
+def deleted(draft: WorkingGroup, write: offset_events.GoneOffsets, outcome: Appended) -> None:
+    """Forget the group if it did not change since it was to be deleted."""
+    is_stored = outcome.error is NONE and write.empty_generation is not None
+    if is_stored and not draft.members and draft.epoch == write.empty_generation:
+        # The next write stores it anew, if there is one; this step stores nothing.
+        draft.epoch = draft.target_epoch = draft.topics_hash = 0
+        draft.before = replace(draft.before, epoch=0, target_epoch=0, topics_hash=0)
+        draft.unstored -= {Key(Kind.HEADER), Key(Kind.TARGET_EPOCH)}
+    post(draft, outcome)

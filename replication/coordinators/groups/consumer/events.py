@@ -1,0 +1,69 @@
+"""The events of a group of the consumer protocol, and its effects. `request` is as in `groups.classic.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from replication.coordinators.groups.classic.events import Leave
+from replication.coordinators.groups.consumer.state import Key, Pieces, Topics
+from replication.coordinators.groups.messages import Append, Body, Write
+from replication.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """A member joins (epoch 0), stays, or leaves (-1; -2: it comes back under its instance id).
+
+    None, or -1 for the timeout: as before. `matched`: the topics that the member's regular expression matches, sorted;
+    None: it has none. `known`: the topics of the cluster.
+    """
+
+    request: int
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Pieces | None = None
+    matched: tuple[str, ...] | None = None
+    known: Topics = field(default_factory=dict)
+
+
+Waiting: TypeAlias = ConsumerHeartbeat | Leave  # they change what is stored, and wait while something is being stored
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerChange(Write):
+    """The state of a group; `number` counts these writes."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGone(Write):
+    """A group of the consumer protocol becomes a classic one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConsumer(Append):
+    """Store these values by their keys; None: the record is deleted."""
+
+    values: Mapping[Key, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard(Body):
+    """Answers ConsumerHeartbeat. `assigned`: what the member may read now; None: as before."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    assigned: Pieces | None = None

@@ -1,0 +1,324 @@
+"""Heartbeats: who is a member, what the group is to look like, and what a member may read now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from replication.coordinators.groups.classic.events import Leave, Left, Ticked
+from replication.coordinators.groups.consumer.assignors import ASSIGNORS
+from replication.coordinators.groups.consumer.assignors.wishes import Wish
+from replication.coordinators.groups.consumer.draft import WorkingGroup, with_one, without
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard, Waiting
+from replication.coordinators.groups.consumer.reconciliation import reconciled
+from replication.coordinators.groups.consumer.state import (
+    JOINING,
+    LEAVING,
+    LEAVING_FOR_A_WHILE,
+    NO_PIECES,
+    Current,
+    Matched,
+    Member,
+    Progress,
+    Topics,
+    chosen_assignor,
+    hash_of,
+    subscribed,
+)
+from replication.errors import NONE, ErrorCode, KafkaError
+
+ABANDON = "The member must abandon all its partitions and rejoin."
+_LEAVES = LEAVING, LEAVING_FOR_A_WHILE
+
+
+class Staying(NamedTuple):
+    """A member that stays, or joins: its heartbeat, what it had, and whether others need other targets with it."""
+
+    event: ConsumerHeartbeat
+    former: Current
+    is_changed: bool
+
+
+def hear(draft: WorkingGroup, events: Sequence[Waiting]) -> None:
+    """Take in what members say. Targets are made once for all that follow each other without a member that leaves."""
+    staying: dict[str, Staying] = {}
+    for event in events:
+        if isinstance(event, Leave) or event.epoch in _LEAVES or event.member_id in staying:
+            _lead_all(draft, staying.values())
+            staying = {}
+        try:
+            if isinstance(event, Leave):
+                _leave_by_name(draft, event)
+            elif event.epoch in _LEAVES:
+                _leave(draft, event)
+            else:
+                staying[event.member_id] = _taken_in(draft, event)
+        except KafkaError as error:
+            draft.refuse(event.request, Heard(error=error.code, message=error.message))
+    _lead_all(draft, staying.values())
+
+
+def _taken_in(draft: WorkingGroup, event: ConsumerHeartbeat) -> Staying:
+    """Raises: KafkaError."""
+    before = _member_before(draft, event)
+    former = draft.currents[before.id] if before is not None else Current()
+    return Staying(event, former, _subscribe(draft, event, before))
+
+
+def _lead_all(draft: WorkingGroup, staying: Collection[Staying]) -> None:
+    """Make targets if something changed, and lead each member to its own."""
+    if not staying:
+        return
+    topics = _subscribed_topics(draft, list(staying)[-1].event.known)
+    topics_hash = hash_of(topics)
+    if any(each.is_changed for each in staying) or draft.topics_hash != topics_hash:
+        draft.topics_hash = topics_hash
+        draft.epoch += 1
+    if draft.epoch > draft.target_epoch:
+        _make_targets(draft, topics)
+    for event, former, _ in staying:
+        _lead(draft, event, former)
+
+
+def _lead(draft: WorkingGroup, event: ConsumerHeartbeat, former: Current) -> None:
+    member_id = event.member_id
+    current = reconciled(
+        draft.currents[member_id],
+        draft.targets.get(member_id, NO_PIECES),
+        draft.target_epoch,
+        event.owned,
+        lambda piece: draft.is_free(piece, member_id),
+    )
+    draft.put(draft.members[member_id], current)
+    draft.deadlines_ms = {
+        **draft.deadlines_ms,
+        member_id: draft.now.ms + draft.limits.group_consumer_session_timeout_ms,
+    }
+    _limit_revocation(draft, member_id, current)
+    says_all = event.rebalance_timeout_ms != -1 and event.owned is not None
+    is_behind = event.epoch != former.epoch  # it joins, or has not had the last answer
+    is_told = is_behind or says_all or current.assigned != former.assigned
+    draft.answer(
+        event.request,
+        Heard(member_id=member_id, epoch=current.epoch, assigned=current.assigned if is_told else None),
+    )
+
+
+# ---------------------------------------------------------------- who it is
+
+
+def _member_before(draft: WorkingGroup, event: ConsumerHeartbeat) -> Member | None:
+    """Return the member that this one is, or whose place it takes; None: it is new. Raises: KafkaError."""
+    if event.instance_id is not None:
+        return _static_before(draft, event, event.instance_id)
+    member = draft.members.get(event.member_id)
+    if member is None:
+        if event.epoch != JOINING:
+            raise _no_member(draft, event)
+        _check_room(draft)
+        return None
+    _check_epoch(draft, event, member)
+    return member
+
+
+def _no_member(draft: WorkingGroup, event: ConsumerHeartbeat) -> KafkaError:
+    message = f"Member {event.member_id} is not a member of group {draft.id}."
+    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+
+def _static_before(draft: WorkingGroup, event: ConsumerHeartbeat, instance_id: str) -> Member | None:
+    holder = draft.static_member(instance_id)
+    if event.epoch == JOINING:
+        if holder is None:
+            _check_room(draft)
+            return None
+        if holder.id != event.member_id and draft.currents[holder.id].epoch != LEAVING_FOR_A_WHILE:
+            raise KafkaError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {event.member_id} with instance id {instance_id} cannot join the group because the "
+                f"instance id is owned by {holder.id} member.",
+            )
+        if holder.id == event.member_id:
+            _check_epoch(draft, event, holder)
+        return holder
+    if holder is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    _check_instance(event, holder, instance_id)
+    _check_epoch(draft, event, holder)
+    return holder
+
+
+def _check_instance(event: ConsumerHeartbeat, holder: Member, instance_id: str) -> None:
+    if holder.id != event.member_id:
+        raise KafkaError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {event.member_id} with instance id {instance_id} was fenced by member {holder.id}.",
+        )
+
+
+def _check_epoch(draft: WorkingGroup, event: ConsumerHeartbeat, member: Member) -> None:
+    """An older epoch is that of a member which may not have had the last answer, if it reads no more than it may."""
+    current = draft.currents[member.id]
+    if event.epoch == current.epoch:
+        return
+    if event.epoch > current.epoch:
+        known = f"has a greater member epoch ({event.epoch}) than the one known by the group coordinator"
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH, f"The consumer group member {known} ({current.epoch}). {ABANDON}"
+        )
+    is_retry = event.epoch == current.previous_epoch and event.owned is not None and event.owned <= current.assigned
+    if event.epoch != JOINING and not is_retry:
+        known = f"has a smaller member epoch ({event.epoch}) than the one known by the group coordinator"
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH, f"The consumer group member {known} ({current.epoch}). {ABANDON}"
+        )
+
+
+def _check_room(draft: WorkingGroup) -> None:
+    size_max = draft.limits.group_consumer_max_size
+    if len(draft.members) >= size_max:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The consumer group has reached its maximum capacity of {size_max} members.",
+        )
+
+
+# ------------------------------------------------------------- what it wants
+
+
+def _subscribe(draft: WorkingGroup, event: ConsumerHeartbeat, before: Member | None) -> bool:
+    """Take in what the member says of itself; return whether the group needs other targets."""
+    member = _described(before or Member(id=event.member_id), event)
+    current = draft.currents[before.id] if before is not None else Current()
+    is_back = before is not None and current.epoch == LEAVING_FOR_A_WHILE
+    is_new = before is None
+    if before is not None and (before.id != member.id or is_back):
+        target = draft.targets.get(before.id, NO_PIECES)
+        draft.remove(before.id)
+        draft.targets = {**draft.targets, member.id: target}
+        current = replace(current, epoch=JOINING, previous_epoch=JOINING, progress=Progress.STABLE, revoking=NO_PIECES)
+    former = subscribed(before, draft.before.regexes) if before is not None else None
+    if event.epoch == JOINING and not is_new and not is_back:
+        # It begins anew, and reads nothing: what it gave up thereby is free.
+        current = Current()
+    if member.regex and event.matched is not None:
+        found = draft.regexes.get(member.regex)
+        if found is None or found.topics != event.matched:
+            draft.regexes = {**draft.regexes, member.regex: Matched(event.matched, draft.now.wall_ms)}
+    draft.put(member, current)
+    used = {each.regex for each in draft.members.values()}
+    if not draft.regexes.keys() <= used:
+        draft.regexes = {regex: found for regex, found in draft.regexes.items() if regex in used}
+    return is_new or subscribed(member, draft.regexes) != former
+
+
+def _described(member: Member, event: ConsumerHeartbeat) -> Member:
+    return replace(
+        member,
+        id=event.member_id,
+        client_id=event.client_id,
+        client_host=event.client_host,
+        instance_id=member.instance_id if event.instance_id is None else event.instance_id,
+        rack_id=member.rack_id if event.rack_id is None else event.rack_id,
+        topics=member.topics if event.topics is None else tuple(sorted(set(event.topics))),
+        regex=member.regex if event.regex is None else event.regex or None,
+        rebalance_timeout_ms=(
+            member.rebalance_timeout_ms if event.rebalance_timeout_ms == -1 else event.rebalance_timeout_ms
+        ),
+        assignor=member.assignor if event.assignor is None else event.assignor,
+    )
+
+
+def _subscribed_topics(draft: WorkingGroup, known: Topics) -> Topics:
+    names = {name for member in draft.members.values() for name in subscribed(member, draft.regexes)}
+    return {name: topic for name in names if (topic := known.get(name)) is not None}
+
+
+# ------------------------------------------------------------- what it gets
+
+
+def _make_targets(draft: WorkingGroup, topics: Topics) -> None:
+    """Assign all partitions of all subscribed topics, by the assignor that most members ask for."""
+    name = chosen_assignor(draft.members.values(), draft.limits.group_consumer_assignors.split(",")[0])
+    wishes = {
+        member.id: Wish(
+            frozenset(topics[topic].id for topic in subscribed(member, draft.regexes) if topic in topics),
+            draft.targets.get(member.id, NO_PIECES),
+            member.instance_id,
+        )
+        for member in draft.members.values()
+    }
+    made = ASSIGNORS[name](wishes, {topic.id: topic.partitions for topic in topics.values()})
+    draft.targets = made
+    draft.target_epoch = draft.epoch
+
+
+def _limit_revocation(draft: WorkingGroup, member_id: str, current: Current) -> None:
+    if current.progress is not Progress.REVOKING:
+        draft.revoke_until_ms = without(draft.revoke_until_ms, member_id)
+    elif member_id not in draft.revoke_until_ms:
+        until_ms = draft.now.ms + draft.members[member_id].rebalance_timeout_ms
+        draft.revoke_until_ms = with_one(draft.revoke_until_ms, member_id, until_ms)
+
+
+# ---------------------------------------------------------------- who leaves
+
+
+def _leave(draft: WorkingGroup, event: ConsumerHeartbeat) -> None:
+    """Raises: KafkaError."""
+    if event.instance_id is None:
+        member = draft.members.get(event.member_id)
+    else:
+        member = draft.static_member(event.instance_id)
+        if member is not None:
+            _check_instance(event, member, event.instance_id)
+    if member is None:
+        raise _no_member(draft, event)
+    if event.epoch == LEAVING_FOR_A_WHILE:
+        current = draft.currents[member.id]
+        draft.put(
+            member,
+            replace(
+                current,
+                epoch=LEAVING_FOR_A_WHILE,
+                previous_epoch=current.epoch,
+                progress=Progress.STABLE,
+                revoking=NO_PIECES,
+            ),
+        )
+        draft.revoke_until_ms = without(draft.revoke_until_ms, member.id)
+    else:
+        expel(draft, member.id)
+    draft.answer(event.request, Heard(member_id=event.member_id, epoch=event.epoch))
+
+
+def expel(draft: WorkingGroup, member_id: str) -> None:
+    """Remove the member; the next heartbeat of another one makes new targets."""
+    draft.remove(member_id)
+    draft.epoch += 1
+    if not draft.members:
+        draft.target_epoch = draft.epoch  # nobody is there to be assigned anything
+
+
+def _leave_by_name(draft: WorkingGroup, event: Leave) -> None:
+    """Remove members as administrators name them, by member or instance ids."""
+    errors = []
+    for member_id, instance_id in event.leaving:
+        member = draft.members.get(member_id) if instance_id is None else draft.static_member(instance_id)
+        error = ErrorCode.UNKNOWN_MEMBER_ID if member is None else NONE
+        if member is not None and member_id and member_id != member.id:
+            error = ErrorCode.FENCED_INSTANCE_ID
+        if member is not None and error is NONE:
+            expel(draft, member.id)
+        errors.append(error)
+    draft.answer(event.request, Left(tuple(errors)))
+
+
+def tick(draft: WorkingGroup, event: Ticked) -> None:
+    """Expel members whose session is over, or that did not give up in time what they must."""
+    now_ms = draft.now.ms
+    for times in (draft.deadlines_ms, draft.revoke_until_ms):
+        for member_id in [name for name, until_ms in times.items() if until_ms <= now_ms]:
+            if member_id in draft.members:
+                expel(draft, member_id)

@@ -1,0 +1,246 @@
+"""The values of a group of the consumer protocol. All are frozen; nothing here decides.
+
+A *piece* is a partition of a topic's id. The *target* of a member is what it is to have in the end; its *current*
+assignment is what it may have now, or must give up first. A *member epoch* says how far a member has come: at the
+epoch of the targets it has learned the latest one.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from replication.coordinators.groups.messages import Body
+from replication.coordinators.groups.offsets.state import Offsets
+
+JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning of their own
+TYPE = "consumer"
+
+
+class Piece(NamedTuple):
+    topic_id: str
+    partition: int
+
+
+Pieces: TypeAlias = frozenset[Piece]
+NO_PIECES: Pieces = frozenset()
+
+
+class Topic(NamedTuple):
+    """A topic of the cluster, as an assignor sees it."""
+
+    id: str
+    partitions: int
+
+
+Topics: TypeAlias = Mapping[str, Topic]  # by name
+
+
+class Progress(enum.IntEnum):
+    """How far a member is on the way to its target; the numbers are those of Kafka's records."""
+
+    STABLE = 0
+    REVOKING = 1  # it must give up partitions first
+    WAITING = 2  # others must give up partitions for it
+
+
+class Phase(enum.StrEnum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"  # the targets are older than the group
+    RECONCILING = "Reconciling"  # some member has not reached its target
+    STABLE = "Stable"
+    DEAD = "Dead"  # unloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member as it described itself; `regex` is None without one."""
+
+    id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Current:
+    """The assignment of a member: it may read `assigned`, and must give up `revoking`."""
+
+    epoch: int = JOINING
+    previous_epoch: int = JOINING
+    progress: Progress = Progress.STABLE
+    assigned: Pieces = NO_PIECES
+    revoking: Pieces = NO_PIECES
+
+    @property
+    def held(self) -> Pieces:
+        return self.assigned | self.revoking
+
+
+class Matched(NamedTuple):
+    """The topics that a regular expression matched, sorted, and when (wall time) that was found."""
+
+    topics: tuple[str, ...]
+    at_ms: int
+
+
+class Header(NamedTuple):
+    """The epoch of a group, and the hash of the topics that its targets are made for."""
+
+    epoch: int
+    topics_hash: int
+
+
+class Kind(enum.IntEnum):
+    """Kafka's types of the records of a group; CLASSIC is the one of the other protocol."""
+
+    CLASSIC = 2
+    HEADER = 3
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+    REGEX = 16
+
+
+class Key(NamedTuple):
+    """The subject of a record: `of` is a member or a regular expression, "" the group itself."""
+
+    kind: Kind
+    of: str = ""
+
+
+class InFlight(NamedTuple):
+    """The write that is in flight, and the requests that are answered with it. `number` counts writes."""
+
+    number: int
+    keys: frozenset[Key]
+    answers: tuple[tuple[int, Body], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup:
+    """One group.
+
+    Invariants: members, targets and currents have the same keys, once the targets are made; no piece is held by two
+    currents; a member REVOKING has a time in `revoke_until_ms`.
+    """
+
+    id: str
+    epoch: int = 0
+    topics_hash: int = 0
+    members: Mapping[str, Member] = field(default_factory=dict)
+    currents: Mapping[str, Current] = field(default_factory=dict)
+    target_epoch: int = 0
+    targets: Mapping[str, Pieces] = field(default_factory=dict)
+    regexes: Mapping[str, Matched] = field(default_factory=dict)
+    # Monotonic times: when the session of a member ends, and until when it must have given up partitions.
+    deadlines_ms: Mapping[str, int] = field(default_factory=dict)
+    revoke_until_ms: Mapping[str, int] = field(default_factory=dict)
+    writes: int = 0
+    in_flight: InFlight | None = None
+    queue: tuple[Any, ...] = ()  # the events that came since that write began, see `events.Waiting`
+    unstored: frozenset[Key] = frozenset()  # that the log may have otherwise: they go with the next write
+    is_dead: bool = False
+    offsets: Offsets = field(default_factory=Offsets)
+
+    @property
+    def phase(self) -> Phase:
+        if self.is_dead:
+            return Phase.DEAD
+        if not self.members:
+            return Phase.EMPTY
+        if self.epoch > self.target_epoch:
+            return Phase.ASSIGNING
+        is_done = all(c.progress is Progress.STABLE and c.epoch == self.target_epoch for c in self.currents.values())
+        return Phase.STABLE if is_done else Phase.RECONCILING
+
+    @property
+    def is_blank(self) -> bool:
+        return not (self.members or self.epoch or self.in_flight or self.unstored) and self.offsets.is_empty
+
+    @property
+    def protocol_type(self) -> str:
+        return TYPE
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that somebody subscribes to."""
+        return frozenset().union(*(subscribed(member, self.regexes) for member in self.members.values()))
+
+    def assignor(self, default: str) -> str:
+        return chosen_assignor(self.members.values(), default)
+
+
+def subscribed(member: Member, regexes: Mapping[str, Matched]) -> frozenset[str]:
+    matched = regexes.get(member.regex) if member.regex else None
+    return frozenset(member.topics) | frozenset(matched.topics if matched is not None else ())
+
+
+def chosen_assignor(members: Iterable[Member], default: str) -> str:
+    """Return the assignor that most members ask for; the default if none does."""
+    votes = Counter(member.assignor for member in members if member.assignor)
+    return max(sorted(votes), key=votes.__getitem__) if votes else default
+
+
+def deadline_ms(group: ConsumerGroup) -> int | None:
+    """Return the (monotonic) time of the next Ticked that the group needs; None for none.
+
+    While a write is in flight nobody is expelled: whoever waits in the queue has been heard.
+    """
+    if group.in_flight is not None:
+        return None
+    return min((*group.deadlines_ms.values(), *group.revoke_until_ms.values()), default=None)
+
+
+def hash_of(topics: Topics) -> int:
+    """Return a number that changes with the topics, a topic's id or its partitions; 0 for none."""
+    if not topics:
+        return 0
+    digest = hashlib.sha256()
+    for name, topic in sorted(topics.items()):
+        digest.update(f"{name}\0{topic.id}\0{topic.partitions}\0".encode())
+    return int.from_bytes(digest.digest()[:8], "big", signed=True)
+
+
+def contents(group: ConsumerGroup) -> dict[Key, Any]:
+    """Return all that is stored of a group, by its keys."""
+    found: dict[Key, Any] = {}
+    if group.epoch:
+        found[Key(Kind.HEADER)] = Header(group.epoch, group.topics_hash)
+        found[Key(Kind.TARGET_EPOCH)] = group.target_epoch
+    for kind, values in mappings(group):
+        found.update((Key(kind, name), value) for name, value in values.items())
+    return found
+
+
+def mappings(group: ConsumerGroup) -> Iterable[tuple[Kind, Mapping[str, Any]]]:
+    yield Kind.MEMBER, group.members
+    yield Kind.REGEX, group.regexes
+    yield Kind.TARGET, group.targets
+    yield Kind.CURRENT, group.currents
+
+
+def changed(before: ConsumerGroup, after: ConsumerGroup) -> dict[Key, Any]:
+    """Return what is stored otherwise of `after` than of `before`; None: its record is deleted."""
+    found: dict[Key, Any] = {}
+    if (before.epoch, before.topics_hash) != (after.epoch, after.topics_hash):
+        found[Key(Kind.HEADER)] = Header(after.epoch, after.topics_hash)
+    if (before.target_epoch, before.epoch > 0) != (after.target_epoch, after.epoch > 0):
+        found[Key(Kind.TARGET_EPOCH)] = after.target_epoch
+    for (kind, old), (_, new) in zip(mappings(before), mappings(after), strict=True):
+        if old is not new:
+            for name, value in new.items():
+                if (former := old.get(name)) is not value and former != value:
+                    found[Key(kind, name)] = value
+            found.update((Key(kind, name), None) for name in old if name not in new)
+    return found

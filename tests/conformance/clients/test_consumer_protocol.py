@@ -1,0 +1,219 @@
+"""librdkafka's consumers with `group.protocol=consumer` on our brokers: joins, leaves, static members, expressions."""
+
+import threading
+from collections import Counter
+from contextlib import ExitStack, suppress
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from replication.coordinators.binary import partition_of
+from replication.model.cluster import OFFSETS_TOPIC
+from replication.model.cluster import TopicPartition as Partition
+from tests.conformance.clients.members import until
+from tests.support.commands import run_pylog
+from tests.support.in_process import brokers_in_process
+from tests.support.repeats import only_long
+from tests.support.tried_cluster import TriedCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+PARTITIONS = 6
+
+
+class Owners:
+    """The readers of partitions, by what the members were told; `twice` are those that had two readers at once."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.of = {}
+        self.twice = []
+
+    def take(self, member, partitions):
+        with self.lock:
+            for tp in partitions:
+                key = tp.topic, tp.partition
+                if key in self.of:
+                    self.twice.append((key, self.of[key], member))
+                self.of[key] = member
+
+    def give(self, member, partitions):
+        with self.lock:
+            for tp in partitions:
+                key = tp.topic, tp.partition
+                if self.of.get(key) == member:
+                    del self.of[key]
+
+    def counts(self):
+        with self.lock:
+            return sorted(Counter(self.of.values()).values())
+
+
+class Reader(threading.Thread):
+    """A member that counts what it reads, and commits after every record."""
+
+    def __init__(self, owners, bootstrap, topics, name, **options):
+        super().__init__(daemon=True)
+        self.name, self.owners, self.stopping = name, owners, threading.Event()
+        self.seen = Counter()
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "client.id": name,
+            "log_level": 0,
+            "socket.timeout.ms": 5000,
+            **options,
+        }
+        self.consumer = Consumer(settings)
+        self.consumer.subscribe(topics, on_assign=self._assign, on_revoke=self._give, on_lost=self._give)
+
+    def _assign(self, consumer, partitions):
+        self.owners.take(self.name, partitions)
+        consumer.incremental_assign(partitions)
+
+    def _give(self, consumer, partitions):
+        self.owners.give(self.name, partitions)
+        consumer.incremental_unassign(partitions)
+
+    def run(self):
+        is_committed = True
+        while not self.stopping.is_set():
+            message = self.consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.seen[message.value()] += 1
+                is_committed = False
+            if not is_committed:
+                with suppress(KafkaException):  # the coordinator moves, or the partitions do: again
+                    self.consumer.commit(asynchronous=False)
+                    is_committed = True
+        self.consumer.close()
+
+    def end(self):
+        self.stopping.set()
+        self.join(60)
+
+
+def create(bootstrap, *topics, copies=1):
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for made in admin.create_topics([NewTopic(name, PARTITIONS, copies) for name in topics]).values():
+        made.result()
+
+
+def produce(bootstrap, topic, words):
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "acks": "all"})
+    for at, word in enumerate(words):
+        producer.produce(topic, word.encode(), partition=at % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture
+def bootstrap(tmp_path):
+    settings = {"group_consumer_heartbeat_interval_ms": 100}
+    with brokers_in_process(tmp_path, (1,), **settings) as running:
+        create(running.bootstrap, "t-1")
+        yield running.bootstrap
+
+
+def test_members_join_and_leave_and_no_partition_has_two_readers(bootstrap):
+    owners, readers = Owners(), []
+    with ExitStack() as ends:
+        for count, name in enumerate("abc", 1):
+            reader = Reader(owners, bootstrap, ["t-1"], name)
+            reader.start()
+            ends.callback(reader.end)
+            readers.append(reader)
+            until(
+                lambda count=count: len(owners.counts()) == count and sum(owners.counts()) == PARTITIONS, "shared out"
+            )
+        assert owners.counts() == [2, 2, 2]
+        words = [f"w{number}" for number in range(60)]
+        produce(bootstrap, "t-1", words)
+        until(lambda: sum(len(reader.seen) for reader in readers) == 60, "all is read")
+        said = run_pylog("groups", "describe", "g", "--state", "--bootstrap-server", bootstrap).ok().out
+        assert "Stable" in said
+        assert "uniform" in said
+        assert run_pylog("groups", "members", "g", "--bootstrap-server", bootstrap).ok().out.count("t-1") >= 3
+        readers[0].end()
+        until(lambda: owners.counts() == [3, 3], "shared out again")
+    assert owners.twice == []
+    assert Counter(word for reader in readers for word in reader.seen.copy().elements()) == Counter(
+        word.encode() for word in words
+    )
+    assert "Empty" in run_pylog("groups", "list", "--bootstrap-server", bootstrap).ok().out
+
+
+def test_a_static_member_that_restarts_gets_its_partitions_back_and_the_other_keeps_its_own(bootstrap):
+    owners = Owners()
+    with ExitStack() as ends:
+        one, other = (Reader(owners, bootstrap, ["t-1"], name, **{"group.instance.id": name}) for name in "ab")
+        for reader in (one, other):
+            reader.start()
+            ends.callback(reader.end)
+        until(lambda: owners.counts() == [3, 3], "shared out")
+        had = dict(owners.of)
+        one.end()
+        again = Reader(owners, bootstrap, ["t-1"], "a", **{"group.instance.id": "a"})
+        again.start()
+        ends.callback(again.end)
+        until(lambda: owners.of == had, "the same again")
+    assert owners.twice == []
+
+
+def test_an_expression_takes_in_a_topic_that_comes_later(bootstrap):
+    owners = Owners()
+    with ExitStack() as ends:
+        reader = Reader(owners, bootstrap, ["^t-[0-9]+"], "a")
+        reader.start()
+        ends.callback(reader.end)
+        until(lambda: owners.counts() == [PARTITIONS], "the topic that there is")
+        create(bootstrap, "t-22", "u-1")
+        until(lambda: owners.counts() == [2 * PARTITIONS], "the topic that has come")
+        assert {topic for topic, _ in owners.of} == {"t-1", "t-22"}
+
+
+@only_long("brokers that are killed")
+def test_a_group_goes_on_when_its_coordinator_is_killed(tmp_path):
+    settings = {
+        "offsets.topic.num.partitions": 3,
+        "zookeeper.session.timeout.ms": 2000,
+        "min.insync.replicas": 2,
+        "group.consumer.heartbeat.interval.ms": 300,
+    }
+    owners, readers = Owners(), []
+    with TriedCluster(3, settings=settings) as cluster, ExitStack() as ends:
+        create(cluster.bootstrap, "t", copies=3)
+        for name in "abc":
+            readers.append(Reader(owners, cluster.bootstrap, ["t"], name))
+            readers[-1].start()
+            ends.callback(readers[-1].end)
+        until(lambda: owners.counts() == [2, 2, 2], "shared out", within_s=60)
+        first, second = ([f"{part}-{number}" for number in range(60)] for part in ("first", "second"))
+        produce(cluster.bootstrap, "t", first)
+        until(lambda: sum(len(reader.seen) for reader in readers) >= 60, "the first part is read", within_s=60)
+        until(lambda: sum(committed(cluster.bootstrap)) == 60, "and committed", within_s=60)
+        tp = Partition(OFFSETS_TOPIC, partition_of("g", 3))
+        coordinator = cluster.describe().leadership[tp].leader
+        cluster.kill(coordinator)
+        produce(cluster.bootstrap, "t", second)
+        wanted = {word.encode() for word in (*first, *second)}
+        until(lambda: {word for reader in readers for word in reader.seen.copy()} == wanted, "all is read", within_s=90)
+        until(lambda: sum(committed(cluster.bootstrap)) == 120, "and committed", within_s=90)
+        assert cluster.describe().leadership[tp].leader != coordinator
+        doubled = Counter(word for reader in readers for word in reader.seen.copy().elements())
+        assert not [word for word, times in doubled.items() if word.startswith(b"first") and times > 1]
+        assert owners.counts() == [2, 2, 2]
+    assert owners.twice == []
+
+
+def committed(bootstrap):
+    """Return the committed offsets of the group."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    asked = ConsumerGroupTopicPartitions("g", [TopicPartition("t", number) for number in range(PARTITIONS)])
+    try:
+        found = admin.list_consumer_group_offsets([asked], request_timeout=10)["g"].result()
+    except Exception:  # noqa: BLE001 - the coordinator is another one in a moment
+        return [0]
+    return [max(tp.offset, 0) for tp in found.topic_partitions]

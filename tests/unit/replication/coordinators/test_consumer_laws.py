@@ -1,0 +1,279 @@
+"""Groups of the consumer protocol, whatever members, the log and the coordinator do: no partition has two readers."""
+
+from uuid import UUID
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replication.coordinators.groups.classic.events import Ticked
+from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, Piece, Topic, contents
+from replication.coordinators.groups.kinds import deadline_ms, resume, step
+from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.records import Loaded, records_of
+from replication.coordinators.groups.settings import GroupSettings
+from replication.errors import NONE, ErrorCode
+from replication.model.cluster import topic_id_of
+
+CLIENTS = st.integers(0, 4)
+IDS = {"a": topic_id_of(UUID(int=1)), "b": topic_id_of(UUID(int=2))}
+SUBSCRIPTIONS = st.sampled_from([("a",), ("b",), ("a", "b"), ()])
+
+
+class Client:
+    """A consumer as clients of Kafka are: it takes in an answer in its own time, then the latest, and says so then."""
+
+    def __init__(self, number):
+        self.number = number
+        self.instance_id = f"i{number}" if number > 2 else None
+        self.lives = 0
+        self.begin()
+
+    def begin(self):
+        self.lives += 1
+        self.id = f"c{self.number}-{self.lives}"
+        self.epoch, self.reads, self.taking, self.told = 0, frozenset(), None, None
+        self.asked = None  # the request that is not answered
+        self.topics = ("a",)
+        self.says_all = True
+
+    def tell(self, assigned):
+        if self.taking is None:
+            self.taking = assigned
+        else:
+            self.told = assigned
+
+    def settle(self):
+        if self.taking is not None:
+            self.reads, self.taking, self.told, self.says_all = self.taking, self.told, None, True
+
+    def lose(self):
+        self.epoch, self.reads, self.taking, self.told = 0, frozenset(), None, None
+
+
+class Groups(RuleBasedStateMachine):
+    @initialize(assignor=st.sampled_from(["uniform", "range"]))
+    def begin(self, assignor):
+        self.limits = GroupSettings(group_consumer_assignors=assignor)
+        self.now_ms = 0
+        self.group = Group(id="g")
+        self.known = {"a": Topic(IDS["a"], 3), "b": Topic(IDS["b"], 2)}
+        self.clients = [Client(number) for number in range(5)]
+        self.log, self.writes = [], []
+        self.requests = 0
+
+    def now(self):
+        return Now(self.now_ms, 1_000_000 + self.now_ms)
+
+    def post(self, event):
+        self.group, effects = step(self.group, event, self.now(), self.limits)
+        self.perform(effects)
+
+    def perform(self, effects):
+        for effect in effects:
+            match effect:
+                case Answer(request, body):
+                    self.answered(request, body)
+                case AppendConsumer():
+                    self.writes.append(effect)
+
+    def answered(self, request, body):
+        assert isinstance(body, Heard)
+        client = next((each for each in self.clients if each.asked == request), None)
+        if client is None:
+            return  # its connection is gone
+        client.asked = None
+        if body.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND):
+            client.lose()
+        elif body.error is NONE and body.epoch >= 0:
+            client.epoch = body.epoch
+            client.says_all = False
+            if body.assigned is not None:
+                client.tell(body.assigned)
+        elif body.error is not NONE:
+            client.says_all = True
+
+    def heartbeat(self, client):
+        if client.asked is not None or client.id is None:
+            return
+        self.requests += 1
+        client.asked = self.requests
+        # Nobody could tell one that gave up all from one that has not begun: see `reconciliation`.
+        is_ambiguous = client.taking is not None and not client.told
+        all_of_it = client.epoch == 0 or (client.says_all and not is_ambiguous)
+        self.post(
+            ConsumerHeartbeat(
+                request=self.requests,
+                member_id=client.id,
+                epoch=client.epoch,
+                instance_id=client.instance_id,
+                rebalance_timeout_ms=20_000 if all_of_it else -1,
+                topics=client.topics if all_of_it else None,
+                owned=client.reads if all_of_it else None,
+                known=self.known,
+            )
+        )
+
+    @rule(number=CLIENTS)
+    def hears(self, number):
+        self.heartbeat(self.clients[number])
+
+    @rule(repeating=st.sets(CLIENTS), settling=st.sets(CLIENTS))
+    def all_hear(self, repeating, settling):
+        """A round as groups have nearly always, in which some say all again; single steps alone seldom come as far."""
+        for number in repeating:
+            self.clients[number].says_all = True
+        for client in self.clients:
+            self.heartbeat(client)
+        while self.writes:
+            self.is_written(NONE)
+        for number in settling:
+            self.clients[number].settle()
+
+    @rule(number=CLIENTS, topics=SUBSCRIPTIONS)
+    def subscribes(self, number, topics):
+        self.clients[number].topics, self.clients[number].says_all = topics, True
+
+    @rule(number=CLIENTS)
+    def settles(self, number):
+        self.clients[number].settle()
+
+    @rule(number=CLIENTS)
+    def loses_the_answer(self, number):
+        client = self.clients[number]
+        if client.asked is not None:
+            client.asked, client.says_all = None, True
+
+    @rule(number=CLIENTS, for_a_while=st.booleans())
+    def leaves(self, number, for_a_while):
+        client = self.clients[number]
+        if client.epoch > 0 and client.asked is None:
+            epoch = -2 if for_a_while and client.instance_id is not None else -1
+            self.requests += 1
+            self.post(
+                ConsumerHeartbeat(
+                    request=self.requests,
+                    member_id=client.id,
+                    epoch=epoch,
+                    instance_id=client.instance_id,
+                    known=self.known,
+                )
+            )
+        client.begin()
+
+    @rule(number=CLIENTS)
+    def dies(self, number):
+        self.clients[number].begin()
+
+    @rule(ms=st.sampled_from([1_000, 21_000, 46_000]))
+    def time_passes(self, ms):
+        self.now_ms += ms
+        due_ms = deadline_ms(self.group)
+        if due_ms is not None and due_ms <= self.now_ms:
+            self.post(Ticked())
+        self.forget_expelled()
+
+    def forget_expelled(self):
+        """A client that was silent for too long has noticed it itself."""
+        members = self.group.members
+        for client in self.clients:
+            if client.epoch > 0 and client.id not in members:
+                client.lose()
+
+    @rule(name=st.sampled_from(["a", "b"]))
+    def topic_grows(self, name):
+        if self.known[name].partitions < 6:
+            topic = self.known[name]
+            self.known = {**self.known, name: topic._replace(partitions=topic.partitions + 1)}
+
+    @precondition(lambda self: self.writes)
+    @rule(error=st.sampled_from([NONE, NONE, NONE, ErrorCode.NOT_ENOUGH_REPLICAS]))
+    def is_written(self, error):
+        append = self.writes.pop(0)
+        if error is NONE:
+            self.log += records_of("g", append)
+        self.post(Appended(append.write, error, len(self.log)))
+
+    @rule(are_written=st.booleans())
+    def coordinator_fails(self, are_written):
+        """Another one reads the log; of the writes in flight, all or none are in it."""
+        if are_written:
+            for append in self.writes:
+                self.log += records_of("g", append)
+        self.writes = []
+        for client in self.clients:
+            if client.asked is not None:
+                client.asked, client.says_all = None, True
+        self.group, effects = resume(self.loaded(), {}, self.now(), self.limits)
+        self.perform(effects)
+
+    def loaded(self):
+        loaded = Loaded()
+        for position, (key, value) in enumerate(self.log):
+            loaded.apply(position, key, value)
+        return loaded.group("g")
+
+    @invariant()
+    def nobody_reads_what_another_reads(self):
+        if not hasattr(self, "clients"):
+            return
+        seen = {}
+        for client in self.clients:
+            if client.id in self.group.members:
+                for piece in client.reads:
+                    assert seen.setdefault(piece, client.id) == client.id, (piece, seen[piece], client.id)
+
+    @invariant()
+    def nothing_is_held_twice(self):
+        if not isinstance(getattr(self, "group", None), ConsumerGroup):
+            return
+        held = [piece for current in self.group.currents.values() for piece in current.held]
+        assert len(held) == len(set(held))
+        assert self.group.currents.keys() == self.group.members.keys()
+        waiting = set(self.group.deadlines_ms) | set(self.group.revoke_until_ms)
+        assert waiting <= set(self.group.members)
+
+    def teardown(self):
+        if not hasattr(self, "clients"):
+            return
+        while self.writes:
+            self.is_written(NONE)
+        for _ in range(60):
+            for client in self.clients:
+                client.asked = None
+                self.heartbeat(client)
+                while self.writes:
+                    self.is_written(NONE)
+                client.settle()
+            self.now_ms += 1_000
+            self.post(Ticked())
+            self.forget_expelled()
+        if not isinstance(self.group, ConsumerGroup) or not self.group.members:
+            return
+        assert self.group.phase is Phase.STABLE, self.group
+        names = {name for client in self.clients for name in client.topics}
+        wanted = {Piece(self.known[n].id, number) for n in names for number in range(self.known[n].partitions)}
+        found = [piece for client in self.clients for piece in client.reads]
+        assert sorted(found) == sorted(wanted)
+        loaded = self.loaded()
+        assert contents(loaded) == contents(self.group)
+
+
+TestGroups = Groups.TestCase
+TestGroups.settings = settings(stateful_step_count=30)
+
+
+def test_a_member_that_repeats_itself_while_it_takes_in_an_answer_has_given_up_nothing():
+    """This is what librdkafka 2.16 does under load; a random walk seldom comes here."""
+    group = Groups()
+    group.begin("uniform")
+    nobody, first, others = set(), {0}, {1, 2, 3, 4}
+    for repeating, settling in [(nobody, nobody), (nobody, nobody), (first, nobody), (nobody, first)]:
+        group.all_hear(repeating, settling)
+    assert [len(client.reads) for client in group.clients] == [3, 0, 0, 0, 0]
+    for _ in range(3):
+        group.all_hear(nobody, others)
+        group.nobody_reads_what_another_reads()
+    group.teardown()
