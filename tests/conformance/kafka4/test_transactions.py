@@ -80,6 +80,9 @@ def brokers(request):
         with KafkaClient(running.bootstrap) as client:
             client.create_topic(topic, partitions=PARTITIONS, replicas=3, min_insync_replicas=2)
         yield Brokers(running, start, topic)
+        if request.param == "kafka":  # others look at its topics
+            with KafkaClient(running.bootstrap) as client:
+                client.delete_topic(topic)
 
 
 def deaths(brokers, programs):
