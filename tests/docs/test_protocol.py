@@ -6,7 +6,8 @@ from pathlib import Path
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, SERVED
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 OURS, _, BESIDE = PAGE.partition("### Kafka 4.4 beside pylog")
 
 
@@ -32,3 +33,10 @@ def test_beside_a_kafka_each_row_has_what_is_served_here():
     ours = {key: f"{first}–{last}" for key, first, last in apis.advertised(SERVED)}
     assert rows == [(key, camel(apis.name_of(int(key))), ours.get(int(key), "none")) for key, *_ in rows]
     assert rows
+
+
+def test_each_tool_of_java_has_tests():
+    rows = PAGE.partition("### Java's clients")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(tests/[\w/]+\.py)`", rows))
+    java = {f"tests/conformance/java/{file.name}" for file in (ROOT / "tests/conformance/java").glob("test_*.py")}
+    assert java <= named == {name for name in named if (ROOT / name).exists()}

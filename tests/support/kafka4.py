@@ -107,13 +107,24 @@ def serde_jars():
     return fetched("serde-2.6.13", FILES / "serde.pom.xml")
 
 
-def java(*words, heap_mb=256, libs=None):
+def older_client_jars():
+    """Return the folder of the jars of Java's clients 3.9; skips the test where they cannot be had."""
+    return fetched("clients-3.9", FILES / "clients39.pom.xml")
+
+
+def connect_jars():
+    """Return the folder of the jars of Kafka Connect; skips the test where they cannot be had."""
+    return fetched("connect-4.4.0", FILES / "connect.pom.xml")
+
+
+def java(*words, heap_mb=256, libs=None, classes=None):
     """Return the command that runs a class with all jars, Kafka's or those of the folder `libs`.
 
-    `words` begin with options of the JVM, or with the class.
+    `words` begin with options of the JVM, or with the class, which may be in the folder `classes`.
     """
     config = f"-Dlog4j2.configurationFile={FILES / 'log4j2.yaml'}"
-    return ["java", f"-Xmx{heap_mb}m", *QUICK, config, "-cp", f"{libs or jars()}/*", *map(str, words)]
+    path = f"{libs or jars()}/*" if classes is None else f"{classes}:{libs or jars()}/*"
+    return ["java", f"-Xmx{heap_mb}m", *QUICK, config, "-cp", path, *map(str, words)]
 
 
 def run_tool(tool, *words, given="", timeout_s=60, check=True):
@@ -125,21 +136,22 @@ def run_tool(tool, *words, given="", timeout_s=60, check=True):
     return ran
 
 
-def compile_java(source, classes, libs=None):
-    """Compile a Java file against these jars, by default Kafka's, into the folder; skips where there is no compiler."""
+def compile_java(*sources, classes, libs=None):
+    """Compile Java files, and those beside the first that they use, into the folder `classes`.
+
+    They are compiled against these jars, by default Kafka's. Skips where there is no compiler.
+    """
     _needs("javac")
-    command = ["javac", "-cp", f"{libs or jars()}/*", "-d", str(classes), str(source)]
+    beside = ["-sourcepath", str(Path(sources[0]).parent), "-proc:none"]
+    command = ["javac", "-cp", f"{libs or jars()}/*", *beside, "-d", str(classes), *map(str, sources)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
 
 
 def java_program(source, classes, *arguments, heap_mb=256, libs=None):
     """Compile the Java file, whose public class has its name, and return the command that runs it."""
-    compile_java(source, classes, libs)
-    command = java(Path(source).stem, *arguments, heap_mb=heap_mb, libs=libs)
-    at = command.index("-cp") + 1
-    command[at] = f"{classes}:{command[at]}"
-    return command
+    compile_java(source, classes=classes, libs=libs)
+    return java(Path(source).stem, *arguments, heap_mb=heap_mb, libs=libs, classes=classes)
 
 
 class Kafka4:

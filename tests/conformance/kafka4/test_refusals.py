@@ -13,11 +13,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a JV
 JAVA = Path(__file__).parent / "java/AdminRefusals.java"
 NOT_SERVED = (
     "describeMetadataQuorum", "addRaftVoter", "removeRaftVoter", "unregisterBroker", "unregisterController",
-    "listConfigResources", "describeAcls", "describeClientQuotas", "describeUserScramCredentials",
-    "alterUserScramCredentials", "createDelegationToken", "describeDelegationToken", "alterReplicaLogDirs",
-    "describeStreamsGroups",
+    "listConfigResources", "listClientMetricsResources", "describeAcls", "createAcls", "deleteAcls",
+    "describeClientQuotas", "alterClientQuotas", "describeUserScramCredentials", "alterUserScramCredentials",
+    "createDelegationToken", "renewDelegationToken", "expireDelegationToken", "describeDelegationToken",
+    "alterReplicaLogDirs", "describeShareGroups", "listShareGroupOffsets", "alterShareGroupOffsets",
+    "deleteShareGroupOffsets", "describeStreamsGroups",
 )  # fmt: skip
-OTHERWISE = {"updateFeatures": "InvalidUpdateVersionException", "clientInstanceId": "IllegalStateException"}
+# Clients ask for the rest of share groups and streams groups with the APIs of all groups.
+OTHERWISE = {
+    "updateFeatures": "InvalidUpdateVersionException",
+    "deleteShareGroups": "GroupIdNotFoundException",
+    "listStreamsGroupOffsets": "none",
+    "alterStreamsGroupOffsets": "UnknownTopicOrPartitionException",
+    "deleteStreamsGroupOffsets": "GroupIdNotFoundException",
+    "deleteStreamsGroups": "GroupIdNotFoundException",
+    "clientInstanceId": "IllegalStateException",
+}
 
 
 def test_an_admin_is_refused_what_is_not_served_within_seconds(tmp_path):
