@@ -162,6 +162,12 @@ def _signals_end_stdin() -> Iterator[None]:
 @click.option("-f", "--format", "template", metavar="TEXT", help="Format of a record, as in kcat: '%p %o %k: %s\\n'.")
 @click.option("--group", cls=ClusterOption, metavar="GROUP", help="Read as a member of this group, and commit offsets.")
 @click.option(
+    "--group-protocol",
+    cls=ClusterOption,
+    type=click.Choice(["classic", "consumer"]),
+    help="Protocol of the group; consumer: its coordinator assigns the partitions. [default: classic]",
+)
+@click.option(
     "--isolation-level",
     cls=ClusterOption,
     type=click.Choice(["read_committed", "read_uncommitted"]),

@@ -39,6 +39,7 @@ def consume(
     given: tuple[str, ...],
     template: str | None,
     group: str | None,
+    group_protocol: str | None,
     isolation_level: str,
     output: str,
     typing: Typing,
@@ -50,6 +51,8 @@ def consume(
     if typing:
         format_record = typed_formatter(name, output, typing, lambda: client.schemas, client.topic)
     check_view(view, offset=offset, from_beginning=from_beginning, follow=follow, timeout_ms=timeout_ms, group=group)
+    if group_protocol is not None and group is None:
+        raise click.UsageError("--group-protocol is of a group: give --group too")
     printed: dict[int, int] | None = None
     first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]
     follow = follow or timeout_ms is not None
@@ -60,6 +63,7 @@ def consume(
             raise click.UsageError("the group decides offsets and partitions: leave these options out")
         printed, is_over, follow = {}, end_of_signals().is_set, True
         member = partial(members_records, client, name, group, from_beginning=from_beginning)
+        member = partial(member, group_protocol=group_protocol or "classic")
         read = partial(member, printed=printed, is_over=is_over)
         found = partial(read, isolation=isolation, timeout_ms=timeout_ms)
     else:

@@ -7,10 +7,11 @@ partitions; `assignors`, who of a group reads what; `settings` of topics, broker
 made and deleted; `groups`, committed offsets; `group_admin` and `admin`, what operators ask; `transactions`, begun and
 ended; `fetching`, the batches of a range of offsets; `replicas`, those of any replica; `local_replicas`, a leader's
 files on this machine; `partition_queue`, batches of one partition on their way; `producing`, batches in order and once
-each; `producer`, tables to topics, also in a transaction; `membership`, a member as a machine; `member_requests`, its
-requests; `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`, `typed`, rows
-of columns, `latest`, the last of each key, `schemas`, of the topic `_schemas`, `registry_settings` and
-`schema_registry`, those of a registry, and `kafka_client`, all of that without an event loop.
+each; `producer`, tables to topics, also in a transaction; `membership`, a member as a machine, `member_requests`, its
+requests; `consumer_membership` and `heartbeats`, both of one that is assigned partitions; `members`, kept alive;
+`reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`, `typed`, rows of
+columns, `latest`, the last of each key, `schemas`, of the topic `_schemas`, `registry_settings` and `schema_registry`,
+those of a registry, and `kafka_client`, all of that without an event loop.
 
 Everything but those eight belongs to one event loop. Nothing decodes a record before Arrow does.
 """

@@ -1,29 +1,28 @@
 """Consumers in a group for programs: the topics' records as Arrow, each partition read by one member of the group.
 
-`AsyncConsumer` drives the machine of `membership`: heartbeats, joins and fetches go on between polls; partitions come
-and go within `poll` only, so a program that polls has finished what it was given. Laws: what is committed was handed
-out before; an offset that was committed is where the partition's next reader begins.
+Heartbeats, joins (`members`) and fetches (`reading`) go on between polls; partitions come and go within `poll` only, so
+a program that polls has finished what it was given. Laws: what is committed was handed out before; an offset that was
+committed is where the partition's next reader begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Self
 
-from logstore.errors import InvalidRequestError, PylogError
+from logstore.errors import InvalidConfigError, InvalidRequestError, PylogError
 from replication.client import groups, membership
-from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
-from replication.client.member_requests import REQUESTS, MemberRequests
-from replication.client.membership import Membership, Phase, Tps
+from replication.client.heartbeats import pattern_of
+from replication.client.members import ClassicMember, ConsumerMember
+from replication.client.membership import Tps
 from replication.client.metadata import NO_EPOCH
 from replication.client.reading import PartitionReader, Position
 from replication.client.security import PLAINTEXT, Security
 from replication.client.settings import ConsumerSettings
-from replication.errors import ErrorCode, KafkaError
+from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
 from replication.network.loops import is_set_within
 from replication.protocol.messages import Isolation
@@ -42,8 +41,8 @@ RebalanceListener = Callable[[Tps], Awaitable[None]]
 class AsyncConsumer:
     """See the module. Belongs to one event loop and one task; ends with `close` or `async with`.
 
-    `on_assign` is called with partitions before their first record; `on_revoke` before another member gets them, and
-    what was handed out is committed by then, unless they were lost.
+    `member` keeps it in the group. `on_assign` is called with partitions before their first record; `on_revoke` before
+    another member gets them, and what was handed out is committed by then, unless they were lost.
     """
 
     def __init__(
@@ -69,17 +68,10 @@ class AsyncConsumer:
         isolation = Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED
         self._changed = asyncio.Event()
         self._reader = PartitionReader(self._cluster, isolation, settings.auto_offset_reset, self._changed)
-        self._member = Membership(
-            is_cooperative=settings.assignor == "cooperative-sticky",
-            is_static=settings.group_instance_id is not None,
-        )
-        self._requests = MemberRequests(self._cluster, settings, tuple(sorted(set(topics))))
-        self._due: deque[membership.Effect] = deque()
-        self._joining: asyncio.Task[None] | None = None
-        self._beating: asyncio.Task[None] | None = None
+        kind = ConsumerMember if settings.group_protocol == "consumer" else ClassicMember
+        self.member = kind(self._cluster, settings, subscription(topics, settings), self._changed)
         self._committed: dict[TopicPartition, int] = {}
-        self._polled_s = self._commit_s = 0.0
-        self._error: PylogError | None = None
+        self._commit_s: float | None = None
 
     def __repr__(self) -> str:
         assigned = sorted(map(str, self.assignment))
@@ -107,20 +99,21 @@ class AsyncConsumer:
         the end of their topic, took records [start, end) of `tp` that were read; each poll raises it until `seek`.
         """
         loop = asyncio.get_running_loop()
-        if self._beating is None and self._error is None:
+        if self.member.error is None:
+            self.member.begin()
+        if self._commit_s is None:
             self._commit_s = loop.time() + self._settings.auto_commit_interval_ms / 1000
-            self._beating = self._start(self._beat())
-        self._polled_s = float("inf")  # while it polls, it is not late
+        self.member.polled_s = float("inf")  # while it polls, it is not late
         try:
             return await self._poll(loop.time() + timeout_ms / 1000)
         finally:
-            self._polled_s = loop.time()
+            self.member.polled_s = loop.time()
 
     async def _poll(self, deadline: float) -> pa.RecordBatch | None:
         while True:
             self._changed.clear()
-            if self._error is not None:
-                raise self._error
+            if self.member.error is not None:
+                raise self.member.error
             await self._act()
             if (rows := self._reader.take()) is not None:
                 return rows
@@ -157,39 +150,35 @@ class AsyncConsumer:
 
         Raises: KafkaError: the partitions were lost, or the group does not take them; InvalidRequestError.
         """
-        if self._joining is not None:
-            await asyncio.wait([self._joining])
         positions = self._reader.positions
         wanted = {tp: each.offset for tp, each in positions.items()} if offsets is None else dict(offsets)
         self._own(wanted)
-        if self._member.phase is Phase.OUT and wanted and not self._member.owned:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them")
-        who = groups.Member(self._member.generation, self._member.id, self._settings.group_instance_id)
         found = {
             tp: groups.Committed(offset, NO_EPOCH if offset > positions[tp].offset else positions[tp].leader_epoch)
             for tp, offset in wanted.items()
             if self._committed.get(tp) != offset
         }
-        try:
-            await groups.commit(self._cluster, self._settings.group_id, found, member=who)
-        except KafkaError as error:
-            self._step(membership.HeartbeatAnswered(who.generation, error.code))
-            raise
+        is_done = not wanted
+        while not is_done:
+            who = await self.member.commits_as()
+            try:
+                await groups.commit(self._cluster, self._settings.group_id, found, member=who)
+                is_done = True
+            except KafkaError as error:
+                if not await self.member.may_repeat(who, error.code):
+                    raise
         self._committed |= wanted
 
     async def close(self) -> None:
         """Commit (enable_auto_commit), leave the group, end the connections."""
-        for task in (self._joining, self._beating):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        if self._error is None:
-            self._error = InvalidRequestError("the consumer is closed")
-            self._step(membership.Closed())
+        await self.member.stop()
+        if self.member.error is None:
+            self.member.error = InvalidRequestError("the consumer is closed")
+            self.member.closed()
         try:
             async with asyncio.timeout(CLOSE_S):
-                while self._due:
-                    await self._perform(self._due.popleft())
+                while self.member.due:
+                    await self._perform(self.member.due.popleft())
         except (PylogError, TimeoutError) as error:
             logger.warning("group=%s a member left without a word: %s", self._settings.group_id, error)
         await self._reader.close()
@@ -199,40 +188,48 @@ class AsyncConsumer:
     # ------------------------------------------------------------------ within a poll
 
     async def _act(self) -> None:
+        due = self.member.due
         while True:
-            while self._due:
-                await self._perform(self._due[0])  # what fails is done again in the next poll
-                self._due.popleft()
-            self._step(membership.Polled())
-            if not self._due:
+            while due:
+                await self._perform(due[0])  # what fails is done again in the next poll
+                due.popleft()
+            self.member.polled()
+            if not due:
                 break
         now = asyncio.get_running_loop().time()
-        if self._settings.enable_auto_commit and now >= self._commit_s and self._member.phase is Phase.STABLE:
+        if self._settings.enable_auto_commit and now >= (self._commit_s or now) and self.member.is_settled:
             self._commit_s = now + self._settings.auto_commit_interval_ms / 1000
             await self._commit_quietly()
 
     async def _perform(self, effect: membership.Effect) -> None:
         match effect:
-            case membership.Join():
-                self._joining = self._start(self._join())
             case membership.Revoke(tps) | membership.Lose(tps):
+                held = tps & self.assignment
                 if self._settings.enable_auto_commit and isinstance(effect, membership.Revoke):
-                    await self._commit_quietly({tp: self.position(tp) for tp in tps & self.assignment})
-                await self._on_revoke(tps)
-                self._reader.drop(tps)
-                for tp in tps:
+                    await self._commit_quietly({tp: self.position(tp) for tp in held})
+                await self._on_revoke(held)
+                self._reader.drop(held)
+                for tp in held:
                     self._committed.pop(tp, None)
-            case membership.Assign(tps) if tps:
-                known = await groups.committed(self._cluster, self._settings.group_id, tps)
-                self._committed |= {tp: each.offset for tp, each in known.items()}
-                begin = {tp: Position(each.offset, each.leader_epoch) for tp, each in known.items()}
-                await self._reader.add({tp: begin.get(tp) for tp in sorted(tps)})
-                await self._on_assign(tps)
-            case membership.Leave(member_id):
-                await self._requests.leave(member_id)
-            case membership.Fail(error):
-                self._error = KafkaError(error, f"member of group {self._settings.group_id!r}")
-                raise self._error
+            case membership.Assign(tps):
+                if tps and (known := await self._known(tps)) is not None:
+                    self._committed |= {tp: each.offset for tp, each in known.items()}
+                    begin = {tp: Position(each.offset, each.leader_epoch) for tp, each in known.items()}
+                    await self._reader.add({tp: begin.get(tp) for tp in sorted(tps)})
+                    await self._on_assign(tps)
+            case _:
+                await self.member.perform(effect)
+
+    async def _known(self, tps: Tps) -> dict[TopicPartition, groups.Committed] | None:
+        """The committed offsets of these; None: they were lost meanwhile."""
+        while not self.member.is_expelled:
+            who = self.member.looks_as
+            try:
+                return await groups.committed(self._cluster, self._settings.group_id, tps, member=who)
+            except KafkaError as error:
+                if who is None or not (await self.member.may_repeat(who, error.code) or self.member.is_expelled):
+                    raise
+        return None
 
     async def _commit_quietly(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         try:
@@ -240,64 +237,21 @@ class AsyncConsumer:
         except PylogError as error:
             logger.warning("group=%s offsets were not committed: %s", self._settings.group_id, error)
 
-    def _step(self, event: membership.Event) -> None:
-        self._member, effects = membership.step(self._member, event)
-        self._due.extend(effects)
-        self._changed.set() if effects else None
-
     def _own(self, tps: Iterable[TopicPartition]) -> Tps:
         asked = frozenset(tps)
         for tp in asked - self._reader.positions.keys():
             raise InvalidRequestError(f"{tp} is not assigned to this consumer")
         return asked
 
-    # ---------------------------------------------------------------- between polls
 
-    def _start(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(what)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """The next poll raises what went wrong between polls."""
-        self._changed.set()
-        self._error = self._error or failure_of(task, "the consumer")
-
-    async def _join(self) -> None:
-        """Send joins and syncs until the member has its partitions, or has to wait for the next poll."""
-        effects: tuple[membership.Effect, ...] = (membership.Join(),)
-        while effects:
-            try:
-                event = await self._requests.answered(effects[0], self._member)
-            except KafkaError as error:
-                logger.warning("group=%s the member could not join: %s", self._settings.group_id, error)
-                event = membership.Unanswered()
-            self._member, effects = membership.step(self._member, event)
-            if not effects or not isinstance(effects[0], REQUESTS):
-                self._due.extend(effects)
-                return
-
-    async def _beat(self) -> None:
-        """Keep the membership alive, as long as the program polls."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
-            m = self._member
-            if m.phase not in (Phase.SYNCING, Phase.STABLE):
-                continue
-            try:
-                if (loop.time() - self._polled_s) * 1000 > self._settings.max_poll_interval_ms:
-                    self._step(membership.PollLate())
-                    await self._requests.leave(m.id)
-                    continue
-                error = await self._requests.heartbeat(m)
-                self._step(membership.HeartbeatAnswered(m.generation, error))
-                if m.is_leader and await self._requests.are_topics_changed():
-                    self._step(membership.TopicsChanged())
-            except PylogError as error:
-                logger.warning("group=%s no heartbeat: %s", self._settings.group_id, error)
-            if self._member.must_rejoin:
-                self._changed.set()
+def subscription(topics: Iterable[str], settings: ConsumerSettings) -> tuple[str, ...]:
+    """The topics of a member, or the one regular expression, which begins with ^. Raises: InvalidConfigError."""
+    found = tuple(sorted(set(topics)))
+    if (pattern := pattern_of(found)) is not None and (settings.group_protocol == "classic" or len(found) > 1):
+        raise InvalidConfigError(
+            f"topic {pattern!r}: a regular expression stands alone, and needs group_protocol='consumer'"
+        )
+    return found
 
 
 def apart(listener: Callable[[Tps], None] | None) -> RebalanceListener:

@@ -71,19 +71,26 @@ async def commit(
 
 
 async def committed(
-    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+    cluster: Cluster,
+    group: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    member: Member | None = None,
 ) -> dict[TopicPartition, Committed]:
     """The committed offsets of these partitions, or of all; those that have none are left out.
 
-    Offsets of a transaction that is not decided are waited for.
+    Offsets of a transaction that is not decided are waited for. A `member` (of a group whose coordinator assigns
+    partitions) learns nothing when it is out of date, so it does not begin where another member is.
 
-    Raises: KafkaError: the group may not be seen, or had no coordinator until the deadline; UnreachableError.
+    Raises: KafkaError: the group may not be seen, had no coordinator until the deadline, or has no such member;
+    UnreachableError.
     """
     names = None if partitions is None else by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
+    who = {} if member is None else {"member_id": member.id, "member_epoch": member.generation}
     request = {
         "group_id": group,
         "topics": names,
-        "groups": [{"group_id": group, "topics": names}],  # from version 8 on
+        "groups": [{"group_id": group, "topics": names, **who}],  # from version 8 on, `who` from 9 on
         "require_stable": True,
     }
     answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_FETCH, request, _code)

@@ -140,6 +140,7 @@ class Fail(NamedTuple):
     """Tell the program that it cannot be a member."""
 
     error: ErrorCode
+    message: str = ""
 
 
 Effect = Join | Divide | Sync | Revoke | Lose | Assign | Leave | Fail

@@ -39,21 +39,36 @@ _HINTS = {
 }
 
 
+_BY_PROTOCOL: Any = None  # only the group protocol that such a setting belongs to has a default of it
+_OF_CLASSIC = {"assignor": "cooperative-sticky", "session_timeout_ms": 45_000, "heartbeat_interval_ms": 3_000}
+_INSTEAD = {
+    "assignor": "the coordinator assigns partitions, by group_remote_assignor",
+    "session_timeout_ms": "the brokers decide it, by group.consumer.session.timeout.ms",
+    "heartbeat_interval_ms": "the brokers decide it, by group.consumer.heartbeat.interval.ms",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
     """How a member of a group reads; the names are Kafka's.
 
-    assignor: one that all members of the group know: cooperative-sticky, range or roundrobin. group_instance_id: a
-    member that comes back within session_timeout_ms gets its partitions again. A member that does not poll for
-    max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid offset; none: an error.
-    rack: that of the machine (client.rack), so that brokers may name a near replica to read.
+    group_protocol: classic, or consumer (KIP-848): the coordinator assigns partitions, by group_remote_assignor
+    (uniform or range; None: the coordinator's first one), and decides about session and heartbeats. With classic the
+    members divide the partitions by `assignor`, one that all members of the group know: cooperative-sticky (the
+    default), range or roundrobin; session_timeout_ms is 45 000, and heartbeat_interval_ms 3000, if they are not given.
+
+    group_instance_id: a member that comes back within the time of its session gets its partitions again. A member that
+    does not poll for max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid
+    offset; none: an error. rack: that of the machine (client.rack), so that brokers may name a near replica to read.
     """
 
     group_id: str
-    assignor: str = "cooperative-sticky"
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    group_remote_assignor: str | None = None
+    assignor: str = _BY_PROTOCOL
     group_instance_id: str | None = None
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
+    session_timeout_ms: int = _BY_PROTOCOL
+    heartbeat_interval_ms: int = _BY_PROTOCOL
     max_poll_interval_ms: int = 300_000
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -64,18 +79,36 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         """Raises: InvalidConfigError."""
-        for name, known in (
-            ("assignor", tuple(ASSIGNORS)),
-            ("auto_offset_reset", ("earliest", "latest", "none")),
-            ("isolation_level", ("read_committed", "read_uncommitted")),
-        ):
-            if (given := getattr(self, name)) not in known:
-                raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
+        self._check_word("group_protocol", ("classic", "consumer"))
+        for name, default in _OF_CLASSIC.items():
+            is_given = getattr(self, name) is not _BY_PROTOCOL
+            if self.group_protocol == "classic" and not is_given:
+                object.__setattr__(self, name, default)
+            elif self.group_protocol == "consumer" and is_given:
+                raise InvalidConfigError(
+                    f"{name} cannot be set with group_protocol='consumer': {_INSTEAD[name]}", option=name
+                )
+        self._check_word("auto_offset_reset", ("earliest", "latest", "none"))
+        self._check_word("isolation_level", ("read_committed", "read_uncommitted"))
+        if self.group_protocol == "classic":
+            self._check_classic()
+
+    def _check_classic(self) -> None:
+        self._check_word("assignor", tuple(ASSIGNORS))
+        if self.group_remote_assignor is not None:
+            raise InvalidConfigError(
+                "group_remote_assignor cannot be set with group_protocol='classic': members divide, by assignor",
+                option="group_remote_assignor",
+            )
         if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
             raise InvalidConfigError(
                 f"heartbeat_interval_ms={self.heartbeat_interval_ms}: below session_timeout_ms",
                 option="heartbeat_interval_ms",
             )
+
+    def _check_word(self, name: str, known: tuple[str, ...]) -> None:
+        if (given := getattr(self, name)) not in known:
+            raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
 
 
 class TopicSettings(NamedTuple):

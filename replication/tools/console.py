@@ -145,6 +145,7 @@ def members_records(  # noqa: PLR0913  likewise
     skipped: Skipped,
     printed: MutableMapping[int, int],
     is_over: Callable[[], bool],
+    group_protocol: str = "classic",
 ) -> Iterator[ConsoleRecord]:
     """Yield records as a member of a group, from its offsets, until none came for `timeout_ms`, or `is_over`.
 
@@ -158,6 +159,7 @@ def members_records(  # noqa: PLR0913  likewise
         "isolation_level": isolation.name.lower(),
         "enable_auto_commit": False,
         "on_revoke": lambda tps: commits.last(consumer, tps),
+        "group_protocol": group_protocol,
     }
     consumer: Consumer
     with client.consumer(topic, group, **options) as consumer:

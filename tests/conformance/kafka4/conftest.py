@@ -9,6 +9,13 @@ from tests.support.kafka4 import Kafka4
 
 # `test_directories` needs this: segments are compacted within seconds.
 CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
+# `test_our_members` needs these: groups notice within seconds that a member is gone.
+GROUPS = {
+    "group.consumer.heartbeat.interval.ms": 300,
+    "group.consumer.min.heartbeat.interval.ms": 300,
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.min.session.timeout.ms": 6000,
+}
 
 
 @pytest.fixture(scope="package")
@@ -19,7 +26,7 @@ def one_broker(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def three_brokers(tmp_path_factory):
-    with Kafka4(tmp_path_factory.mktemp("kafka4"), 3) as running:
+    with Kafka4(tmp_path_factory.mktemp("kafka4"), 3, settings=GROUPS) as running:
         yield running
 
 

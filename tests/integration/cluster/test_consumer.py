@@ -28,6 +28,7 @@ class Ours(threading.Thread):
 
     def __init__(self, client, topic, group, **settings):
         super().__init__()
+        self.client = client
         self.values, self.revoked, self.changes, self.error = [], [], [], None
         self.stopping, self.is_killed = threading.Event(), False
         self.consumer = client.consumer(
@@ -63,7 +64,7 @@ class Ours(threading.Thread):
         self.is_killed = True
         self.stop()
         core = self.consumer._wrapped
-        core._beating.cancel()
+        self.client.run(lambda _: core.member.stop())
 
 
 def append(client, topic, begin, count):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from replication.coordinators.groups.consumer.state import NO_PIECES, Current, Piece, Pieces, Progress
+from replication.coordinators.groups.consumer.state import JOINING, NO_PIECES, Current, Piece, Pieces, Progress
 
 
 def reconciled(
@@ -30,7 +30,8 @@ def reconciled(
         return current
     kept = current.assigned & target
     revoking = current.assigned - kept  # what it gave up before is free
-    if revoking and not (kept and _has_given_up(revoking, kept, owned)):
+    is_back = current.epoch == JOINING  # as another process, which reads nothing
+    if revoking and not is_back and not (kept and _has_given_up(revoking, kept, owned)):
         return replace(
             current,
             previous_epoch=current.epoch,

@@ -123,3 +123,31 @@ def test_settings_that_make_no_sense_are_refused():
         ConsumerSettings(group_id="g", assignor="rang")
     with pytest.raises(InvalidConfigError, match="below session_timeout_ms"):
         ConsumerSettings(group_id="g", heartbeat_interval_ms=50_000)
+    with pytest.raises(InvalidConfigError, match=r"group_protocol='consumr'; did you mean 'consumer'\?"):
+        ConsumerSettings(group_id="g", group_protocol="consumr")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("session_timeout_ms", 45_000, "by group.consumer.session.timeout.ms"),
+        ("heartbeat_interval_ms", 3_000, "by group.consumer.heartbeat.interval.ms"),
+        ("assignor", "range", "by group_remote_assignor"),
+    ],
+)
+def test_a_setting_of_the_other_group_protocol_is_refused(name, value, instead):
+    ConsumerSettings(group_id="g", **{name: value})
+    with pytest.raises(
+        InvalidConfigError, match=rf"^{name} cannot be set with group_protocol='consumer': .*{instead}$"
+    ):
+        ConsumerSettings(group_id="g", group_protocol="consumer", **{name: value})
+    with pytest.raises(InvalidConfigError, match=r"^group_remote_assignor cannot be set with group_protocol='classic'"):
+        ConsumerSettings(group_id="g", group_remote_assignor="range")
+
+
+def test_a_regular_expression_stands_alone_in_a_group_of_the_consumer_protocol(bootstrap):
+    with KafkaClient(bootstrap) as client:
+        with pytest.raises(InvalidConfigError, match=r"topic '\^t': a regular expression .* group_protocol='consumer'"):
+            client.consumer("^t", "g")
+        with pytest.raises(InvalidConfigError, match="stands alone"):
+            client.consumer(["^t", "u"], "g", group_protocol="consumer")

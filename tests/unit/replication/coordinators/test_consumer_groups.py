@@ -37,6 +37,13 @@ def test_a_member_has_given_up_nothing_before_it_says_so_and_reads_the_rest(prog
     assert reconciled(after, kept, 2, kept, lambda piece: True).held == kept
 
 
+def test_a_member_that_comes_back_by_its_name_has_given_up_what_it_lost_meanwhile():
+    """Its process is another one, and reads nothing. An answer of epoch 0 would have it join again without end."""
+    was = Current(epoch=0, assigned=frozenset({ZERO, ONE}))
+    after = reconciled(was, frozenset({ZERO}), 2, frozenset(), lambda piece: True)
+    assert (after.epoch, after.held, after.progress) == (2, frozenset({ZERO}), Progress.STABLE)
+
+
 def test_a_write_has_all_that_the_lost_one_before_it_had_and_what_waited_goes_with_it():
     known = {"a": Topic(A, 3)}
     group, appends, answers = Group(id="g"), [], []

@@ -1,0 +1,111 @@
+"""Heartbeats: what a member of a group asks a coordinator that assigns partitions (KIP-848).
+
+The wire names topics by id, a member by name: ids are looked up as assignments bring them, and a partition whose topic
+is not known yet is assigned by the heartbeat after it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from replication.client.cluster import Cluster, metadata_request
+from replication.client.consumer_membership import Answered, Heartbeat
+from replication.client.coordinators import group_key
+from replication.client.membership import Tps
+from replication.client.settings import ConsumerSettings
+from replication.errors import ErrorCode, UnsupportedVersionError, code_in
+from replication.model.cluster import TopicPartition, rows_by_topic, topic_id_of, topic_uuid
+from replication.protocol.apis import ApiKey
+
+LEAVING, LEAVING_FOR_A_WHILE = -1, -2  # epochs
+_WITH_PATTERNS, _TOPICS_BY_ID = 1, 12  # first versions
+_AS_BEFORE = {"rebalance_timeout": -1, "topic_partitions": None, "rack_id": None, "subscribed_topic_names": None}
+_AS_BEFORE |= {"server_assignor": None, "subscribed_topic_regex": None}
+
+
+def pattern_of(topics: Iterable[str]) -> str | None:
+    """The regular expression among these, which begins with ^ as no topic does; None: there is none."""
+    return next((topic for topic in topics if topic.startswith("^")), None)
+
+
+class Heartbeats:
+    """Belongs to one event loop. Every call raises as `Coordinators.call` does."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, topics: tuple[str, ...]) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._pattern = pattern_of(topics)
+        self._topics = topics if self._pattern is None else ()
+        self._names: dict[str, str] = {}  # by id
+        self._ids: dict[str, str] = {}
+        self._assigned: Mapping[str, Iterable[int]] = {}  # by id
+        self._is_resolved = True
+        self.interval_ms = 0  # that the coordinator asks for
+
+    async def ask(self, member_id: str, beat: Heartbeat) -> Answered:
+        """Send a heartbeat; return the outcome.
+
+        Raises: UnsupportedVersionError: the brokers do not serve such groups.
+        """
+        request = _AS_BEFORE | {"member_id": member_id, "member_epoch": beat.epoch}
+        if beat.is_whole:
+            request |= {
+                "rebalance_timeout": self._settings.max_poll_interval_ms,
+                "rack_id": self._settings.rack or None,
+                "subscribed_topic_names": self._topics,
+                "subscribed_topic_regex": self._pattern,
+                "server_assignor": self._settings.group_remote_assignor,
+            }
+        if beat.owned is not None:
+            request["topic_partitions"] = self._by_id(beat.owned)
+        try:
+            answer = await self._call(request, 0 if self._pattern is None else _WITH_PATTERNS)
+        except UnsupportedVersionError as error:
+            raise UnsupportedVersionError(f"{error}; group_protocol='classic' does without it") from None
+        if (code := code_in(answer)) is not ErrorCode.NONE:
+            message = answer.error_message or ""
+            if code is ErrorCode.UNSUPPORTED_VERSION:
+                message = "the brokers do not serve group_protocol='consumer' yet; 'classic' does without it"
+            return Answered(beat, code, message=message)
+        self.interval_ms = round(answer.heartbeat_interval.total_seconds() * 1000)
+        if answer.assignment is not None:
+            rows = answer.assignment.topic_partitions
+            self._assigned, self._is_resolved = {topic_id_of(row.topic_id): row.partitions for row in rows}, False
+        assigned = None if self._is_resolved else await self._resolved()
+        return Answered(beat, code, answer.member_epoch, assigned)
+
+    async def leave(self, member_id: str, *, for_a_while: bool) -> None:
+        """Leave the group. `for_a_while`: the partitions stay those of the member's instance id until its session ends.
+
+        The coordinator may not know the member any more.
+        """
+        epoch = LEAVING_FOR_A_WHILE if for_a_while else LEAVING
+        await self._call(_AS_BEFORE | {"member_id": member_id, "member_epoch": epoch}, 0)
+
+    async def _call(self, request: dict[str, Any], version_min: int) -> Any:
+        who = {"group_id": self._settings.group_id, "instance_id": self._settings.group_instance_id}
+        group, api = group_key(self._settings.group_id), ApiKey.CONSUMER_GROUP_HEARTBEAT
+        return await self._cluster.coordinators.call(group, api, who | request, code_in, version_min=version_min)
+
+    async def _resolved(self) -> Tps:
+        """The assigned partitions of topics that are known by now."""
+        unknown = self._assigned.keys() - self._names.keys()
+        if unknown:
+            request = metadata_request(())
+            request["topics"] = [{"topic_id": topic_uuid(each), "name": None} for each in sorted(unknown)]
+            answer = await self._cluster.call_any(ApiKey.METADATA, request, version_min=_TOPICS_BY_ID)
+            known = (row for row in answer.topics if code_in(row) is ErrorCode.NONE)
+            self._names |= {topic_id_of(row.topic_id): row.name for row in known}
+        self._is_resolved = self._assigned.keys() <= self._names.keys()
+        self._ids |= {self._names[each]: each for each in self._assigned if each in self._names}
+        return frozenset(
+            TopicPartition(self._names[each], number)
+            for each, numbers in self._assigned.items()
+            for number in numbers
+            if each in self._names
+        )
+
+    def _by_id(self, tps: Tps) -> list[dict[str, Any]]:
+        topics = rows_by_topic((tp, tp.partition) for tp in sorted(tps))
+        return [{"topic_id": topic_uuid(self._ids[topic]), "partitions": each} for topic, each in topics.items()]

@@ -1,0 +1,110 @@
+"""Our own consumers with `group_protocol="consumer"`, on our own brokers."""
+
+import asyncio
+
+import pytest
+
+from replication.client.kafka_client import KafkaClient
+from replication.errors import ErrorCode, KafkaError
+from tests.conformance.clients.members import until
+from tests.support.in_process import begun_by_an_earlier_release, brokers_in_process
+from tests.support.our_members import (
+    PARTITIONS,
+    Group,
+    ending,
+    is_described,
+    members_and_coordinators_die,
+    members_come_and_go,
+)
+from tests.support.repeats import only_long
+from tests.support.tried_cluster import TriedCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def client(tmp_path):
+    settings = {"group_consumer_heartbeat_interval_ms": 100, "group_consumer_session_timeout_ms": 20_000}
+    with brokers_in_process(tmp_path, (1,), **settings) as running, KafkaClient(running.bootstrap) as client:
+        client.create_topic("mine", partitions=PARTITIONS, replicas=1)
+        yield client
+
+
+def test_members_come_and_go(client):
+    group = Group(client, "mine", "readers")
+    with ending(group):
+        members_come_and_go(group, client.where)
+
+
+def test_a_static_member_that_comes_back_has_its_partitions_and_its_double_is_refused(client):
+    group = Group(client, "mine", "readers")
+    with ending(group):
+        group.join("a", group_instance_id="a")
+        group.join("b", group_instance_id="b")
+        group.is_shared(3, 3)
+        had = dict(group.of)
+        double = client.consumer("mine", "readers", group_protocol="consumer", group_instance_id="b")
+        with pytest.raises(KafkaError, match="owned by") as refused:
+            double.poll(20_000)
+        assert refused.value.code is ErrorCode.UNRELEASED_INSTANCE_ID
+        double.close()
+        group.members["b"].leave()
+        group.join("b", group_instance_id="b")
+        until(lambda: group.of == had, "the same again", within_s=60)
+
+
+def test_a_program_that_polls_too_late_loses_its_partitions_and_gets_them_again(client):
+    revoked = []
+    with client.consumer(
+        "mine", "late", group_protocol="consumer", auto_offset_reset="earliest", enable_auto_commit=False,
+        max_poll_interval_ms=300, on_revoke=revoked.append,
+    ) as consumer:  # fmt: skip
+        until(lambda: consumer.poll(100) is None and len(consumer.assignment) == PARTITIONS, "assigned", within_s=60)
+
+        def is_lost():
+            try:
+                consumer.commit(dict.fromkeys(consumer.assignment, 0))
+            except KafkaError as error:
+                return "partitions were lost" in str(error)
+            return False
+
+        until(is_lost, "lost", within_s=60)
+        assert revoked == []  # within a poll only
+        until(
+            lambda: consumer.poll(50) is None and revoked and len(consumer.assignment) == PARTITIONS,
+            "again",
+            within_s=60,
+        )
+        assert [len(each) for each in revoked] == [PARTITIONS]
+
+
+def test_an_assignor_that_the_coordinator_has_not_is_told(client):
+    consumer = client.consumer("mine", "g", group_protocol="consumer", group_remote_assignor="sticky")
+    with consumer, pytest.raises(KafkaError, match="ServerAssignor sticky is not supported"):
+        consumer.poll(20_000)
+
+
+def test_brokers_that_do_not_serve_the_protocol_yet_say_so(tmp_path):
+    asyncio.run(begun_by_an_earlier_release(f"sqlite:{tmp_path / 'tree.db'}"))
+    with brokers_in_process(tmp_path, (1,)) as running, KafkaClient(running.bootstrap) as client:
+        client.create_topic("mine")
+        consumer = client.consumer("mine", "g", group_protocol="consumer")
+        with consumer, pytest.raises(KafkaError, match="do not serve group_protocol='consumer' yet; 'classic' does"):
+            consumer.poll(20_000)
+
+
+@only_long("brokers that are killed")
+def test_a_group_outlives_members_and_its_coordinator():
+    settings = {
+        "offsets.topic.num.partitions": 3,
+        "zookeeper.session.timeout.ms": 2000,
+        "group.consumer.heartbeat.interval.ms": 300,
+        "group.consumer.session.timeout.ms": 6000,
+    }
+    with TriedCluster(3, settings=settings) as cluster, KafkaClient(cluster.bootstrap) as client:
+        client.create_topic("mine", partitions=PARTITIONS, replicas=3)
+        group = Group(client, "mine", "readers")
+        with ending(group):
+            members_come_and_go(group, cluster.bootstrap)
+            members_and_coordinators_die(group, cluster.kill)
+            is_described(group, cluster.bootstrap, members=3)
