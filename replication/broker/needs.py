@@ -20,7 +20,7 @@ from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.messages import FetchRequest, ProduceOne, ProduceRequest
-from replication.protocol.small_messages import MetadataRequest, OffsetCommitRequest
+from replication.protocol.small_messages import CommitOne, MetadataRequest, OffsetCommitRequest
 from replication.security.access import (
     Need,
     Operation,
@@ -59,6 +59,8 @@ def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
         ApiKey.FETCH: _fetch,
         ApiKey.METADATA: _metadata,
         ApiKey.DELETE_TOPICS: _delete_topics,
+        ApiKey.OFFSET_COMMIT: _commit,
+        ApiKey.OFFSET_FETCH: _fetch_offsets,
     }
     return {**_NEEDS, **{key: partial(needs, name_of=name_of) for key, needs in by_ids.items()}}
 
@@ -140,24 +142,30 @@ def _epochs(work: Work) -> Found:
     return _topics(Operation.DESCRIBE, (topic.topic for topic in body.topics))
 
 
-def _commit(work: Work) -> Found:
-    body: OffsetCommitRequest | requests.TxnOffsetCommitRequest = work.body
-    topics = [of_topic(Operation.READ, topic.name) for topic in body.topics]
+def _commit(work: Work, *, name_of: NameOf) -> Found:
+    body: CommitOne | OffsetCommitRequest = work.body
+    named = (topic.name if topic.topic_id is None else name_of(topic.topic_id) for topic in body.topics)
+    topics = [of_topic(Operation.READ, name) for name in named if name is not None]
     return [of_group(Operation.READ, body.group_id), *topics]
 
 
 def _commit_in_transaction(work: Work) -> Found:
     body: requests.TxnOffsetCommitRequest = work.body
-    return [of_transaction(Operation.WRITE, body.transactional_id), *_commit(work)]
+    topics = [of_topic(Operation.READ, topic.name) for topic in body.topics]
+    transaction = of_transaction(Operation.WRITE, body.transactional_id)
+    return [transaction, of_group(Operation.READ, body.group_id), *topics]
 
 
-def _fetch_offsets(work: Work) -> Found:
+def _fetch_offsets(work: Work, *, name_of: NameOf) -> Found:
     body: requests.OffsetFetchRequest = work.body
-    asked = body.groups if work.version >= SEVERAL_GROUPS_FROM else (body,)
     found: dict[Need, None] = {}
-    for group in asked:
+    if work.version < SEVERAL_GROUPS_FROM:
+        found[of_group(Operation.DESCRIBE, body.group_id)] = None
+        found.update((of_topic(Operation.DESCRIBE, topic.name), None) for topic in body.topics or ())
+    for group in body.groups:
         found[of_group(Operation.DESCRIBE, group.group_id)] = None
-        found.update((of_topic(Operation.DESCRIBE, topic.name), None) for topic in group.topics or ())
+        named = (topic.name if topic.topic_id is None else name_of(topic.topic_id) for topic in group.topics or ())
+        found.update((of_topic(Operation.DESCRIBE, name), None) for name in named if name)
     return tuple(found)
 
 
@@ -239,8 +247,6 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.STOP_REPLICA: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.UPDATE_METADATA: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.CONTROLLED_SHUTDOWN: _cluster(Operation.CLUSTER_ACTION),
-    ApiKey.OFFSET_COMMIT: _commit,
-    ApiKey.OFFSET_FETCH: _fetch_offsets,
     ApiKey.FIND_COORDINATOR: _coordinators,
     ApiKey.JOIN_GROUP: _group,
     ApiKey.HEARTBEAT: _group,

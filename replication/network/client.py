@@ -31,7 +31,14 @@ ANSWER_BYTES_MAX = 512 * 1024 * 1024
 RENEWED_AFTER = (0.85, 0.95)  # of the time for which an authentication holds; not all clients at once
 _OURS: Mapping[int, Versions] = {key: key.versions for key in ApiKey}
 # The newest versions that requests of ours are made for; brokers of the release before serve them, too.
-_NEWEST = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 16, ApiKey.LIST_OFFSETS: 7, ApiKey.METADATA: 12}
+_NEWEST = {
+    ApiKey.PRODUCE: 12,
+    ApiKey.FETCH: 16,
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.METADATA: 12,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
+}
 
 
 def spoken(key: ApiKey) -> Versions:

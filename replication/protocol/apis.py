@@ -58,10 +58,7 @@ _ORDERS = Bound(32 * MIB, 200_000)  # the same, for the 10,000 partitions that a
 
 
 class ApiKey(enum.IntEnum):
-    """An API: its number, the first and the last version that is served, and the bound of a request.
-
-    The highest versions are those that a classic cluster needs: later ones name topics by id in the offsets APIs.
-    """
+    """An API: its number, the first and the last version that is served, and the bound of a request."""
 
     versions: Versions
     bound: Bound
@@ -80,8 +77,8 @@ class ApiKey(enum.IntEnum):
     STOP_REPLICA = 5, 3, 3, _ORDERS
     UPDATE_METADATA = 6, 7, 7, _ORDERS
     CONTROLLED_SHUTDOWN = 7, 3, 3, _SMALL
-    OFFSET_COMMIT = 8, 2, 9, Bound(16 * MIB, 20_000)
-    OFFSET_FETCH = 9, 1, 9, Bound(16 * MIB, 30_000)
+    OFFSET_COMMIT = 8, 2, 10, Bound(16 * MIB, 20_000)
+    OFFSET_FETCH = 9, 1, 10, Bound(16 * MIB, 30_000)
     FIND_COORDINATOR = 10, 0, 6, _NAMES
     JOIN_GROUP = 11, 0, 9, Bound(8 * MIB, 1000)
     HEARTBEAT = 12, 0, 4, _SMALL

@@ -169,7 +169,7 @@ def _decode_commit(frame: memoryview) -> Request | None:
     version, correlation_id, client_id, at = head
     found = small_messages.offset_commit_request(version, frame, at, items_max=2)  # a topic, a partition
     match found:
-        case (group_id, generation, member_id, None, retention_ms, ((topic, ((partition, _, _, ""),)),)):
+        case (group_id, generation, member_id, None, retention_ms, ((topic, ((partition, _, _, ""),), _),)):
             texts = len((group_id + member_id + topic).encode())
             if len(frame) == at + _COMMIT_BYTES[version] + texts:  # no tags, nothing behind it
                 if len(_commits) >= REMEMBERED:

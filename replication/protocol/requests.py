@@ -47,8 +47,9 @@ class OffsetFetchRequest:
 
 class OffsetFetchRequestTopics:
     __slots__ = ()
-    name: str
+    name: str = ""  # up to 9
     partition_indexes: tuple[int, ...]
+    topic_id: UUID | None = None  # 10 on
 
 
 class OffsetFetchRequestGroup:

@@ -44,8 +44,11 @@ class CommitPartition(NamedTuple):
 
 
 class CommitTopic(NamedTuple):
+    """Named by its name, or by its id from version 10 on: `name` is "" then until it is looked up."""
+
     name: str
     partitions: Sequence[CommitPartition]
+    topic_id: uuid.UUID | None = None
 
 
 class OffsetCommitRequest(NamedTuple):
@@ -89,11 +92,11 @@ class CommitOne(NamedTuple):
 
 
 _OFFSET = (struct.Struct(">iq"), struct.Struct(">iqi"))  # partition, offset, (leader epoch)
-EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
+EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW, COMMIT_IDS_FROM = 6, 7, 5, 10
 
 
 def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> OffsetCommitRequest:
-    """Decode versions 2 to 9. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
+    """Decode versions 2 to 10. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form, data = COMPACT if version >= COMMIT_FLEXIBLE else LEGACY, bytes(buffer)
     group_id, at = form.string(data, at)
     (generation_id,) = INT32.unpack_from(data, at)
@@ -106,7 +109,7 @@ def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int 
         at += 8
         if not TIME_MS_MIN <= retention_ms <= TIME_MS_MAX:
             raise ProtocolError(f"a time of {retention_ms} ms")
-    total, at = form.count(data, at, 6 if form is LEGACY else 3)
+    total, at = form.count(data, at, 6 if form is LEGACY else 18 if version >= COMMIT_IDS_FROM else 3)
     check_items(total, items_max)
     topics = []
     for _ in range(total):
@@ -122,7 +125,11 @@ def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[Commi
     has_epoch, is_flexible = version >= EPOCHS_FROM, form is COMPACT
     layout = _OFFSET[has_epoch]
     unpack, size = layout.unpack_from, layout.size
-    name, at = form.string(data, at)
+    name, topic_id = "", None
+    if version >= COMMIT_IDS_FROM:
+        topic_id, at = uuid.UUID(bytes=data[at : at + 16]), at + 16
+    else:
+        name, at = form.string(data, at)
     count, at = form.count(data, at, size + 2)
     partitions = []
     for _ in range(count):
@@ -134,7 +141,7 @@ def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[Commi
         partitions.append(CommitPartition(index, offset, epoch, metadata))
     if is_flexible:
         _, at = form.tags(data, at)
-    return CommitTopic(name, tuple(partitions)), at
+    return CommitTopic(name, tuple(partitions), topic_id), at
 
 
 _STORED = struct.Struct(">ih")  # partition, error code
@@ -147,8 +154,8 @@ def offset_commit_response(
     is_flexible = version >= COMMIT_FLEXIBLE
     end = _NO_TAGS if is_flexible else b""
     parts = [_commit_head(version, len(topics))]
-    for name, rows in topics:
-        parts.append(_topic_head(is_flexible, name, len(rows)))
+    for name, rows, topic_id in topics:
+        parts.append(_topic_head(is_flexible, name if version < COMMIT_IDS_FROM else topic_id, len(rows)))
         for row in rows:
             parts.append(_STORED.pack(row[0], error_code) + end)
         parts.append(end)
@@ -187,9 +194,10 @@ def _commit_head(version: int, topics: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _topic_head(is_flexible: bool, name: str, partitions: int) -> bytes:
+def _topic_head(is_flexible: bool, named: str | uuid.UUID | None, partitions: int) -> bytes:
     form = COMPACT if is_flexible else LEGACY
-    return form.put_string(name) + form.put_count(partitions)
+    name = form.put_string(named) if isinstance(named, str) else named.bytes if named is not None else bytes(16)
+    return name + form.put_count(partitions)
 
 
 class MetadataTopic(NamedTuple):

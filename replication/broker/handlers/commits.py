@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 from logstore.env import Clock
 from replication.broker.verification import Asked, Verification
@@ -16,7 +17,7 @@ from replication.coordinators.groups.offsets import events
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed
 from replication.coordinators.partitioning import no_metadata
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
+from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, topic_id_of, topic_uuid
 from replication.network.steps import begin, in_steps, step
 from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
@@ -26,7 +27,7 @@ from replication.protocol.small_messages import CommitTopic, OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource, of_group, of_topic
 
-SEVERAL_GROUPS_FROM = 8  # OffsetFetch
+SEVERAL_GROUPS_FROM, IDS_FROM = 8, 10  # OffsetFetch
 TXN_COMMIT_ADDS = 5  # TxnOffsetCommit: it adds the partition of the group to the transaction
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 NOTHING = Committed(-1)
@@ -60,7 +61,16 @@ class CommitHandlers:
         return begin(self._commit(body))
 
     async def _commit(self, body: OffsetCommitRequest) -> Response:
+        if isinstance(body, OffsetCommitRequest):
+            body = body._replace(topics=tuple(map(self._named, body.topics)))
         return await self._store(body, await self._wanted(body.topics, body.retention_ms))
+
+    def _named(self, topic: CommitTopic) -> CommitTopic:
+        """Return the topic with its name, which is "" for an unknown id."""
+        return topic if topic.topic_id is None else topic._replace(name=self._name_of(topic.topic_id))
+
+    def _name_of(self, topic_id: UUID) -> str:
+        return self._metadata.name_of(topic_id_of(topic_id)) or ""
 
     async def commit_in_transaction(self, context: Work, body: requests.TxnOffsetCommitRequest) -> Response:
         """TxnOffsetCommit: the offsets count once the transaction is committed, which must hold the partition."""
@@ -226,44 +236,71 @@ class CommitHandlers:
                 return {"error_code": refused, "topics": []}
         return {
             "error_code": ErrorCode.NONE,
-            "topics": await _fetched(context, group, asked.topics, is_stable=is_stable),
+            "topics": await self._fetched(context, group, asked.topics, is_stable=is_stable),
         }
 
+    async def _fetched(
+        self, context: Work, group: AnyGroup | None, topics: FetchTopics | None, *, is_stable: bool
+    ) -> Rows[Response]:
+        """Return the rows of a response: of these partitions, or of all that the client may see if `topics` is None.
 
-async def _fetched(
-    context: Work, group: AnyGroup | None, topics: FetchTopics | None, *, is_stable: bool
-) -> Rows[Response]:
-    """Return the rows of a response: of these partitions, or of all that the client may see if `topics` is None.
+        `is_stable`: not of those that an open transaction may still change.
+        """
+        offsets = group.offsets.committed if group is not None else {}
+        unstable = group.offsets.unstable if group is not None and is_stable else frozenset()
+        has_ids = context.version >= IDS_FROM
+        if topics is None:
+            wanted = await self._all_of(context, (*offsets, *unstable))
+        else:
+            wanted = {}
+            asked = ((self._asked(topic), number) for topic in topics for number in topic.partition_indexes)
+            async for few in in_steps(asked):
+                for key, number in few:
+                    wanted.setdefault(key, {})[number] = None
 
-    `is_stable`: not of those that an open transaction may still change.
-    """
-    offsets = group.offsets.committed if group is not None else {}
-    unstable = group.offsets.unstable if group is not None and is_stable else frozenset()
-    names: dict[str, dict[int, None]] = {}
-    if topics is None:
-        async for chunk in in_steps((*offsets, *unstable)):
+        def topic_row(key: _Named, numbers: Collection[int]) -> Response:
+            code = ErrorCode.NONE
+            if has_ids and not key.name:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif context.refuses(of_topic(Operation.DESCRIBE, key.name)):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            rows = (
+                _row(number, NOTHING, code or ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if code or (tp := TopicPartition(key.name, number)) in unstable
+                else _row(number, offsets.get(tp, NOTHING))
+                for number in numbers
+            )
+            return {**key._asdict(), "partitions": Rows(len(numbers), rows)}
+
+        return Rows(len(wanted), (topic_row(key, numbers) for key, numbers in wanted.items()))
+
+    async def _all_of(self, context: Work, offsets: Iterable[TopicPartition]) -> dict[_Named, dict[int, None]]:
+        """Return the partitions that the client may see, under the ids of their topics if it uses them."""
+        names: dict[str, dict[int, None]] = {}
+        async for chunk in in_steps(offsets):
             for tp in chunk:
                 names.setdefault(tp.topic, {})[tp.partition] = None
         for name in context.hidden(Operation.DESCRIBE, Resource.TOPIC, names):
             del names[name]
-    else:
-        async for few in in_steps((topic.name, number) for topic in topics for number in topic.partition_indexes):
-            for name, number in few:
-                names.setdefault(name, {})[number] = None
+        if context.version < IDS_FROM:
+            return {_Named(name, None): numbers for name, numbers in names.items()}
+        keyed = {_Named(name, self._id_of(name)): numbers for name, numbers in names.items()}
+        return {key: numbers for key, numbers in keyed.items() if key.topic_id is not None}  # others are being deleted
 
-    def topic_row(name: str, numbers: Collection[int]) -> Response:
-        if context.refuses(of_topic(Operation.DESCRIBE, name)):
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return {"name": name, "partitions": [_row(number, NOTHING, code) for number in numbers]}
-        rows = (
-            _row(number, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-            if (tp := TopicPartition(name, number)) in unstable
-            else _row(number, offsets.get(tp, NOTHING))
-            for number in numbers
-        )
-        return {"name": name, "partitions": Rows(len(numbers), rows)}
+    def _asked(self, topic: requests.OffsetFetchRequestTopic | requests.OffsetFetchRequestTopics) -> _Named:
+        topic_id = topic.topic_id if isinstance(topic, requests.OffsetFetchRequestTopics) else None
+        return _Named(topic.name if topic_id is None else self._name_of(topic_id), topic_id)
 
-    return Rows(len(names), (topic_row(name, numbers) for name, numbers in names.items()))
+    def _id_of(self, name: str) -> UUID | None:
+        topic = self._metadata.topic(name)
+        return topic_uuid(topic.id) if topic is not None else None
+
+
+class _Named(NamedTuple):
+    """The name of a topic, "" for an unknown id; and its id, None where the client says names."""
+
+    name: str
+    topic_id: UUID | None
 
 
 def expire_ms(now_ms: int, retention_ms: int) -> int:
@@ -286,13 +323,17 @@ def _by_topic(
     def topic_row(
         topic: CommitTopic | requests.TxnOffsetCommitRequestTopic | requests.OffsetDeleteRequestTopic,
     ) -> Response:
+        topic_id = topic.topic_id if isinstance(topic, CommitTopic) else None
+        is_unknown = topic_id is not None and not topic.name
         rows = (
             {
                 "partition_index": row.partition_index,
-                "error_code": codes[TopicPartition(topic.name, row.partition_index)],
+                "error_code": (
+                    ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else codes[TopicPartition(topic.name, row.partition_index)]
+                ),
             }
             for row in topic.partitions
         )
-        return {"name": topic.name, "partitions": Rows(len(topic.partitions), rows)}
+        return {"name": topic.name, "topic_id": topic_id, "partitions": Rows(len(topic.partitions), rows)}
 
     return Rows(len(topics), map(topic_row, topics))

@@ -14,7 +14,7 @@ from replication.coordinators.groups.batches import Commit
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.offsets.state import NewOffset
 from replication.errors import NONE, ErrorCode
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, topic_id_of
 from replication.model.metadata import Metadata
 from replication.network.pipeline import TurnHandler
 from replication.network.work import Work
@@ -72,7 +72,8 @@ class OffsetCommitHandler:
         group_id, generation, member_id, instance_id, retention_ms, topics = body
         until_ms, count = expire_ms(now_ms, retention_ms), 0
         offsets: dict[TopicPartition, NewOffset] = {}
-        for name, rows in topics:
+        for named, rows, topic_id in topics:
+            name = named if topic_id is None else self._metadata.name_of(topic_id_of(topic_id)) or ""
             topic = self._metadata.topic(name)
             count += len(rows)
             if topic is None or count > CHANGED_AT_ONCE:

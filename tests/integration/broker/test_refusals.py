@@ -16,6 +16,7 @@ from replication.protocol.messages import (
     ProduceRequest,
     ProduceTopic,
 )
+from replication.protocol.small_messages import COMMIT_IDS_FROM
 from replication.security.access import ALLOW_ALL, BROKER, CLUSTER_NAME, NOTHING, Operation
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
@@ -224,6 +225,9 @@ OTHERWISE = {
 }  # fmt: skip
 
 
+IDS_FROM = {ApiKey.FETCH: TOPIC_IDS, ApiKey.PRODUCE: TOPIC_IDS, ApiKey.OFFSET_COMMIT: COMMIT_IDS_FROM}  # of topics
+
+
 def of_all_versions(table):
     return [(key, version) for key in table for version in range(key.versions.first, key.versions.last + 1)]
 
@@ -236,8 +240,10 @@ def test_every_api_has_a_test_of_its_refusals():
 @pytest.mark.parametrize(("key", "version"), of_all_versions(BY_ROW), ids=str)
 def test_rows_that_are_refused_say_so_and_the_others_are_answered(broker, asker, key, version):
     body, expected = BY_ROW[key]
-    has_ids = key in (ApiKey.FETCH, ApiKey.PRODUCE) and version >= TOPIC_IDS
-    if has_ids:
+    has_ids = version >= IDS_FROM.get(key, 99)
+    if has_ids and isinstance(body, dict):
+        body = body | {"topics": [row | {"topic_id": id_of(broker, row["name"])} for row in body["topics"]]}
+    elif has_ids:
         body = body._replace(topics=tuple(t._replace(topic_id=id_of(broker, t.name)) for t in body.topics))
     found = asker.ask(key, version, body)
     codes = codes_of(found)
@@ -254,7 +260,7 @@ def test_rows_that_are_refused_say_so_and_the_others_are_answered(broker, asker,
 def test_a_request_of_one_row_is_refused_again_when_it_is_repeated(broker, asker, key):
     """A repeated request may be decoded another way."""
     body, expected = BY_ROW[key]
-    version = min(key.versions.last, TOPIC_IDS - 1)
+    version = min(key.versions.last, IDS_FROM.get(key, 99) - 1)
     name, both = next((name, rows) for name, rows in fields_of(body) if isinstance(rows, list | tuple))
     one = body | {name: both[1:]} if isinstance(body, dict) else body._replace(**{name: both[1:]})
     for _ in range(3):

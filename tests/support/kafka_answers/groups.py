@@ -2,7 +2,8 @@
 
 from replication.protocol.apis import ApiKey
 from tests.support.asker import CLOSED, SILENT
-from tests.support.kafka_answers.case import METADATA_FLAGS, NOT_ASKED, case, code, codes
+from tests.support.kafka_answers.case import AN_ID, METADATA_FLAGS, NOT_ASKED, case, code, codes
+from tests.support.kafka_answers.topics import topic_id
 
 
 @case("FindCoordinator of share groups", [42, 42])
@@ -105,6 +106,46 @@ def commit(asker, group, topic):
         "topics": [{"name": topic, "partitions": [row]}],
     }
     return codes(asker.ask(ApiKey.OFFSET_COMMIT, 7, body).topics[0].partitions)
+
+
+def offsets_by_id(asker, topic_id):
+    """Commit, and fetch, for the partitions 0 and 9 of a topic; return the codes, and of the second also offsets."""
+    row = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+    body = {
+        "group_id": asker.named("by-id"),
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"topic_id": topic_id, "partitions": [row | {"partition_index": number} for number in (0, 9)]}],
+    }
+    stored = asker.ask(ApiKey.OFFSET_COMMIT, 10, body)
+    asked = [{"topic_id": topic_id, "partition_indexes": (0, 9)}]
+    group = {"group_id": asker.named("by-id"), "member_id": None, "member_epoch": -1, "topics": asked}
+    found = asker.ask(ApiKey.OFFSET_FETCH, 10, {"groups": [group], "require_stable": False}).groups[0]
+    assert all(topic.topic_id == topic_id for topic in (*stored.topics, *found.topics))
+    rows = [(code(row), row.committed_offset) for topic in found.topics for row in topic.partitions]
+    return codes(row for topic in stored.topics for row in topic.partitions), code(found), rows
+
+
+@case(
+    "OffsetCommit, OffsetFetch: topics by ids, by one that is unknown, and by none",
+    [([0, 3], 0, [(0, 5), (0, -1)]), ([100, 100], 0, [(100, -1), (100, -1)]), ([100, 100], 0, [(100, -1), (100, -1)])],
+)
+def commit_by_id(asker):
+    ids = topic_id(asker, asker.named("t")), AN_ID, None
+    return [offsets_by_id(asker, each) for each in ids]
+
+
+@case("OffsetFetch: all topics of a group, by ids", [(True, [(0, 0, 5)])])
+def fetch_all_by_id(asker):
+    known = topic_id(asker, asker.named("t"))
+    offsets_by_id(asker, known)
+    group = {"group_id": asker.named("by-id"), "member_id": None, "member_epoch": -1, "topics": None}
+    found = asker.ask(ApiKey.OFFSET_FETCH, 10, {"groups": [group], "require_stable": False}).groups[0]
+    return [
+        (topic.topic_id == known, [(row.partition_index, code(row), row.committed_offset) for row in topic.partitions])
+        for topic in found.topics
+    ]
 
 
 @case("DeleteGroups: an empty name, with offsets and without; a name twice", [[0], [0], [69], [69]])

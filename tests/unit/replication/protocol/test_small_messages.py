@@ -1,6 +1,7 @@
 """Small messages by hand: what kio reads and writes, in every version; and no bytes do harm."""
 
 import datetime
+import uuid
 from contextlib import suppress
 
 import pytest
@@ -35,6 +36,10 @@ FLAGS = dict.fromkeys(
 TAGS = b"\x01\x63\x02ab"  # one that nobody knows
 
 
+def id_of(name):
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
 def commit_entity(version, group, retention_ms, topics):
     cls = apis.request_class(ApiKey.OFFSET_COMMIT, version)
     return build(
@@ -48,6 +53,7 @@ def commit_entity(version, group, retention_ms, topics):
             "topics": [
                 {
                     "name": name,
+                    "topic_id": id_of(name),
                     "partitions": [
                         {
                             "partition_index": index,
@@ -71,8 +77,9 @@ def as_version_says(version, group, retention_ms, topics):
         retention_ms if version < 5 else -1,
         [
             sm.CommitTopic(
-                name,
+                name if version < 10 else "",
                 [sm.CommitPartition(row[0], row[1], row[2] if version >= 6 else -1, row[3]) for row in rows],
+                id_of(name) if version >= 10 else None,
             )
             for name, rows in topics
         ],
@@ -110,8 +117,10 @@ def test_whoever_commits_one_offset_it_is_read_as_kio_writes_it(version, name, i
 @pytest.mark.parametrize("version", COMMITS)
 def test_a_commit_of_one_offset_that_says_two_is_refused(version):
     raw = kio_twin.written(commit_entity(version, ("g", 3, "m", None), 5, [("topic", [(1, 2, 3, "x")])]))
-    name = raw.index(b"topic")
-    topics, partitions = (name - 2, name + 5) if version >= sm.COMMIT_FLEXIBLE else (name - 3, name + 8)
+    named = id_of("topic").bytes if version >= sm.COMMIT_IDS_FROM else b"topic"
+    begin, end = raw.index(named), raw.index(named) + len(named)
+    topics, partitions = (begin - 3, end + 3) if version < sm.COMMIT_FLEXIBLE else (begin - 2, end)
+    topics += version >= sm.COMMIT_IDS_FROM  # an id has no size in front
     for at in (topics, partitions):
         wrong = bytearray(raw)
         wrong[at] += 1
@@ -139,9 +148,15 @@ def test_topics_and_partitions_of_a_commit_are_counted(version):
 @given(st.lists(st.tuples(NAMES, st.lists(INT32, max_size=3)), max_size=3))
 @settings(max_examples=30, deadline=None)
 def test_the_answer_to_a_commit_is_what_kio_writes(topics):
-    asked = [sm.CommitTopic(name, [sm.CommitPartition(n, 0, 0, None) for n in rows]) for name, rows in topics]
+    asked = [
+        sm.CommitTopic(name, [sm.CommitPartition(n, 0, 0, None) for n in rows], id_of(name)) for name, rows in topics
+    ]
     rows = [
-        {"name": name, "partitions": [{"partition_index": n, "error_code": ErrorCode.NONE} for n in numbers]}
+        {
+            "name": name,
+            "topic_id": id_of(name),
+            "partitions": [{"partition_index": n, "error_code": ErrorCode.NONE} for n in numbers],
+        }
         for name, numbers in topics
     ]
     for version in COMMITS:
@@ -149,7 +164,7 @@ def test_the_answer_to_a_commit_is_what_kio_writes(topics):
         assert sm.offset_commit_response(version, 77, asked) == whole
 
 
-@pytest.mark.parametrize("version", COMMITS)
+@pytest.mark.parametrize("version", [version for version in COMMITS if version < sm.COMMIT_IDS_FROM])
 @pytest.mark.parametrize("name", ["", "t", "é" * 70])
 def test_the_answer_to_a_commit_of_one_partition_is_the_same(version, name):
     asked = [sm.CommitTopic(name, [sm.CommitPartition(2**30 + 7, 0, 0, None)])]
