@@ -104,12 +104,19 @@ class RecoveryPoint:
         """Move back to `end`, before the log is cut there. A flush that ends meanwhile stays below it."""
         with self._mutex:
             self._cut_at, self.offset = end, min(self.offset, end)
+            self._durable_names = None
 
     def end_cut(self, end: int) -> None:
         """The cut is done, and the log ends here: perhaps lower than planned, if there was a gap before the cut."""
         with self._mutex:
             self._cuts, self._cut_at = self._cuts + 1, INT64_MAX
             self.offset = min(self.offset, end)
+
+    def forget_names(self) -> None:
+        """Files were removed: if others get their names, those names are not on disk yet."""
+        with self._mutex:
+            self._cuts += 1
+            self._durable_names = None
 
     def _sync(self, view: DirectoryView) -> DirectoryView:
         """Fsync from the segment of the last durable record on, which may have been closed since; return the view.
@@ -118,6 +125,7 @@ class RecoveryPoint:
         """
         if view.end <= self.offset:
             return view
+        cuts = self._cuts
         for base in view.bases[lookup.number_of(view, self.offset - 1) :]:
             segment = self._files.segment(base)
             files = [segment.path] if base == view.bases[-1] else [*segment.paths]
@@ -133,5 +141,7 @@ class RecoveryPoint:
         names = (view.bases[-1:], view.snapshots, view.transactional)
         if view.bases and names != self._durable_names:
             fsync_or_mark(self._env, self._files.path, self._files.root)
-            self._durable_names = names
+            with self._mutex:
+                if cuts == self._cuts and self._cut_at == INT64_MAX:
+                    self._durable_names = names
         return view

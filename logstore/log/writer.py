@@ -353,6 +353,7 @@ class LogWriter:
             self._producers.cut(before.end)
             for base in reversed(self._files.view.bases[len(before.bases) :]):
                 self._files.segment(base).remove()
+            self._point.forget_names()
             if before.bases:
                 self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
             self._files.publish(before.bases, before.tail)

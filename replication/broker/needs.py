@@ -61,6 +61,7 @@ def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
         ApiKey.DELETE_TOPICS: _delete_topics,
         ApiKey.OFFSET_COMMIT: _commit,
         ApiKey.OFFSET_FETCH: _fetch_offsets,
+        ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
     }
     return {**_NEEDS, **{key: partial(needs, name_of=name_of) for key, needs in by_ids.items()}}
 
@@ -143,17 +144,15 @@ def _epochs(work: Work) -> Found:
 
 
 def _commit(work: Work, *, name_of: NameOf) -> Found:
-    body: CommitOne | OffsetCommitRequest = work.body
+    body: CommitOne | OffsetCommitRequest | requests.TxnOffsetCommitRequest = work.body
     named = (topic.name if topic.topic_id is None else name_of(topic.topic_id) for topic in body.topics)
     topics = [of_topic(Operation.READ, name) for name in named if name is not None]
     return [of_group(Operation.READ, body.group_id), *topics]
 
 
-def _commit_in_transaction(work: Work) -> Found:
+def _commit_in_transaction(work: Work, *, name_of: NameOf) -> Found:
     body: requests.TxnOffsetCommitRequest = work.body
-    topics = [of_topic(Operation.READ, topic.name) for topic in body.topics]
-    transaction = of_transaction(Operation.WRITE, body.transactional_id)
-    return [transaction, of_group(Operation.READ, body.group_id), *topics]
+    return [of_transaction(Operation.WRITE, body.transactional_id), *_commit(work, name_of=name_of)]
 
 
 def _fetch_offsets(work: Work, *, name_of: NameOf) -> Found:
@@ -262,7 +261,6 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
     ApiKey.END_TXN: _end_transaction,
     ApiKey.WRITE_TXN_MARKERS: _cluster(Operation.CLUSTER_ACTION),
-    ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
     ApiKey.DESCRIBE_CONFIGS: _settings(Operation.DESCRIBE_CONFIGS),
     ApiKey.ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),

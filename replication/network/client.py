@@ -38,6 +38,7 @@ _NEWEST = {
     ApiKey.METADATA: 12,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,
+    ApiKey.TXN_OFFSET_COMMIT: 5,
 }
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
-from kio.index import load_response_schema
 from kio.schema.index import api_key_map
 
 from replication.errors import ErrorCode, ProtocolError
@@ -97,13 +96,13 @@ class ApiKey(enum.IntEnum):
     ADD_OFFSETS_TO_TXN = 25, 0, 4, _SMALL
     END_TXN = 26, 0, 5, _SMALL
     WRITE_TXN_MARKERS = 27, 1, 2, _ORDERS
-    TXN_OFFSET_COMMIT = 28, 0, 5, Bound(16 * MIB, 20_000)
+    TXN_OFFSET_COMMIT = 28, 0, 6, Bound(16 * MIB, 20_000)
     DESCRIBE_CONFIGS = 32, 1, 4, _CONFIGS
     ALTER_CONFIGS = 33, 0, 2, _CONFIGS
     DESCRIBE_LOG_DIRS = 35, 1, 5, _PARTITIONS
     SASL_AUTHENTICATE = 36, 0, 2, _SMALL
     CREATE_PARTITIONS = 37, 0, 3, _PARTITIONS
-    DELETE_GROUPS = 42, 0, 2, _NAMES
+    DELETE_GROUPS = 42, 0, 3, _NAMES
     ELECT_LEADERS = 43, 0, 2, _PARTITIONS
     INCREMENTAL_ALTER_CONFIGS = 44, 0, 1, _CONFIGS
     ALTER_PARTITION_REASSIGNMENTS = 45, 0, 1, _PARTITIONS
@@ -265,18 +264,15 @@ def request_class(key: ApiKey, version: int) -> Any:
     """Return kio's class, with the fields of all versions, or ours in its form. Loading one takes about 10 ms, once."""
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][0]
-    cls = kio_newer.schema_of(key, version)
+    cls = kio_newer.request_schema(key, version)
     return kio_requests.completed(cls) if key in ENTITIES else cls
-
-
-_RESPONSES_KNOWN = {ApiKey.API_VERSIONS: 4}  # the last one that kio knows; later ones are the same
 
 
 @cache
 def response_class(key: ApiKey, version: int) -> Any:
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][1]
-    return load_response_schema(key, min(version, _RESPONSES_KNOWN.get(key, version)))
+    return kio_newer.response_schema(key, version)
 
 
 def encode_response(key: ApiKey, version: int, correlation_id: int, response: Any) -> list[Buffer]:

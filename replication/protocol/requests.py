@@ -303,8 +303,9 @@ class TxnOffsetCommitRequestPartition:
 
 class TxnOffsetCommitRequestTopic:
     __slots__ = ()
-    name: str
+    name: str = ""  # up to 5
     partitions: tuple[TxnOffsetCommitRequestPartition, ...]
+    topic_id: UUID | None = None  # 6 on
 
 
 class TxnOffsetCommitRequest:

@@ -18,10 +18,9 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from replication.errors import ProtocolError
-from replication.protocol import apis
+from replication.protocol import apis, kio_newer
 from replication.protocol.apis import INTERBROKER, SERVED, ApiKey
 from replication.protocol.kio_entities import build
-from replication.protocol.kio_newer import schema_of
 
 MEMORY_BYTES = 1 << 30  # above what the process has when it begins
 COMPACT_LENGTHS = (
@@ -71,7 +70,7 @@ def decode_unchecked(frame):
     if number not in SERVED or number in INTERBROKER:
         return
     try:
-        schema = schema_of(number, version)
+        schema = kio_newer.request_schema(number, version)
         entity_reader(schema)(bytes(frame[len(frame_head(frame)) :]), 0)
     except Exception:  # noqa: BLE001  it is the death of the process that is looked for
         return
@@ -96,7 +95,7 @@ def frame_of(key, version, rng):
 
 def request_schema(key, version):
     if key in (ApiKey.PRODUCE, ApiKey.FETCH):
-        return schema_of(key, version)
+        return kio_newer.request_schema(key, version)
     return apis.request_class(key, version)
 
 

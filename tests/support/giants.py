@@ -45,7 +45,8 @@ def giant(name: str, *, controller_epoch: int = 1, broker_epoch: int = 1) -> Gia
     """One of them: some megabytes."""
     api, _, shape = name.partition("-")
     key = ApiKey[api]
-    by_names = {ApiKey.FETCH: FETCH_VERSION, ApiKey.PRODUCE: PRODUCE_VERSION, ApiKey.OFFSET_COMMIT: 9}
+    by_names = {ApiKey.FETCH: FETCH_VERSION, ApiKey.PRODUCE: PRODUCE_VERSION}
+    by_names |= {ApiKey.OFFSET_COMMIT: 9, ApiKey.TXN_OFFSET_COMMIT: 5}
     version = apis.SERVED[key].last if shape == "ids" else by_names.get(key, apis.SERVED[key].last)
     frame = SHAPES[key][shape](key, version)
     if key in apis.INTERBROKER:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from logstore.env import Clock
@@ -23,12 +23,14 @@ from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.small_messages import CommitTopic, OffsetCommitRequest
+from replication.protocol.small_messages import COMMIT_IDS_FROM, CommitPartition, CommitTopic, OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource, of_group, of_topic
 
 SEVERAL_GROUPS_FROM, IDS_FROM = 8, 10  # OffsetFetch
-TXN_COMMIT_ADDS = 5  # TxnOffsetCommit: it adds the partition of the group to the transaction
+# TxnOffsetCommit: it adds the partition of the group to the transaction; and names topics by ids.
+TXN_COMMIT_ADDS, TXN_IDS_FROM = 5, 6
+NO_ID = UUID(int=0)
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 NOTHING = Committed(-1)
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
@@ -58,24 +60,31 @@ class CommitHandlers:
     def commit(self, context: Work, body: OffsetCommitRequest) -> Awaitable[Response] | Response:
         """OffsetCommit: answered when all replicas in sync have the offsets; with one replica, mostly at once."""
         context.park()
-        return begin(self._commit(body))
+        return begin(self._commit(body, has_ids=context.version >= COMMIT_IDS_FROM))
 
-    async def _commit(self, body: OffsetCommitRequest) -> Response:
-        if isinstance(body, OffsetCommitRequest):
-            body = body._replace(topics=tuple(map(self._named, body.topics)))
-        return await self._store(body, await self._wanted(body.topics, body.retention_ms))
+    async def _commit(self, body: OffsetCommitRequest, *, has_ids: bool) -> Response:
+        topics = self._named(body.topics, has_ids=has_ids)
+        return await self._store(body, topics, await self._wanted(topics, body.retention_ms))
 
-    def _named(self, topic: CommitTopic) -> CommitTopic:
-        """Return the topic with its name, which is "" for an unknown id."""
-        return topic if topic.topic_id is None else topic._replace(name=self._name_of(topic.topic_id))
+    def _named(self, topics: CommittedTopics, *, has_ids: bool) -> tuple[CommitTopic, ...]:
+        """Return the topics with their names, "" for an unknown id. The rows of both kinds have the same fields."""
+        return tuple(
+            CommitTopic(
+                self._name_of(topic.topic_id) if has_ids else topic.name,
+                cast("Sequence[CommitPartition]", topic.partitions),
+                (topic.topic_id or NO_ID) if has_ids else None,
+            )
+            for topic in topics
+        )
 
-    def _name_of(self, topic_id: UUID) -> str:
+    def _name_of(self, topic_id: UUID | None) -> str:
         return self._metadata.name_of(topic_id_of(topic_id)) or ""
 
     async def commit_in_transaction(self, context: Work, body: requests.TxnOffsetCommitRequest) -> Response:
         """TxnOffsetCommit: the offsets count once the transaction is committed, which must hold the partition."""
         context.park()
-        wanted = await self._wanted(body.topics)
+        topics = self._named(body.topics, has_ids=context.version >= TXN_IDS_FROM)
+        wanted = await self._wanted(topics)
         producer = body.producer_id, body.producer_epoch
         try:
             tp = TopicPartition(OFFSETS_TOPIC, self._groups.terms.partition_of(body.group_id))
@@ -89,12 +98,13 @@ class CommitHandlers:
             is_late = refused is ErrorCode.NOT_ENOUGH_REPLICAS
             code = ErrorCode.NOT_COORDINATOR if is_moved else refused
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else code
-            return {"topics": _by_topic(body.topics, dict.fromkeys(wanted, code))}
-        return await self._store(body, wanted, producer)
+            return {"topics": _by_topic(topics, dict.fromkeys(wanted, code))}
+        return await self._store(body, topics, wanted, producer)
 
     async def _store(
         self,
         body: OffsetCommitRequest | requests.TxnOffsetCommitRequest,
+        topics: Sequence[CommitTopic],
         wanted: Mapping[TopicPartition, Committed],
         producer: tuple[int, int] | None = None,
     ) -> Response:
@@ -110,9 +120,9 @@ class CommitHandlers:
                 producer=producer,
             ),
         )
-        return {"topics": _by_topic(body.topics, codes)}
+        return {"topics": _by_topic(topics, codes)}
 
-    async def _wanted(self, topics: CommittedTopics, retention_ms: int = -1) -> dict[TopicPartition, Committed]:
+    async def _wanted(self, topics: Sequence[CommitTopic], retention_ms: int = -1) -> dict[TopicPartition, Committed]:
         now_ms = self._clock.now_ms()
         until_ms = expire_ms(now_ms, retention_ms)
         wanted: dict[TopicPartition, Committed] = {}
@@ -318,11 +328,10 @@ def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE)
 
 
 def _by_topic(
-    topics: CommittedTopics | Sequence[requests.OffsetDeleteRequestTopic], codes: Mapping[TopicPartition, ErrorCode]
+    topics: Sequence[CommitTopic] | Sequence[requests.OffsetDeleteRequestTopic],
+    codes: Mapping[TopicPartition, ErrorCode],
 ) -> Rows[Response]:
-    def topic_row(
-        topic: CommitTopic | requests.TxnOffsetCommitRequestTopic | requests.OffsetDeleteRequestTopic,
-    ) -> Response:
+    def topic_row(topic: CommitTopic | requests.OffsetDeleteRequestTopic) -> Response:
         topic_id = topic.topic_id if isinstance(topic, CommitTopic) else None
         is_unknown = topic_id is not None and not topic.name
         rows = (

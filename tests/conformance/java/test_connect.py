@@ -3,6 +3,7 @@
 import json
 import subprocess
 import urllib.request
+from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -90,6 +91,12 @@ class Workers:
         states = self.ask(number, "/connectors?expand=status") or {}
         return sorted(task["state"] for each in states.values() for task in each["status"]["tasks"])
 
+    def running(self, number, connector):
+        """Return the worker that runs most tasks of a connector, as this worker knows it."""
+        tasks = self.ask(number, f"/connectors/{connector}/status")["tasks"]
+        at = Counter(int(task["worker_id"].rpartition(":")[2]) for task in tasks)
+        return self._ports.index(at.most_common(1)[0][0])
+
     def tell(self):
         return "".join(self.said(number).read_text()[-3000:] for number in self._running)
 
@@ -125,10 +132,12 @@ def test_each_record_is_once_in_the_topic_and_once_in_the_file(cluster, tmp_path
             until_it(lambda name=name, config=config: workers.ask(0, f"/connectors/{name}/config", config))
         go_on()
         for kill in range(KILLS):
-            workers.kill(kill % 2)
-            go_on()
-            workers.start(kill % 2)
             until_it(lambda kill=kill: workers.tasks(kill % 2) == ["RUNNING"] * 3)
+            killed = workers.running(kill % 2, "source")  # its transaction is open
+            workers.kill(killed)
+            go_on()
+            workers.start(killed)
+            until_it(lambda killed=killed: workers.tasks(killed) == ["RUNNING"] * 3)
         go_on()
         (tmp_path / "stop").touch()
         until_it(lambda: written(lines) == stored(client))

@@ -86,7 +86,8 @@ def groups(kafka, client):
         def are_assigned():
             for consumer in consumers:
                 consumer.poll(0.2)
-            found = [client.run(partial(describe_group, group=each.id)) for each in client.run(list_groups)]
+            listed = [each.id for each in client.run(list_groups) if each.id in named.values()]
+            found = [client.run(partial(describe_group, group=name)) for name in listed]
             partitions = {each.type: sum(len(member.partitions) for member in each.members) for each in found}
             return partitions == dict.fromkeys(named, 2)
 
@@ -126,7 +127,7 @@ def test_a_group_of_each_type_is_described_with_its_members(pylog, groups, type_
 
 def test_all_groups_are_described_together_and_what_is_none_is_said(pylog, groups, kafka):
     told = pylog("groups", "describe", "--all-groups", "--output", "json").ok().json
-    assert {row["group"] for row in told} == set(groups.values())
+    assert {row["group"] for row in told} >= set(groups.values())  # other tests have some in this Kafka, too
     assert "lag" in pylog("cluster", "status", "--output", "json").ok().json["groups"][0]
     told = pylog("groups", "describe", "--group", "never", "--group", groups["consumer"])
     assert (told.code, len(told.lines)) == (1, 3)

@@ -225,7 +225,8 @@ OTHERWISE = {
 }  # fmt: skip
 
 
-IDS_FROM = {ApiKey.FETCH: TOPIC_IDS, ApiKey.PRODUCE: TOPIC_IDS, ApiKey.OFFSET_COMMIT: COMMIT_IDS_FROM}  # of topics
+IDS_FROM = {ApiKey.FETCH: TOPIC_IDS, ApiKey.PRODUCE: TOPIC_IDS, ApiKey.OFFSET_COMMIT: COMMIT_IDS_FROM}
+IDS_FROM |= {ApiKey.TXN_OFFSET_COMMIT: 6}
 
 
 def of_all_versions(table):

@@ -1,9 +1,10 @@
 """Groups, their members and their offsets."""
 
 from replication.protocol.apis import ApiKey
-from tests.support.asker import CLOSED, SILENT
+from tests.support.asker import CLOSED, SILENT, until
 from tests.support.kafka_answers.case import AN_ID, METADATA_FLAGS, NOT_ASKED, case, code, codes
 from tests.support.kafka_answers.topics import topic_id
+from tests.support.kafka_answers.transactions import init
 
 
 @case("FindCoordinator of share groups", [42, 42])
@@ -124,7 +125,8 @@ def offsets_by_id(asker, topic_id):
     found = asker.ask(ApiKey.OFFSET_FETCH, 10, {"groups": [group], "require_stable": False}).groups[0]
     assert all(topic.topic_id == topic_id for topic in (*stored.topics, *found.topics))
     rows = [(code(row), row.committed_offset) for topic in found.topics for row in topic.partitions]
-    return codes(row for topic in stored.topics for row in topic.partitions), code(found), rows
+    answered = sorted((row.partition_index, code(row)) for topic in stored.topics for row in topic.partitions)
+    return [each for _, each in answered], code(found), rows
 
 
 @case(
@@ -134,6 +136,30 @@ def offsets_by_id(asker, topic_id):
 def commit_by_id(asker):
     ids = topic_id(asker, asker.named("t")), AN_ID, None
     return [offsets_by_id(asker, each) for each in ids]
+
+
+@case("TxnOffsetCommit: topics by ids, by one that is unknown, and by none", [[0, 3], [100, 100], [100, 100]])
+def commit_in_transaction_by_id(asker):
+    producer = until(lambda: found if code(found := init(asker, -1, -1)) == 0 else None)
+    row = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+    rows = [row | {"partition_index": number} for number in (0, 9)]
+
+    def commit(topic_id):
+        body = {
+            "transactional_id": asker.named("init"),
+            "group_id": asker.named("by-id"),
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"topic_id": topic_id, "partitions": rows}],
+        }
+        (found,) = asker.ask(ApiKey.TXN_OFFSET_COMMIT, 6, body).topics
+        assert found.topic_id == topic_id
+        return [each for _, each in sorted((row.partition_index, code(row)) for row in found.partitions)]
+
+    return [commit(each) for each in (topic_id(asker, asker.named("t")), AN_ID, None)]
 
 
 @case("OffsetFetch: all topics of a group, by ids", [(True, [(0, 0, 5)])])
@@ -154,6 +180,15 @@ def delete_groups(asker):
         return codes(asker.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": names}).results)
 
     return [commit(asker, "", asker.named("t")), delete(""), delete(""), delete("nope", "nope")]
+
+
+@case("DeleteGroups: the words for errors", [("classic", 68, None), ("gone", 0, None), ("nope", 69, None)])
+def delete_groups_in_words(asker):
+    member(asker, asker.named("classic"))
+    commit(asker, asker.named("gone"), asker.named("t"))
+    names = (asker.named("gone"), "nope", asker.named("classic"))
+    found = asker.ask(ApiKey.DELETE_GROUPS, 3, {"groups_names": names}).results
+    return sorted((row.group_id.removesuffix(f"-{asker.word}"), code(row), row.error_message) for row in found)
 
 
 def delete_offset(asker, group, topic):

@@ -9,10 +9,17 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.env import Env, FileStat, OsFiles
-from logstore.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyStoreError, RecordTooLargeError
+from logstore.errors import (
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    ReadOnlyStoreError,
+    RecordTooLargeError,
+    StorageError,
+)
 from logstore.log.segments.segment_reader import Space
 from logstore.log.tiering import advance_tiered_offset, tiered_offset
 from logstore.records.batch import Record, batches, build, check, header_at, records
+from tests.support.disk import Crash
 from tests.support.partition import appended, batch, contents, make, reopen
 
 
@@ -216,6 +223,39 @@ def test_flush_takes_the_indexes_of_closed_segments_along(root, env, disk):
         for suffix in (".index", ".timeindex"):
             inode = disk.names[str(Path(segment.path).with_suffix(suffix))]
             assert inode.synced == bytes(inode.data) != b""
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_segment_that_was_removed_and_is_made_again_is_as_durable_as_before(root, env, disk, monkeypatch, is_undone):
+    """Its name was on disk, went, and comes again: a flush makes that durable, too."""
+    log = make(root, env, segment_bytes=100)
+    for path in (*disk.names, str(log.directory), str(root)):
+        disk.fsync(path)
+    for value in (b"x", b"y"):  # each in a segment of its own
+        appended(log, batch(value * 30))
+    if is_undone:
+
+        def fails(path, position, data, write=disk.write):
+            if not path.endswith("2.log"):
+                return write(path, position, data)
+            log.flush()  # by another thread
+            raise StorageError("Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "write", fails)
+            with pytest.raises(StorageError):
+                appended(log, batch(b"z" * 30))
+    else:
+        appended(log, batch(b"z" * 30))
+        log.flush()
+        log.truncate_to(1)
+        appended(log, batch(b"y" * 30))
+    appended(log, batch(b"w" * 30))
+    assert [segment.base_offset for segment in log.segments()] == [0, 1, 2]
+    assert log.flush() == 3
+    found = Env(files=disk.after_crash(Crash.LOST))
+    values = [(0, b"x" * 30), (1, b"y" * 30), (2, b"w" * 30)]
+    assert contents(reopen(log.directory, found, recovery_point=3)) == values
 
 
 def test_flush_messages_flushes_within_the_append(root, env, disk):

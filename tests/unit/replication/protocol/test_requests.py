@@ -10,7 +10,7 @@ import pytest
 from replication.protocol import apis, requests
 from replication.protocol.apis import ENTITIES, ApiKey
 from replication.protocol.kio_entities import build, encode_entity
-from replication.protocol.kio_newer import schema_of
+from replication.protocol.kio_newer import request_schema
 from tests.support.fuzz import frame_head, frame_of
 
 BY_HAND = {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_COMMIT}
@@ -40,7 +40,7 @@ def is_of(value, kind):
 
 @EVERY_API
 def test_a_request_of_every_version_is_of_its_type_and_so_are_its_rows(key):
-    rng, kind = random.Random(key), getattr(requests, schema_of(key, key.versions.last).__name__)
+    rng, kind = random.Random(key), getattr(requests, request_schema(key, key.versions.last).__name__)
     for version in versions(key):
         for _ in range(SHAPES):
             frame = frame_of(key, version, rng)
@@ -60,7 +60,7 @@ def structs(cls):
 def test_a_field_that_a_version_lacks_has_the_default_of_the_versions_that_have_it(key):
     defaults = defaultdict(dict)
     for version in versions(key):
-        for cls in structs(schema_of(key, version)):
+        for cls in structs(request_schema(key, version)):
             defaults[cls.__name__].update((field.name, field.default) for field in fields(cls))
     for version in versions(key):
         for cls in structs(apis.request_class(key, version)):

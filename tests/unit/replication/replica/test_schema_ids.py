@@ -98,5 +98,9 @@ async def test_records_that_come_have_deletions_seen_after_a_while(monkeypatch):
     assert ids.looks.begun == 1
     monkeypatch.setattr(schema_ids, "FRESH_MS", -1)
     registry.register(5)
-    ids.fresh_demands("orders", CONFIG)
-    await until(lambda: ids_in(ids) == [5])
+
+    def a_record_comes():
+        ids.fresh_demands("orders", CONFIG)
+        return ids_in(ids) == [5]
+
+    await until(a_record_comes)
