@@ -132,6 +132,7 @@ class Broker:
         await self.lifecycle.check_level(tree)
         await self.configs.learn(tree)  # before a log is opened, which goes by them
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id(), self._levels.supported.last)
+        await self._levels.learn(tree)
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
             (topic.name, number) for topic in await self.replicas.open(tree) for number in range(topic.partitions)

@@ -17,11 +17,12 @@ class FeatureLevel(TreeWatch):
     """`finalized` is the level that the tree has, or had a moment ago."""
 
     def __init__(self, supported: Levels = SUPPORTED) -> None:
-        super().__init__(self._read, "the feature level")
+        super().__init__(self.learn, "the feature level")
         self.supported = supported
         self.finalized = Finalized()
 
-    async def _read(self, tree: Tree, watch: Watch) -> None:
+    async def learn(self, tree: Tree, watch: Watch | None = None) -> None:
+        """Read the level. Whoever asks before that would be refused what there is."""
         found = await features.read_finalized(tree, watch)
         if found != self.finalized:
             logger.info("feature=%s level=%d epoch=%d", PYLOG_VERSION, *found)

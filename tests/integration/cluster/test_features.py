@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from replication.broker.broker import Broker
+from replication.broker.feature_level import FeatureLevel
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, features, nodes, open_tree
 from replication.coordination.features import UnsupportedLevelError
@@ -206,8 +207,16 @@ def test_a_session_that_begins_later_knows_the_level(site):
     until(lambda: site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)])
 
 
-def test_a_new_cluster_begins_at_the_level_of_its_first_broker(tmp_path):
+def test_a_new_cluster_begins_at_the_level_of_its_first_broker(tmp_path, monkeypatch):
+    begin, known = FeatureLevel.begin, []
+
+    async def begun(level, tree):
+        known.append(level.finalized.level)
+        await begin(level, tree)
+
+    monkeypatch.setattr(FeatureLevel, "begin", begun)
     with brokers_in_process(tmp_path, (1, 2)) as running:
+        assert known == [2, 2]  # nobody is refused what there is while a broker starts
         site = Site(running, tmp_path)
         assert site.described() == [(1, 0, 2, 2, 1), (2, 0, 2, 2, 1)]
         with pytest.raises(UnsupportedLevelError, match="the cluster is at level 2"):
