@@ -20,6 +20,7 @@ from replication.coordinators.groups.consumer.state import (
     Pieces,
     changed,
     contents,
+    subscribed,
 )
 from replication.coordinators.groups.messages import Answer, Append, Body, Now
 from replication.coordinators.groups.offsets.events import ForgetLater
@@ -28,7 +29,7 @@ from replication.coordinators.groups.settings import GroupSettings
 from replication.model.edit import freeze, thaw
 
 Value = TypeVar("Value")
-_MAPPINGS = (*("members", "currents", "targets", "regexes", "deadlines_ms", "revoke_until_ms", "unstored"),)
+_MAPPINGS = (*("members", "currents", "targets", "regexes", "deadlines_ms", "revoke_until_ms", "unstored", "names"),)
 
 
 class WorkingGroup:
@@ -40,6 +41,7 @@ class WorkingGroup:
     target_epoch: int
     targets: Mapping[str, Pieces]
     regexes: Mapping[str, Matched]
+    names: frozenset[str] | None
     deadlines_ms: Mapping[str, int]
     revoke_until_ms: Mapping[str, int]
     writes: int
@@ -56,6 +58,7 @@ class WorkingGroup:
         self.limits = limits
         self.effects: list[Append | Answer | ForgetLater] = []
         self._answers: list[tuple[int, Body]] = []
+        self._counted = group.members, group.regexes  # the ones that `names` is of
 
     def answer(self, request: int, body: Body) -> None:
         """Answer once all that this event changes is stored."""
@@ -66,6 +69,8 @@ class WorkingGroup:
         self.effects.append(Answer(request, body))
 
     def group(self) -> ConsumerGroup:
+        if not self._is_counted():
+            self.names = None
         return freeze(ConsumerGroup, self)
 
     def done(self) -> tuple[ConsumerGroup, tuple[Append | Answer | ForgetLater, ...]]:
@@ -101,6 +106,17 @@ class WorkingGroup:
         used = {member.regex for member in self.members.values()}
         if not self.regexes.keys() <= used:
             self.regexes = {regex: found for regex, found in self.regexes.items() if regex in used}
+
+    def subscribed_names(self) -> frozenset[str]:
+        """Return the topics that somebody subscribes to: counted anew if a member or an expression has changed."""
+        if self.names is None or not self._is_counted():
+            self.names = frozenset().union(*(subscribed(each, self.regexes) for each in self.members.values()))
+            self._counted = self.members, self.regexes
+        return self.names
+
+    def _is_counted(self) -> bool:
+        members, regexes = self._counted
+        return self.members is members and self.regexes is regexes
 
     def static_member(self, instance_id: str) -> Member | None:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)

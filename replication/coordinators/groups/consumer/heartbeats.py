@@ -207,9 +207,10 @@ def _subscribe(draft: WorkingGroup, event: ConsumerHeartbeat, before: Member | N
         if found is None or found.topics != event.matched:
             draft.regexes = {**draft.regexes, member.regex: Matched(event.matched, draft.now.wall_ms)}
     draft.put(member, current)
-    used = {each.regex for each in draft.members.values()}
-    if not draft.regexes.keys() <= used:
-        draft.regexes = {regex: found for regex, found in draft.regexes.items() if regex in used}
+    if draft.regexes:
+        used = {each.regex for each in draft.members.values()}
+        if not draft.regexes.keys() <= used:
+            draft.regexes = {regex: found for regex, found in draft.regexes.items() if regex in used}
     return is_new or subscribed(member, draft.regexes) != former
 
 
@@ -231,8 +232,7 @@ def _described(member: Member, event: ConsumerHeartbeat) -> Member:
 
 
 def _subscribed_topics(draft: WorkingGroup, known: Topics) -> Topics:
-    names = {name for member in draft.members.values() for name in subscribed(member, draft.regexes)}
-    return {name: topic for name in names if (topic := known.get(name)) is not None}
+    return {name: topic for name in draft.subscribed_names() if (topic := known.get(name)) is not None}
 
 
 # ------------------------------------------------------------- what it gets

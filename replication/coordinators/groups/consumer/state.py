@@ -143,6 +143,7 @@ class ConsumerGroup:
     target_epoch: int = 0
     targets: Mapping[str, Pieces] = field(default_factory=dict)
     regexes: Mapping[str, Matched] = field(default_factory=dict)
+    names: frozenset[str] | None = None  # the topics that somebody subscribes to; None: not counted yet
     # Monotonic times: when the session of a member ends, and until when it must have given up partitions.
     deadlines_ms: Mapping[str, int] = field(default_factory=dict)
     revoke_until_ms: Mapping[str, int] = field(default_factory=dict)

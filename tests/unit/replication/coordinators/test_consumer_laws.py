@@ -229,6 +229,7 @@ class Groups(RuleBasedStateMachine):
     def nothing_is_held_twice(self):
         if not isinstance(getattr(self, "group", None), ConsumerGroup):
             return
+        assert self.group.names in (None, self.group.topics)
         held = [piece for current in self.group.currents.values() for piece in current.held]
         assert len(held) == len(set(held))
         assert self.group.currents.keys() == self.group.members.keys()
