@@ -14,7 +14,7 @@ from replication.model.cluster import BrokerId
 from replication.model.features import CONSUMER_GROUPS, PYLOG_VERSION, Finalized, Levels, Update, refusal_to_update
 from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
-from replication.protocol.features import TRANSACTION_VERSION
+from replication.protocol.features import SCHEMAS, TRANSACTION_VERSION
 from replication.protocol.requests import FeatureUpdateKey, UpdateFeaturesRequest
 
 _UPGRADE, _DOWNGRADES = 1, (2, 3)  # kinds of an update, since version 1; all of version 0 are upgrades
@@ -60,6 +60,7 @@ class FeatureHandlers:
             PYLOG_VERSION: self._known.supported,
             TRANSACTION_VERSION.name: Levels(TRANSACTION_VERSION.first, TRANSACTION_VERSION.last),
             groups.name: Levels(groups.first, groups.last),
+            SCHEMAS.name: Levels(SCHEMAS.first, SCHEMAS.last),
         }
         levels = {
             PYLOG_VERSION: finalized.level,
@@ -73,6 +74,8 @@ class FeatureHandlers:
                     f"{groups.name} {update.level} comes with {PYLOG_VERSION} {CONSUMER_GROUPS}: raise that, with "
                     f"`pylog features upgrade --level {CONSUMER_GROUPS}`"
                 )
+            if reason is None and update.feature == SCHEMAS.name and update.level:
+                reason = f"{SCHEMAS.name} is not raised: each broker tells for itself that it checks schemas"
             if reason is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_UPDATE_VERSION,

@@ -236,6 +236,12 @@ def test_groups_of_the_consumer_protocol_wait_for_their_level_and_need_no_restar
         body = {"timeout": 1000, "feature_updates": update, "validate_only": False}
         answer = asker.ask(ApiKey.UPDATE_FEATURES, 1, body)
         assert "comes with pylog.version 2: raise that" in answer.error_message
+        told_only = {
+            **body,
+            "feature_updates": [{"feature": "pylog.schemas", "max_version_level": 1, "upgrade_type": 1}],
+        }
+        answer = asker.ask(ApiKey.UPDATE_FEATURES, 1, told_only)
+        assert (answer.error_code, "is not raised" in answer.error_message) == (95, True)
         site.pylog("upgrade", "--level", 2).ok()
         until(lambda: member.hear(0)[0] == 0)
         told = asker.ask(ApiKey.API_VERSIONS, 4, {"client_software_name": "a", "client_software_version": "1"})
