@@ -22,7 +22,7 @@ class FeatureLevel(TreeWatch):
         self.finalized = Finalized()
 
     async def learn(self, tree: Tree, watch: Watch | None = None) -> None:
-        """Read the level. Whoever asks before that would be refused what there is."""
+        """Read the level. A request that came before would be refused what there is."""
         found = await features.read_finalized(tree, watch)
         if found != self.finalized:
             logger.info("feature=%s level=%d epoch=%d", PYLOG_VERSION, *found)
