@@ -17,12 +17,15 @@ class FeatureLevel(TreeWatch):
     """`finalized` is the level that the tree has, or had a moment ago."""
 
     def __init__(self, supported: Levels = SUPPORTED) -> None:
-        super().__init__(self.learn, "the feature level")
+        super().__init__(self._read, "the feature level")
         self.supported = supported
         self.finalized = Finalized()
 
-    async def learn(self, tree: Tree, watch: Watch | None = None) -> None:
-        """Read the level. A request that came before would be refused what there is."""
+    async def learn(self, tree: Tree) -> None:
+        """Know the level before requests are served: groups of a level that is not known are refused."""
+        self.finalized = await features.read_finalized(tree)
+
+    async def _read(self, tree: Tree, watch: Watch) -> None:
         found = await features.read_finalized(tree, watch)
         if found != self.finalized:
             logger.info("feature=%s level=%d epoch=%d", PYLOG_VERSION, *found)
