@@ -117,7 +117,13 @@ class ApiKey(enum.IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68, 0, 1, _TOPICS
     CONSUMER_GROUP_DESCRIBE = 69, 0, 1, _NAMES
     DESCRIBE_TOPIC_PARTITIONS = 75, 0, 0, _TOPICS
+    SHARE_GROUP_HEARTBEAT = 76, 1, 1, _TOPICS
     SHARE_GROUP_DESCRIBE = 77, 1, 1, _NAMES
+    SHARE_FETCH = 78, 1, 2, Bound(16 * MIB, 100_000)  # a record that is acknowledged alone is an item
+    SHARE_ACKNOWLEDGE = 79, 1, 2, Bound(16 * MIB, 100_000)
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90, 0, 1, _PARTITIONS
+    ALTER_SHARE_GROUP_OFFSETS = 91, 0, 0, _PARTITIONS
+    DELETE_SHARE_GROUP_OFFSETS = 92, 0, 0, _TOPICS
 
 
 # Requests that our client sends to other Kafkas.
@@ -126,7 +132,13 @@ _ASKED = frozenset(
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.DESCRIBE_QUORUM,
+        ApiKey.SHARE_GROUP_HEARTBEAT,
         ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     }
 )
 SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey if key not in _ASKED}

@@ -166,6 +166,8 @@ def _item(kind: Any, field: Field[Any], form: Form, *, is_nullable: bool) -> tup
     if name == "string":
         text = form.nullable_string if is_nullable else form.string
         return lambda buffer, at, items: text(buffer, at), 1 if form is COMPACT else 2
+    if name == "records":
+        return _read_records(form), 1 if form is COMPACT else 4
     assert name == "bytes", f"{field.name} is of type {name}"
 
     def read_bytes(buffer: Buffer, at: int, items: Items) -> tuple[Any, int]:
@@ -175,6 +177,16 @@ def _item(kind: Any, field: Field[Any], form: Form, *, is_nullable: bool) -> tup
         return None if value is None else bytes(value), at
 
     return read_bytes, 1 if form is COMPACT else 4
+
+
+def _read_records(form: Form) -> Reader:
+    """Return the reader of batches, which are a view of the message; none where null stands."""
+
+    def read_records(buffer: Buffer, at: int, items: Items) -> tuple[Any, int]:
+        value, at = form.nullable_bytes(buffer, at)
+        return memoryview(b"" if value is None else value), at
+
+    return read_records
 
 
 def _nullable(inner: Reader) -> Reader:
