@@ -23,11 +23,12 @@ import request_types  # noqa: E402
 from logstore.cli import cli  # noqa: E402
 from logstore.config import INT64_MAX, LogConfig, format_value  # noqa: E402
 from replication.config.broker import BrokerConfig  # noqa: E402
+from replication.config.group import SETTINGS_OF_GROUPS, bounds_of  # noqa: E402
 from replication.config.live import LIVE  # noqa: E402
 
 
 def configuration() -> str:
-    """docs/configuration.md: every setting of topics and brokers, from the fields of LogConfig and BrokerConfig."""
+    """docs/configuration.md: every setting of topics, groups and brokers, from the fields of their classes."""
     rows = [
         f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {f.metadata['help']} |"
         for f in fields(LogConfig)
@@ -47,6 +48,22 @@ def configuration() -> str:
             "|---|---|---|---|",
             *rows,
             "",
+            "# Group settings",
+            "",
+            "Groups have settings of their own, by Kafka's names, from",
+            "[feature level](cluster-operations.md#upgrade-without-a-stop) 3 on. Set them with",
+            "`pylog configs alter --entity-type groups --entity-name GROUP`; all brokers know them within moments.",
+            "A number must be within the bounds that brokers give, `group.share.min.session.timeout.ms` and",
+            "`group.share.max.session.timeout.ms` for example; the default is that of the broker,",
+            "`group.share.session.timeout.ms`.",
+            "",
+            "| key | default | allowed | what it does |",
+            "|---|---|---|---|",
+            *(
+                f"| `{key}` | {_default(f.default)} | {_allowed_of_group(f)} | {f.metadata['help']} |"
+                for key, f in SETTINGS_OF_GROUPS.items()
+            ),
+            "",
             "# Broker settings",
             "",
             "Broker settings are the keys of `server.properties`; `conf/server.properties` says what each does.",
@@ -64,6 +81,13 @@ def configuration() -> str:
             "",
         ]
     )
+
+
+def _allowed_of_group(setting: Any) -> str:
+    if setting.metadata["key"] == "share.auto.offset.reset":
+        return "earliest, latest, by_duration:P…"
+    bounds = bounds_of(setting)
+    return _allowed(setting) if bounds is None else f"{bounds[0].default} to {bounds[1].default}"
 
 
 def _default(value: object) -> str:

@@ -83,7 +83,7 @@ def _storage_options(file: Path) -> dict[str, str]:
 
 
 def _properties(file: Path) -> dict[str, str]:
-    from replication.config.broker import properties_of
+    from replication.config.properties import properties_of
 
     return properties_of(file.read_text(encoding="utf-8"), str(file))
 

@@ -42,6 +42,7 @@ from replication.broker.metrics import Metrics, MetricsEndpoint
 from replication.broker.needs import endpoints
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig, Endpoint
+from replication.config.group import GroupConfigs
 from replication.config.live import LiveSettings
 from replication.controller.driver import ControllerLoop
 from replication.controller.machine.state import ControllerSettings
@@ -93,13 +94,14 @@ class Broker:
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
         self._placements = Placements(config.max_broker_partitions)
         self._live = LiveSettings(config)
-        self.configs = ConfigChanges(self._live, self.replicas.configure, self._settings_changed)
+        self.group_configs = GroupConfigs(config)
+        self.configs = ConfigChanges(self._live, self.group_configs, self.replicas.configure, self._settings_changed)
         self._levels = FeatureLevel(supported)
         self.lifecycle = BrokerLifecycle(
             config, env, self.replicas, self.controller, self._levels, self.configs, self._call, opening=opening
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
-        self.coordinators = Coordinators(config, self.replicas, self._tree, env)
+        self.coordinators = Coordinators(config, self.group_configs, self.replicas, self._tree, env)
         self.groups = self.coordinators.groups
         self._loop = LoopWatch(env, self._running, self.lifecycle.stood_still)
         self.replicas.look_with(self._loop.look)
@@ -208,7 +210,7 @@ class Broker:
             TopicPageHandlers(self.config, metadata),
             TopicHandlers(metadata, self.admin, self._live),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
-            ConfigHandlers(self._live, metadata, self._tree),
+            ConfigHandlers(self._live, self.group_configs, metadata, self._levels, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),
             FeatureHandlers(self._levels, self._tree),
         )

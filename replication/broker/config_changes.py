@@ -1,7 +1,7 @@
-"""ConfigChanges: changes of settings in the tree, of topics and of brokers, reported to this broker.
+"""ConfigChanges: changes of settings in the tree, of topics, groups and brokers, reported to this broker.
 
-At the begin of a session it reads all settings; from then on, notices in the tree name what to read again: a topic, or
-brokers, whose settings are the defaults of all topics.
+At the begin of a session it reads all settings; from then on, notices in the tree name what to read again: a topic, a
+group, or brokers, whose settings are the defaults of all topics.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidConfigError
+from replication.config.group import GroupConfigs
 from replication.config.live import Given, LiveSettings
 from replication.coordination import cluster, nodes, topics
 from replication.coordination.node_json import MalformedNodeError
@@ -25,9 +26,14 @@ class ConfigChanges:
     """`changed` takes a topic and its settings; it may raise InvalidConfigError. `brokers_changed` follows brokers'."""
 
     def __init__(
-        self, live: LiveSettings, changed: Callable[[str, Mapping[str, str]], None], brokers_changed: Callable[[], None]
+        self,
+        live: LiveSettings,
+        groups: GroupConfigs,
+        changed: Callable[[str, Mapping[str, str]], None],
+        brokers_changed: Callable[[], None],
     ) -> None:
         self._live = live
+        self._groups = groups
         self._changed = changed
         self._brokers_changed = brokers_changed
         self._seen = ""  # the last notice that was read
@@ -53,10 +59,13 @@ class ConfigChanges:
                 if node is not None:
                     with cluster.log_if_malformed():
                         changed.add(nodes.decode_config_change(path, node.data))
-            if any(path is not None and path.startswith(nodes.BROKER_CONFIGS) for path in changed):
-                await self._tell_all(tree)
+            known = [path for path in changed if path is not None]
+            await self._tell_groups(tree, [path for path in known if path.startswith(nodes.GROUP_CONFIGS)])
+            if any(path.startswith(nodes.BROKER_CONFIGS) for path in known):
+                await self._tell_topics(tree)
             else:
-                await self._tell(tree, sorted(path.rpartition("/")[2] for path in changed if path is not None))
+                named = (nodes.topic_of_config(path) for path in known)
+                await self._tell(tree, sorted(name for name in named if name is not None))
         self._seen = names[-1] if names else self._seen or "-"
         if len(names) > 2 * NOTICES_KEPT:
             await topics.forget_old_notices(tree, NOTICES_KEPT)
@@ -74,8 +83,22 @@ class ConfigChanges:
             logger.error("this broker keeps its former settings: %s", error)
 
     async def _tell_all(self, tree: Tree) -> None:
+        paths = [f"{nodes.GROUP_CONFIGS}/{name}" for name in await tree.children(nodes.GROUP_CONFIGS)]
+        self._groups.keep([nodes.group_of_config(path) for path in paths])
+        await self._tell_groups(tree, paths)
+        await self._tell_topics(tree)
+
+    async def _tell_topics(self, tree: Tree) -> None:
         await self.learn(tree)
         await self._tell(tree, await tree.children(nodes.TOPICS))
+
+    async def _tell_groups(self, tree: Tree, paths: Sequence[str]) -> None:
+        for path, node in zip(paths, await tree.read_batch(paths), strict=True):
+            name = nodes.group_of_config(path)
+            try:
+                self._groups.change(name, nodes.settings_at(path, node))
+            except (InvalidConfigError, MalformedNodeError) as error:
+                logger.error("group=%s keeps its former settings: %s", name, error)
 
     async def _tell(self, tree: Tree, names: Sequence[str]) -> None:
         found = await tree.read_batch([nodes.topic_config_path(name) for name in names])

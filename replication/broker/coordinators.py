@@ -17,6 +17,7 @@ from replication.broker.markers import Markers
 from replication.broker.topic_admin import TopicAdmin
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfigs
 from replication.coordination.producer_ids import ProducerIds
 from replication.coordination.tree import Tree
 from replication.coordinators.groups.coordinator import GroupCoordinator
@@ -33,8 +34,16 @@ from replication.replica.manager import ReplicaManager
 class Coordinators:
     """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree], env: Env) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        group_configs: GroupConfigs,
+        replicas: ReplicaManager,
+        tree: Callable[[], Tree],
+        env: Env,
+    ) -> None:
         self._config = config
+        self._group_configs = group_configs
         self._replicas = replicas
         self._env = env
         number, metadata = config.broker_id, replicas.metadata
@@ -46,7 +55,7 @@ class Coordinators:
         name, timeout_ms = f"broker-{number}", config.replica_socket_timeout_ms
         self._clients = Clients(name, timeout_ms=timeout_ms), Clients(name, timeout_ms=timeout_ms)
         marking, asking = self._clients
-        self.groups = GroupCoordinator(config, *topic_of(OFFSETS_TOPIC), env)
+        self.groups = GroupCoordinator(config, group_configs.of, *topic_of(OFFSETS_TOPIC), env)
         self._markers = Markers(number, replicas, marking, self.groups, env)
         next_id = ProducerIds(number, tree).next_id
         self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
@@ -77,7 +86,7 @@ class Coordinators:
         families = (
             finding,
             GroupHandlers(groups),
-            ConsumerGroupHandlers(self._config, groups, self._replicas.metadata, level),
+            ConsumerGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
             self.commits,
             TransactionHandlers(finding, transactions, groups, self._replicas, clock),
         )

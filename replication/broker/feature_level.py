@@ -7,8 +7,9 @@ import logging
 from replication.coordination import features
 from replication.coordination.tree import Tree, Watch
 from replication.coordination.tree_watch import TreeWatch
-from replication.model.features import CONSUMER_GROUPS, PYLOG_VERSION, SUPPORTED, Finalized, Levels
-from replication.protocol.features import GROUP_VERSION, SCHEMAS, TRANSACTION_VERSION, Feature, Features
+from replication.errors import ErrorCode, KafkaError
+from replication.model.features import COMES_WITH, PYLOG_VERSION, SUPPORTED, Finalized, Levels
+from replication.protocol.features import SCHEMAS, TRANSACTION_VERSION, Feature, Features
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +34,15 @@ class FeatureLevel(TreeWatch):
 
     def features(self) -> Features:
         level, epoch = self.finalized
-        known = TRANSACTION_VERSION, self.group_version, Feature(PYLOG_VERSION, *self.supported, level), SCHEMAS
+        known = TRANSACTION_VERSION, *self.kafkas(), Feature(PYLOG_VERSION, *self.supported, level), SCHEMAS
         return Features(known, epoch)
 
-    @property
-    def group_version(self) -> Feature:
-        """Kafka's name for the consumer protocol of groups, which comes with a level."""
-        last, now = (int(level >= CONSUMER_GROUPS) for level in (self.supported.last, self.finalized.level))
-        return Feature(GROUP_VERSION, 0, last, now)
+    def kafkas(self) -> list[Feature]:
+        """Return Kafka's features that come with a level."""
+        last, now = self.supported.last, self.finalized.level
+        return [Feature(name, 0, int(last >= level), int(now >= level)) for name, level in COMES_WITH.items()]
+
+    def need(self, level: int) -> None:
+        """Raises: KafkaError: UNSUPPORTED_VERSION: the cluster is not at this level yet."""
+        if self.finalized.level < level:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)

@@ -35,7 +35,7 @@ from replication.security.access import (
 NameOf: TypeAlias = Callable[[UUID | None], str | None]  # of a topic's id on the wire
 Found: TypeAlias = Sequence[Need]
 
-TOPIC = 2  # the type of resource whose settings are those of a topic
+TOPIC, GROUP_SETTINGS = 2, 32  # types of resources that have settings: all others are the cluster's
 ANSWER_REFUSED = frozenset(
     {ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.OFFSET_FETCH}
 )  # their handlers do
@@ -227,8 +227,9 @@ def _settings(operation: Operation) -> Needs:
             requests.DescribeConfigsRequest | requests.AlterConfigsRequest | requests.IncrementalAlterConfigsRequest
         ) = work.body
         resources = [(each.resource_type, each.resource_name) for each in body.resources]
+        of_kind = {TOPIC: of_topic, GROUP_SETTINGS: of_group}
         return [
-            of_topic(operation, name) if kind == TOPIC else of_cluster(operation)
+            of_kind[kind](operation, name) if kind in of_kind else of_cluster(operation)
             for kind, name in dict.fromkeys(resources)
         ]
 
@@ -277,6 +278,7 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.DESCRIBE_PRODUCERS: _named(Operation.READ),
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
     ApiKey.LIST_TRANSACTIONS: no_needs,
+    ApiKey.LIST_CONFIG_RESOURCES: _cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer_groups,
 }

@@ -1,4 +1,4 @@
-"""`pylog configs`: settings of topics and brokers, on a running cluster."""
+"""`pylog configs`: settings of topics, groups and brokers, on a running cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("entity", "name", "value", "source")
 
 @click.group(cls=Commands)
 def configs() -> None:
-    """Describe and alter settings of topics and brokers.
+    """Describe and alter settings of topics, groups and brokers.
 
     \b
     $ pylog configs describe --entity-type topics \\
@@ -26,8 +26,17 @@ def configs() -> None:
 
 
 @configs.command()
-@click.option("--entity-type", type=click.Choice(["topics", "brokers"]), required=True, help="Topics or brokers.")
-@click.option("--entity-name", metavar="NAME", help="A topic, or the id of a broker. [default: all of them]")
+@click.option(
+    "--entity-type",
+    type=click.Choice(["topics", "groups", "brokers"]),
+    required=True,
+    help="Topics, groups or brokers.",
+)
+@click.option(
+    "--entity-name",
+    metavar="NAME",
+    help="A topic, a group, or the id of a broker. [default: all of them, or all groups that were given settings]",
+)
 @click.option("--entity-default", is_flag=True, help="Show the values for all brokers.")
 @click.option("--all", "with_defaults", is_flag=True, help="Also show settings with their default.")
 @on_cluster
@@ -39,7 +48,7 @@ def describe(
     with_defaults: bool,
     output: str,
 ) -> None:
-    """Show the settings of topics or brokers that are not the default, and the source of each.
+    """Show the settings of topics, groups or brokers that are not the default, and the source of each.
 
     \b
     $ pylog configs describe --entity-type topics --entity-name orders --all \\
@@ -58,11 +67,11 @@ def describe(
 @configs.command()
 @click.option(
     "--entity-type",
-    type=click.Choice(["topics", "brokers"]),
+    type=click.Choice(["topics", "groups", "brokers"]),
     default="topics",
-    help="A topic or brokers.",
+    help="A topic, a group or brokers.",
 )
-@click.option("--entity-name", metavar="NAME", help="The topic, or the id of a broker.")
+@click.option("--entity-name", metavar="NAME", help="The topic, the group, or the id of a broker.")
 @click.option("--entity-default", is_flag=True, help="Set values for all brokers; a broker's own value counts first.")
 @click.option("--add-config", multiple=True, metavar="KEY=VALUE,…", help="Settings to set; KEY=[A,B] is a list.")
 @click.option("--delete-config", multiple=True, metavar="KEY,…", help="Settings that go back to their default.")
@@ -78,15 +87,19 @@ def alter(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Change settings of a topic or of brokers, live: all of them, or none.
+    """Change settings of a topic, a group or of brokers, live: all of them, or none.
 
-    docs/configuration.md says which settings of a broker are live. The others are in server.properties, and take a
+    docs/configuration.md has the settings, and says which of a broker are live. A group may be given settings
+    before anybody is in it. The others are in server.properties, and take a
     restart.
 
     \b
     $ pylog configs alter --entity-name orders --add-config retention.ms=3600000 \\
         --bootstrap-server 127.0.0.1:9092
     $ pylog configs alter --entity-name orders --delete-config segment.bytes \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog configs alter --entity-type groups --entity-name workers \\
+        --add-config share.record.lock.duration.ms=60000 \\
         --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools import configs as tool

@@ -17,7 +17,7 @@ import click
 from logstore.cli.places import bootstrap_option, command_config_option
 from logstore.cli.terminal import Failure, output_option
 from logstore.errors import InvalidConfigError
-from replication.config.broker import properties_of
+from replication.config.properties import properties_of
 
 Function = Callable[..., Any]
 

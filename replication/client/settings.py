@@ -13,16 +13,22 @@ from replication.client.cluster import UNKNOWN_TOPIC_S, Cluster
 from replication.errors import ErrorCode, UnsupportedVersionError, raise_for_code
 from replication.protocol.apis import ApiKey
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-_OF_THE_TOPIC, _OF_THE_BROKER, _OF_ALL_BROKERS, _OF_FILE = 1, 2, 3, 4  # DescribeConfigs: where a value is from
+TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
+# DescribeConfigs: where a value is from.
+_OF_THE_TOPIC, _OF_THE_BROKER, _OF_ALL_BROKERS, _OF_FILE, _OF_THE_GROUP = 1, 2, 3, 4, 8
 SOURCES = {
     _OF_THE_TOPIC: "DYNAMIC_TOPIC_CONFIG",
     _OF_THE_BROKER: "DYNAMIC_BROKER_CONFIG",
     _OF_ALL_BROKERS: "DYNAMIC_DEFAULT_BROKER_CONFIG",
     _OF_FILE: "STATIC_BROKER_CONFIG",
     5: "DEFAULT_CONFIG",
+    _OF_THE_GROUP: "DYNAMIC_GROUP_CONFIG",
 }
-_OWN = {TOPIC_RESOURCE: {_OF_THE_TOPIC}, BROKER_RESOURCE: {_OF_THE_BROKER, _OF_ALL_BROKERS, _OF_FILE}}
+_OWN = {
+    TOPIC_RESOURCE: {_OF_THE_TOPIC},
+    BROKER_RESOURCE: {_OF_THE_BROKER, _OF_ALL_BROKERS, _OF_FILE},
+    GROUP_RESOURCE: {_OF_THE_GROUP},
+}
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
 
 Settings = TypeVar("Settings")
@@ -178,7 +184,7 @@ class Setting(NamedTuple):
 
 
 async def describe_settings(cluster: Cluster, kind: int, names: Sequence[str]) -> dict[str, dict[str, Setting]]:
-    """All settings of these topics, or of these brokers (by their ids), by name; of "", what all brokers were given.
+    """All settings of these topics, groups, or brokers (by their ids), by name; of "", what all brokers were given.
 
     Raises: KafkaError: one of them is not known; UnreachableError.
     """
@@ -189,6 +195,13 @@ async def describe_settings(cluster: Cluster, kind: int, names: Sequence[str]) -
         raise_for_code(result, result.error_message or result.resource_name)
         found[result.resource_name] = {row.name: _setting(kind, row) for row in result.configs}
     return found
+
+
+async def groups_with_settings(cluster: Cluster) -> list[str]:
+    """The groups that were given settings. Raises: UnsupportedVersionError: no broker tells; UnreachableError."""
+    answer = await cluster.call_informed(ApiKey.LIST_CONFIG_RESOURCES, {"resource_types": [GROUP_RESOURCE]})
+    raise_for_code(answer, "groups with settings")
+    return sorted(row.resource_name for row in answer.config_resources if row.resource_type == GROUP_RESOURCE)
 
 
 async def _ask_one_that_knows(cluster: Cluster, resource: tuple[int, str], request: Any) -> Any:
@@ -217,7 +230,7 @@ async def alter_settings(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set these settings of a topic, a broker or (named "") all brokers, and delete others: all of it, or nothing.
+    """Set these settings of a topic, a group, a broker or (named "") all brokers, and delete others: all, or nothing.
 
     All brokers that answer know it then, but for one that takes longer than seconds to learn of it.
 
@@ -241,7 +254,8 @@ async def _until_shown(cluster: Cluster, resource: tuple[int, str], wanted: Mapp
     """Wait, for some seconds, until each broker that answers shows these settings; None: deleted."""
     kind, name = resource
     broker = _speaks_for(kind, name)
-    source = _OF_THE_TOPIC if kind == TOPIC_RESOURCE else _OF_ALL_BROKERS if broker is None else _OF_THE_BROKER
+    of_brokers = _OF_ALL_BROKERS if broker is None else _OF_THE_BROKER
+    source = {TOPIC_RESOURCE: _OF_THE_TOPIC, GROUP_RESOURCE: _OF_THE_GROUP}.get(kind, of_brokers)
 
     def shows(answer: Any) -> bool:
         (result,) = answer.results

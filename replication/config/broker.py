@@ -1,7 +1,7 @@
 """BrokerConfig: the settings of one broker, as Kafka names them in server.properties.
 
 Built like `logstore.config.LogConfig`: help and limits stand beside each field, and conf/server.properties is
-generated from them. `properties_of` reads a file; `BrokerConfig.from_properties` refuses unknown keys, with a hint.
+generated from them. `BrokerConfig.from_properties` refuses unknown keys, with a hint.
 """
 
 from __future__ import annotations
@@ -15,24 +15,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig, keyed, setting, settings_from
 from logstore.errors import InvalidConfigError
 from replication.config import unsupported
+from replication.config.properties import HOUR_MS, without_aliases
 
 _Part = TypeVar("_Part")
 
-HOUR_MS = 3_600_000
-MINUTE_MS = 60_000
 PORT_MAX = 65_535
 
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})")
-
-# Other spellings of a setting: key -> (the setting, its factor). Where several are given, the finest unit wins.
-_ALIASES = {
-    "log.dir": ("log.dirs", None),
-    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
-    "log.retention.hours": ("log.retention.ms", HOUR_MS),
-    "log.roll.hours": ("log.roll.ms", HOUR_MS),
-    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
-    "zookeeper.connect": ("coordination", None),
-}
 
 
 class Endpoint(NamedTuple):
@@ -77,6 +66,19 @@ def _topic_default(topic: str, note: str = "", *, default: Any = None) -> Any:
     limits = {name: value for name, value in found.metadata.items() if name not in ("key", "help")}
     text = f"Default of the topic setting {topic}{'; ' if note else ''}{note}."
     return setting(found.default if default is None else default, text, topic=topic, is_live=True, **limits)
+
+
+def _of_groups(default: int, text: str, minimum: int = 1, maximum: int = INT32_MAX) -> Any:
+    """The setting of a broker that is the default of a group's."""
+    return setting(default, f"{text} Default of the setting of a group.", minimum=minimum, maximum=maximum)
+
+
+def _least(default: int, key: str, minimum: int = 1, maximum: int = INT32_MAX) -> Any:
+    return setting(default, f"Least {key} of a group.", minimum=minimum, maximum=maximum)
+
+
+def _most(default: int, key: str, minimum: int = 1, maximum: int = INT32_MAX) -> Any:
+    return setting(default, f"Largest {key} of a group.", minimum=minimum, maximum=maximum)
 
 
 class _Given:
@@ -216,12 +218,16 @@ class BrokerConfig(_Given):
     group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a member.", minimum=1)
     group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member.", minimum=1)
     group_max_size: int = setting(INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX)
-    group_consumer_heartbeat_interval_ms: int = setting(
-        5000, "How often members of the consumer protocol send heartbeats.", minimum=1, maximum=INT32_MAX
+    group_consumer_heartbeat_interval_ms: int = _of_groups(
+        5000, "How often members of the consumer protocol send heartbeats."
     )
-    group_consumer_session_timeout_ms: int = setting(
-        45_000, "After how long a silence a member of the consumer protocol is expelled.", minimum=1, maximum=INT32_MAX
+    group_consumer_min_heartbeat_interval_ms: int = _least(5000, "consumer.heartbeat.interval.ms")
+    group_consumer_max_heartbeat_interval_ms: int = _most(15_000, "consumer.heartbeat.interval.ms")
+    group_consumer_session_timeout_ms: int = _of_groups(
+        45_000, "After how long a silence a member of the consumer protocol is expelled."
     )
+    group_consumer_min_session_timeout_ms: int = _least(45_000, "consumer.session.timeout.ms")
+    group_consumer_max_session_timeout_ms: int = _most(60_000, "consumer.session.timeout.ms")
     group_consumer_max_size: int = setting(
         INT32_MAX, "Members of one group of the consumer protocol.", minimum=1, maximum=INT32_MAX
     )
@@ -230,6 +236,29 @@ class BrokerConfig(_Given):
         "Assignors that groups of the consumer protocol may ask for; the first one is the default.",
         choices=("uniform,range", "range,uniform", "uniform", "range"),
     )
+    group_share_heartbeat_interval_ms: int = _of_groups(5000, "How often members of share groups send heartbeats.")
+    group_share_min_heartbeat_interval_ms: int = _least(5000, "share.heartbeat.interval.ms")
+    group_share_max_heartbeat_interval_ms: int = _most(15_000, "share.heartbeat.interval.ms")
+    group_share_session_timeout_ms: int = _of_groups(
+        45_000, "After how long a silence a member of a share group is expelled."
+    )
+    group_share_min_session_timeout_ms: int = _least(45_000, "share.session.timeout.ms")
+    group_share_max_session_timeout_ms: int = _most(60_000, "share.session.timeout.ms")
+    group_share_record_lock_duration_ms: int = _of_groups(
+        30_000, "How long a member of a share group has a record for itself.", 1000, HOUR_MS
+    )
+    group_share_min_record_lock_duration_ms: int = _least(15_000, "share.record.lock.duration.ms", 1000, 30_000)
+    group_share_max_record_lock_duration_ms: int = _most(60_000, "share.record.lock.duration.ms", 30_000, HOUR_MS)
+    group_share_delivery_count_limit: int = _of_groups(
+        5, "How often a share group is given a record before the record is given up.", 2, 10
+    )
+    group_share_min_delivery_count_limit: int = _least(2, "share.delivery.count.limit", 2, 5)
+    group_share_max_delivery_count_limit: int = _most(10, "share.delivery.count.limit", 5, 25)
+    group_share_partition_max_record_locks: int = _of_groups(
+        2000, "Records of a partition that the members of a share group have at once.", 100, 10_000
+    )
+    group_share_min_partition_max_record_locks: int = _least(100, "share.partition.max.record.locks", 100, 2000)
+    group_share_max_partition_max_record_locks: int = _most(4000, "share.partition.max.record.locks", 2000, 10_000)
     offset_metadata_max_bytes: int = setting(4096, "Bytes of metadata beside a committed offset.", minimum=0)
     offsets_commit_timeout_ms: int = setting(5000, "How long an offset commit waits for the ISR.", minimum=1)
     offsets_retention_minutes: int = setting(10_080, "How long an empty group's offsets are kept.", minimum=1)
@@ -323,7 +352,7 @@ class BrokerConfig(_Given):
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
-        given = _without_aliases(properties)
+        given = without_aliases(properties)
         known = {f.metadata["key"] for f in fields(cls)}
         if (line := unsupported.refusal(key for key in given if key not in known)) is not None:
             raise InvalidConfigError(line)
@@ -376,40 +405,3 @@ class BrokerConfig(_Given):
         """Return the settings of a topic with these overrides. Raises: InvalidConfigError."""
         defaults = {f.metadata["topic"]: getattr(self, f.name) for f in fields(self) if "topic" in f.metadata}
         return LogConfig.from_properties({**defaults, **overrides})
-
-
-def properties_of(text: str, where: str = "server.properties") -> dict[str, str]:
-    """Parse a file of properties: `key=value` lines; `#` begins a comment.
-
-    Raises: InvalidConfigError: a line that is neither, or a key that is given twice.
-    """
-    found: dict[str, str] = {}
-    for number, row in enumerate(text.splitlines(), 1):
-        line = row.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, mark, value = (part.strip() for part in line.partition("="))
-        if not mark or not key or key in found:
-            reason = f"{key} is given twice" if key in found else f"{line[:60]!r} is not key=value"
-            raise InvalidConfigError(f"{where}, line {number}: {reason}", key=key)
-        found[key] = value
-    return found
-
-
-def _without_aliases(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace other spellings by the keys of the fields; of several, the finest unit wins."""
-    found = {key: value for key, value in properties.items() if key not in _ALIASES}
-    for alias, (key, factor) in _ALIASES.items():
-        if alias in properties and key not in found:
-            found[key] = _converted(alias, str(properties[alias]).strip(), factor)
-    return found
-
-
-def _converted(alias: str, text: str, factor: int | None) -> str:
-    if alias == "zookeeper.connect":
-        return f"zookeeper:{text}"
-    if factor is None:
-        return text
-    if not text.removeprefix("-").isdecimal():
-        raise InvalidConfigError(f"{alias}={text!r}: this setting takes a whole number", key=alias)
-    return str(int(text) * factor if int(text) >= 0 else -1)

@@ -15,7 +15,7 @@ from replication.config.broker import BrokerConfig
 from replication.config.unsupported import reason
 
 # Where a value is from, as DescribeConfigs has it.
-OF_TOPIC, OF_BROKER, OF_CLUSTER, OF_FILE, DEFAULT = 1, 2, 3, 4, 5
+OF_TOPIC, OF_BROKER, OF_CLUSTER, OF_FILE, DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
 
 LIVE: Mapping[str, Field[Any]] = {f.metadata["key"]: f for f in fields(BrokerConfig) if f.metadata.get("is_live")}
 _OF_TOPICS = {f.metadata["topic"]: f for f in LIVE.values() if "topic" in f.metadata}

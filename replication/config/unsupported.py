@@ -93,14 +93,14 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "group.consumer.migration.policy",
     ),
     (
-        "brokers set the times of the consumer protocol: group.consumer.heartbeat.interval.ms, "
-        "group.consumer.session.timeout.ms; a group has none of its own",
-        "group.consumer.min. group.consumer.max.session. group.consumer.max.heartbeat. group.consumer.assignment. "
-        "group.consumer.assignor.offload. group.consumer.regex.",
+        "targets are made at once for all that came together, where the group is kept",
+        "group.consumer.assignment. group.consumer.min.assignment. group.consumer.max.assignment. "
+        "group.consumer.assignor.offload. group.consumer.regex. group.share.assignment. group.share.min.assignment. "
+        "group.share.max.assignment. group.share.assignor.offload. group.share.initialize.",
     ),
     (
-        "there are groups of the classic and of the consumer protocol only",
-        "group.coordinator. group.share. group.streams. share.",
+        "there are groups of the classic and of the consumer protocol, and share groups, always",
+        "group.coordinator. group.streams.",
     ),
     ("brokers keep logs on their own disks; `pylog jobs tiering` copies records to Delta tables", "remote. log.local."),
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
 from replication.coordination.node_json import MalformedNodeError, NodeReader, decode_json, encode_json, with_unknown
 from replication.coordination.tree import Node
@@ -41,6 +42,7 @@ REASSIGNMENT = "/admin/reassign_partitions"
 DELETED_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+GROUP_CONFIGS = "/config/groups"
 ALL_BROKERS = "<default>"  # the node there with what all brokers were given
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
@@ -74,6 +76,7 @@ PERSISTENT_PATHS = (
     CONFIG_CHANGES,
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
+    GROUP_CONFIGS,
     "/config/clients",
     DELETED_TOPICS,
     BROKER_ID_SEQUENCE,
@@ -344,6 +347,15 @@ def broker_config_path(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker or ALL_BROKERS}"
 
 
+def group_config_path(group_id: str) -> str:
+    """Return the node of a group's settings; a group may have a name that no node can have."""
+    return f"{GROUP_CONFIGS}/{quote(group_id, safe='').replace('.', '%2E')}"
+
+
+def group_of_config(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
+
+
 def settings_at(path: str, node: Node | None) -> dict[str, str]:
     """Return the settings in a config node; every value as text, whatever JSON type it has."""
     if node is None or not node.data:
@@ -362,7 +374,7 @@ def decode_config_change(path: str, data: bytes) -> str | None:
     """Return the node whose settings changed; None for a notice about clients."""
     at = NodeReader(path, data)
     kind, name = at.value.get("entity_type"), at.text("entity_name")
-    return f"/config/{kind}/{name}" if kind in ("topics", "brokers") else None
+    return f"/config/{kind}/{name}" if kind in ("topics", "brokers", "groups") else None
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:

@@ -25,7 +25,6 @@ class Features(NamedTuple):
 # KIP-890: Produce 12 and TxnOffsetCommit 5 add partitions, EndTxn 5 begins another epoch. Java's producers do so only
 # where the brokers of a cluster tell that all of them can.
 TRANSACTION_VERSION = Feature("transaction.version", 0, 2, 2)
-GROUP_VERSION = "group.version"  # KIP-848: 1 is the consumer protocol
 # The leader of a partition of `_schemas` judges the records of clients: see `replica.leader.schema_records`.
 SCHEMAS = Feature("pylog.schemas", 0, 1, 0)
 DEFAULT_FEATURES = Features((TRANSACTION_VERSION,))

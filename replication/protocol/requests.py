@@ -523,6 +523,11 @@ class ConsumerGroupDescribeRequest:
     include_authorized_operations: bool
 
 
+class ListConfigResourcesRequest:
+    __slots__ = ()
+    resource_types: tuple[int, ...] = ()  # 1 on
+
+
 class Cursor:
     __slots__ = ()
     topic_name: str

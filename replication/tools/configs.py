@@ -1,4 +1,4 @@
-"""The settings of a cluster's topics and brokers, as rows, and changes of them."""
+"""The settings of a cluster's topics, groups and brokers, as rows, and changes of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Any
 
 from logstore.errors import InvalidRequestError
 from replication.client.kafka_client import KafkaClient
-from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, describe_settings
+from replication.client.settings import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    describe_settings,
+    groups_with_settings,
+)
 
 ALL_BROKERS = "<default>"
-KINDS = {"topics": TOPIC_RESOURCE, "brokers": BROKER_RESOURCE}
+KINDS = {"topics": TOPIC_RESOURCE, "groups": GROUP_RESOURCE, "brokers": BROKER_RESOURCE}
 # A name, and a value; one that has commas is in brackets.
 _SETTING = re.compile(r"\s*([^=,\s]+)\s*=\s*(?:\[([^\]]*)\]|([^,\[]*))\s*(?:,|$)")
 
@@ -18,7 +24,7 @@ _SETTING = re.compile(r"\s*([^=,\s]+)\s*=\s*(?:\[([^\]]*)\]|([^,\[]*))\s*(?:,|$)
 def described(
     client: KafkaClient, kind: str, name: str | None = None, *, with_defaults: bool = False
 ) -> list[dict[str, Any]]:
-    """The settings that this topic or broker, or each of them, was given; with those that it has by default.
+    """The settings that this topic, group or broker, or each of them, was given; with those that it has by default.
 
     The broker "" are all brokers: what they were given as a default.
 
@@ -41,6 +47,8 @@ def described(
 
 
 def _names(client: KafkaClient, kind: str) -> list[str]:
+    if kind == "groups":
+        return client.run(groups_with_settings)
     known = client.describe()
     return sorted(known.topics) if kind == "topics" else [str(broker) for broker in sorted(known.brokers)]
 

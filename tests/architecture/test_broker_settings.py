@@ -10,7 +10,9 @@ from logstore.config import LogConfig
 from logstore.errors import InvalidConfigError
 from logstore.maintenance.compaction import KEY_MAP_BYTES
 from replication.config import unsupported
-from replication.config.broker import BrokerConfig, Endpoint, properties_of
+from replication.config.broker import BrokerConfig, Endpoint
+from replication.config.group import GroupConfig
+from replication.config.properties import properties_of
 from replication.coordination.zookeeper_tree import CONNECT_S
 from replication.network.server import BACKLOG
 from replication.protocol import apis
@@ -29,10 +31,23 @@ OWN = """
 """
 
 
+# Defaults of groups' settings, and their bounds, which `GroupConfigs` finds by their names.
+OF_GROUPS = {
+    "_".join(("group", kind, *end, rest)): each.name
+    for each in fields(GroupConfig)
+    for kind, _, rest in [each.name.partition("_")]
+    for end in ((), ("min",), ("max",))
+}
+# Those that act with the parts of share groups that are still to come.
+WAITING = {each.name for each in fields(GroupConfig) if each.name.startswith("share_")}
+
+
 @pytest.mark.parametrize("setting", fields(BrokerConfig), ids=lambda f: f.metadata["key"])
 def test_a_setting_is_used(setting):
     if topic := setting.metadata.get("topic"):
         assert topic in {f.metadata["key"] for f in fields(LogConfig)}
+    elif setting.name in OF_GROUPS:
+        assert OF_GROUPS[setting.name] in WAITING or f".{OF_GROUPS[setting.name]}" in SOURCES
     else:
         assert f".{setting.name}" in SOURCES + OWN
 
@@ -200,8 +215,8 @@ CLAIMS = [
     ("authorizer.class.name", "no ACLs", "ACLS"),
     ("quota.producer.default", "clients are not held back", "QUOTA"),
     ("ssl.keystore.location", "without TLS or login", "SASL"),
-    ("group.share.enable", "of the consumer protocol only", "SHARE_GROUP"),
-    ("group.streams.max.size", "of the consumer protocol only", "STREAMS_GROUP"),
+    ("group.share.assignment.interval.ms", "targets are made at once", None),
+    ("group.streams.max.size", "and share groups", "STREAMS_GROUP"),
     ("client.telemetry.max.bytes", "Prometheus", "TELEMETRY"),
     ("delegation.token.max.lifetime.ms", "without TLS or login", "DELEGATION"),
     ("num.replica.alter.log.dirs.threads", "one thread", "ALTER_REPLICA_LOG_DIRS"),

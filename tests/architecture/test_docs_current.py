@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from logstore.config import LogConfig
-from replication.config.broker import BrokerConfig, properties_of
+from replication.config.broker import BrokerConfig
+from replication.config.properties import properties_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -399,6 +399,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: {
         "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },
+    ApiKey.LIST_CONFIG_RESOURCES: {"all": plain({"resource_types": (2,) * 1000})},
     ApiKey.LIST_GROUPS: {"all": plain({"states_filter": ("Stable",) * 50, "types_filter": ("classic",) * 50})},
     ApiKey.API_VERSIONS: {
         "one": plain({"client_software_name": "n" * 32_000, "client_software_version": "v" * 32_000})

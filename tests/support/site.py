@@ -14,6 +14,7 @@ from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.needs import endpoints
 from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfigs
 from replication.coordination import cluster, nodes, registration
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.coordination.tree import ensure_path
@@ -75,7 +76,7 @@ def write_at_once(disk):
 
 
 def coordinators_of(broker):
-    return Coordinators(broker.config, broker.replicas, lambda: broker.tree, broker.env)
+    return Coordinators(broker.config, GroupConfigs(broker.config), broker.replicas, lambda: broker.tree, broker.env)
 
 
 class Broker:

@@ -1,6 +1,7 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-A topic's settings can be changed, and those of brokers that act live: of one, or (with an empty name) of all.
+The settings of a topic or a group can be changed, and those of brokers that act live: of one, or (with an empty name)
+of all. A group need not be there yet.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any, TypeAlias
 from logstore.config import INT32_MAX, Listed, LogConfig, format_value, own_name
 from logstore.errors import PylogError
 from logstore.store.description import check_topic_name
+from replication.broker.feature_level import FeatureLevel
 from replication.config.broker import BrokerConfig
-from replication.config.live import DEFAULT, LIVE, OF_CLUSTER, Given, LiveSettings, NotLiveError, Source
+from replication.config.group import SETTINGS_OF_GROUPS, GroupConfigs, broker_setting
+from replication.config.live import DEFAULT, LIVE, OF_CLUSTER, OF_GROUP, Given, LiveSettings, NotLiveError, Source
 from replication.coordination import nodes, topics
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
+from replication.model.features import SHARE_GROUPS
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
 from replication.network.work import Handler, Response, Work
@@ -25,11 +29,13 @@ from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
-TOPIC, BROKER = 2, 4  # resource types
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  # resource types
+TYPES_FROM = 1  # ListConfigResources: it asks for types, and tells them
 APPEND = 2
 SETTINGS_MAX = 1000  # in one change of a topic; far more than there are
 ALTERED_AT_ONCE = 10  # topics in one step: each change is checked as a whole
 SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
+SETTINGS_OF: Mapping[int, Mapping[str, Field[Any]]] = {TOPIC: SETTINGS, GROUP: SETTINGS_OF_GROUPS}
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
 
 # Returns the settings of a resource after a change, from those before.
@@ -39,10 +45,19 @@ Wanted: TypeAlias = Callable[[requests.AlterConfigsResource, Mapping[str, str]],
 class ConfigHandlers:
     """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
-    def __init__(self, live: LiveSettings, metadata: Metadata, tree: Callable[[], Tree]) -> None:
+    def __init__(
+        self,
+        live: LiveSettings,
+        groups: GroupConfigs,
+        metadata: Metadata,
+        level: FeatureLevel,
+        tree: Callable[[], Tree],
+    ) -> None:
         self._live = live
         self._config = live.config
+        self._groups = groups
         self._metadata = metadata
+        self._level = level
         self._tree = tree
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -50,7 +65,26 @@ class ConfigHandlers:
             ApiKey.DESCRIBE_CONFIGS: self.describe,
             ApiKey.ALTER_CONFIGS: self.alter,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter_incrementally,
+            ApiKey.LIST_CONFIG_RESOURCES: self.resources,
         }
+
+    def resources(self, context: Work, body: requests.ListConfigResourcesRequest) -> Response:
+        """ListConfigResources: of groups, those that were given settings; client metrics have none here."""
+        known = self._metadata.brokers()
+        names: Mapping[int, Callable[[], Iterable[str]]] = {
+            TOPIC: self._metadata.topics,
+            BROKER: lambda: map(str, known),
+            BROKER_LOGGER: lambda: map(str, known),
+            CLIENT_METRICS: tuple,
+            GROUP: self._groups.names,
+        }
+        wanted = (
+            dict.fromkeys(body.resource_types or names) if context.version >= TYPES_FROM else {CLIENT_METRICS: None}
+        )
+        if not wanted.keys() <= names.keys():
+            return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": ()}
+        rows = [{"resource_name": name, "resource_type": kind} for kind in wanted for name in names[kind]()]
+        return {"error_code": ErrorCode.NONE, "config_resources": rows}
 
     async def describe(self, context: Work, body: requests.DescribeConfigsRequest) -> Response:
         wanted: dict[tuple[int, str], requests.DescribeConfigsResource] = {}
@@ -97,28 +131,38 @@ class ConfigHandlers:
                 check_topic_name(name)
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
             return topic_settings(self._live, overrides[name])
+        if kind == GROUP and name:
+            return group_settings(self._live, self._groups, name)
         if kind == BROKER and name == str(self._config.broker_id):
             return [_row(f, self._live.sources(f, given)) for f in fields(BrokerConfig)]
         if kind == BROKER and not name:
             return [_row(LIVE[key], [Source(key, given.cluster[key], OF_CLUSTER)]) for key in given.cluster]
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"resource {kind} {name!r}: a topic, this broker, {self._config.broker_id}, or the default of all brokers",
+            f"resource {kind} {name!r}: a topic, a group, this broker, {self._config.broker_id}, or the default of all "
+            "brokers",
         )
 
     def _node_of(self, kind: int, name: str) -> str:
-        """The node with the settings of this topic or broker, or of all brokers."""
+        """The node with the settings of this topic, group or broker, or of all brokers."""
         if kind == TOPIC:
             if self._metadata.topic(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
             return nodes.topic_config_path(name)
+        if kind == GROUP and name:
+            self._level.need(SHARE_GROUPS)
+            return nodes.group_config_path(name)
         if kind == BROKER and (not name or name in map(str, self._metadata.brokers())):
             return nodes.broker_config_path(name)
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource {kind} {name!r}: a topic, a live broker, or all brokers")
+        said = f"resource {kind} {name!r}: a topic, a group, a live broker, or all brokers"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, said)
 
     def _check(self, kind: int, name: str, new: Mapping[str, str]) -> None:
         if kind == TOPIC:
             self._config.log_config(new).check()
+            return
+        if kind == GROUP:
+            self._groups.check(new)
             return
         try:
             self._live.check(Given(new, self._live.given.cluster) if name else Given({}, new))
@@ -134,8 +178,11 @@ class ConfigHandlers:
     async def alter_incrementally(self, context: Work, body: requests.IncrementalAlterConfigsRequest) -> Response:
         def wanted(resource: requests.AlterConfigsResource, known: Mapping[str, str]) -> dict[str, str]:
             found = dict(known)
-            settings = SETTINGS if resource.resource_type == TOPIC else LIVE
-            config = self._config.log_config(known) if resource.resource_type == TOPIC else self._config
+            kind = resource.resource_type
+            settings = SETTINGS_OF.get(kind, LIVE)
+            config: object = self._groups.default if kind == GROUP else self._config
+            if kind == TOPIC:
+                config = self._config.log_config(known)
             for row in resource.configs:
                 name = own_name(row.name)
                 setting = settings.get(name)
@@ -181,6 +228,8 @@ class ConfigHandlers:
             change(nodes.settings_at(path, await tree.get(path)))
         else:
             await topics.change_config(tree, path, change)
+            if kind == GROUP:  # so that this broker shows it from now on
+                self._groups.change(name, nodes.settings_at(path, await tree.get(path)))
 
 
 async def read_given(tree: Tree, broker: str) -> dict[str, str]:
@@ -199,12 +248,24 @@ def topic_settings(live: LiveSettings, overrides: Mapping[str, str]) -> list[dic
     return [_row(f, live.sources_of_topic(f, overrides, config)) for f in fields(LogConfig)]
 
 
+def group_settings(live: LiveSettings, groups: GroupConfigs, name: str) -> list[dict[str, Any]]:
+    """Return every setting of a group, whether or not there is such a group."""
+    config, given = groups.of(name), groups.given(name)
+
+    def sources(each: Field[Any]) -> list[Source]:
+        key, broker = each.metadata["key"], broker_setting(each)
+        own = [Source(key, format_value(getattr(config, each.name)), OF_GROUP)] if key in given else []
+        return own + ([Source(key, format_value(each.default), DEFAULT)] if broker is None else live.sources(broker))
+
+    return [_row(each, sources(each)) for each in SETTINGS_OF_GROUPS.values()]
+
+
 def _row(setting: Field[Any], sources: Sequence[Source]) -> dict[str, Any]:
     key, counts = setting.metadata["key"], sources[0]
     return {
         "name": key,
         "value": counts.value,
-        "read_only": key not in LIVE and key not in SETTINGS,
+        "read_only": all(key not in settings for settings in (LIVE, *SETTINGS_OF.values())),
         "config_source": counts.place,
         "is_default": counts.place == DEFAULT,
         "is_sensitive": False,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
 from replication.broker.feature_level import FeatureLevel
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfig
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
 from replication.coordinators.groups.consumer.state import (
     JOINING,
@@ -24,6 +25,7 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.topic_patterns import ClusterTopics, TopicPatterns
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import topic_id_of, topic_uuid
+from replication.model.features import CONSUMER_GROUPS
 from replication.model.metadata import Metadata
 from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
@@ -36,8 +38,16 @@ OF_THIS_PROTOCOL = 1  # the type of a member
 
 
 class ConsumerGroupHandlers:
-    def __init__(self, config: BrokerConfig, groups: GroupCoordinator, metadata: Metadata, level: FeatureLevel) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        group_config: Callable[[str], GroupConfig],
+        groups: GroupCoordinator,
+        metadata: Metadata,
+        level: FeatureLevel,
+    ) -> None:
         self._config = config
+        self._group_config = group_config
         self._groups = groups
         self._metadata = metadata
         self._level = level
@@ -54,8 +64,7 @@ class ConsumerGroupHandlers:
         """ConsumerGroupHeartbeat: answered once all that it tells of is stored."""
         context.park()
         try:
-            if not self._level.group_version.level:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            self._level.need(CONSUMER_GROUPS)
             self._check(context.version, body)
             heard = await self._hear(context, body)
             if heard.error:
@@ -73,7 +82,7 @@ class ConsumerGroupHandlers:
             "error_code": ErrorCode.NONE,
             "member_id": heard.member_id,
             "member_epoch": heard.epoch,
-            "heartbeat_interval": 0 if leaves else self._config.group_consumer_heartbeat_interval_ms,
+            "heartbeat_interval": 0 if leaves else self._group_config(body.group_id).consumer_heartbeat_interval_ms,
             "assignment": assigned,
         }
 
@@ -168,8 +177,7 @@ class ConsumerGroupHandlers:
         return {"groups": Rows(len(asked), map(row, asked))}
 
     def _described(self, group_id: str) -> dict[str, Any]:
-        if not self._level.group_version.level:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        self._level.need(CONSUMER_GROUPS)
         group = self._groups.group(group_id)
         if not isinstance(group, ConsumerGroup):
             said = "not found" if group is None else "is not a consumer group"

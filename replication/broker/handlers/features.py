@@ -11,7 +11,7 @@ from replication.coordination import features
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import BrokerId
-from replication.model.features import CONSUMER_GROUPS, PYLOG_VERSION, Finalized, Levels, Update, refusal_to_update
+from replication.model.features import COMES_WITH, PYLOG_VERSION, Finalized, Levels, Update, refusal_to_update
 from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.features import SCHEMAS, TRANSACTION_VERSION
@@ -55,24 +55,24 @@ class FeatureHandlers:
             await self._known.look(tree)  # so that this broker tells it from now on
 
     def _check(self, updates: Sequence[Update], finalized: Finalized, brokers: Mapping[BrokerId, Levels]) -> None:
-        groups = self._known.group_version
         own = {
             PYLOG_VERSION: self._known.supported,
             TRANSACTION_VERSION.name: Levels(TRANSACTION_VERSION.first, TRANSACTION_VERSION.last),
-            groups.name: Levels(groups.first, groups.last),
+            **{each.name: Levels(each.first, each.last) for each in self._known.kafkas()},
             SCHEMAS.name: Levels(SCHEMAS.first, SCHEMAS.last),
         }
         levels = {
             PYLOG_VERSION: finalized.level,
             TRANSACTION_VERSION.name: TRANSACTION_VERSION.level,
-            groups.name: int(finalized.level >= CONSUMER_GROUPS),
+            **{name: int(finalized.level >= level) for name, level in COMES_WITH.items()},
         }
         for update in updates:
             reason = refusal_to_update(update, levels, own, brokers)
-            if reason is None and update.feature == groups.name and update.level > levels[groups.name]:
+            first = COMES_WITH.get(update.feature)
+            if reason is None and first is not None and update.level > levels[update.feature]:
                 reason = (
-                    f"{groups.name} {update.level} comes with {PYLOG_VERSION} {CONSUMER_GROUPS}: raise that, with "
-                    f"`pylog features upgrade --level {CONSUMER_GROUPS}`"
+                    f"{update.feature} {update.level} comes with {PYLOG_VERSION} {first}: raise that, with "
+                    f"`pylog features upgrade --level {first}`"
                 )
             if reason is None and update.feature == SCHEMAS.name and update.level:
                 reason = f"{SCHEMAS.name} is not raised: each broker tells for itself that it checks schemas"

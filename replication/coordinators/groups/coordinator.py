@@ -16,6 +16,7 @@ from typing import TypeAlias
 from logstore.env import SYSTEM, Env
 from logstore.records.keyed import build_keyed
 from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfig
 from replication.coordinators.groups.batches import BYTES_MAX, Commit, CommitBatch, batch_of
 from replication.coordinators.groups.classic import events
 from replication.coordinators.groups.classic.permission import may_stay
@@ -33,7 +34,7 @@ from replication.coordinators.groups.offsets.events import (
     TransactionEnded,
 )
 from replication.coordinators.groups.records import Loaded
-from replication.coordinators.groups.settings import GroupSettings
+from replication.coordinators.groups.settings import Limits
 from replication.coordinators.groups.slot import Slot
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.terms import LOADED_AT_ONCE, InternalTopic, Term, Terms, Written
@@ -51,12 +52,13 @@ class GroupCoordinator:
     def __init__(
         self,
         config: BrokerConfig,
+        group_config: Callable[[str], GroupConfig],
         mapping: PartitionMapping,
         topic: InternalTopic,
         env: Env = SYSTEM,
     ) -> None:
         self._config = config
-        self._limits = config.part(GroupSettings, offsets_retention_ms=config.offsets_retention_minutes * 60_000)
+        self._limits = Limits(config, group_config)
         self._topic = topic
         self._env = env
         pause_ms = config.zookeeper_session_timeout_ms // 3
@@ -138,7 +140,7 @@ class GroupCoordinator:
             if batch is None or batch.size_bytes > BYTES_MAX:
                 batch = last[term] = CommitBatch(term)
                 batches.append(batch)
-            batch.add(place, commit, self._limits.offset_metadata_max_bytes)
+            batch.add(place, commit, self._config.offset_metadata_max_bytes)
         for batch in batches:
             if batch.commits:
                 self._store(batch, stored, on_committed)
@@ -211,7 +213,7 @@ class GroupCoordinator:
             for found in (offsets, *uncommitted.values()):
                 topics.update(tp.topic for tp in found)
                 end = max(end, 1 + max((one.position for one in found.values()), default=-1))
-            group, effects = resume(stored, offsets, self._now(), self._limits, uncommitted)
+            group, effects = resume(stored, offsets, self._now(), self._limits.of(group_id), uncommitted)
             slot = term.slots[group_id] = Slot(group)
             self._perform(term, slot, effects)
             if count % LOADED_AT_ONCE == 0:
@@ -229,7 +231,7 @@ class GroupCoordinator:
         return Now(self._env.clock.monotonic_ms(), self._env.clock.now_ms())
 
     def _post(self, term: Term[Slot], slot: Slot, event: Event) -> None:
-        slot.settled, effects = step(slot.group, event, self._now(), self._limits)
+        slot.settled, effects = step(slot.group, event, self._now(), self._limits.of(slot.settled.id))
         self._perform(term, slot, effects)
 
     def _perform(self, term: Term[Slot], slot: Slot, effects: Effects) -> None:

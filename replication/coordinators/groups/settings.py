@@ -1,8 +1,12 @@
-"""GroupSettings: the limits for members of groups and for committed offsets."""
+"""GroupSettings: the limits for members of groups and for committed offsets; `Limits` has those of each group."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +24,17 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     # The join of a new member, which cannot send heartbeats, may wait for this long, as in Kafka.
     new_member_join_timeout_ms: int = 300_000
+
+
+class Limits:
+    """The limits of each group: those of the broker, and what the group was given of its own."""
+
+    def __init__(self, config: BrokerConfig, group_config: Callable[[str], GroupConfig]) -> None:
+        self._all = config.part(GroupSettings, offsets_retention_ms=config.offsets_retention_minutes * 60_000)
+        self._group_config = group_config
+
+    def of(self, group_id: str) -> GroupSettings:
+        session_ms = self._group_config(group_id).consumer_session_timeout_ms
+        if session_ms == self._all.group_consumer_session_timeout_ms:
+            return self._all
+        return replace(self._all, group_consumer_session_timeout_ms=session_ms)

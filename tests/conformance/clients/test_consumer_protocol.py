@@ -111,7 +111,7 @@ def produce(bootstrap, topic, words):
 
 @pytest.fixture
 def bootstrap(tmp_path):
-    settings = {"group_consumer_heartbeat_interval_ms": 100}
+    settings = {"group_consumer_heartbeat_interval_ms": 100, "group_consumer_min_heartbeat_interval_ms": 100}
     with brokers_in_process(tmp_path, (1,), **settings) as running:
         create(running.bootstrap, "t-1")
         yield running.bootstrap
@@ -181,6 +181,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(tmp_path):
         "zookeeper.session.timeout.ms": 2000,
         "min.insync.replicas": 2,
         "group.consumer.heartbeat.interval.ms": 300,
+        "group.consumer.min.heartbeat.interval.ms": 300,
     }
     owners, readers = Owners(), []
     with TriedCluster(3, settings=settings) as cluster, ExitStack() as ends:

@@ -24,7 +24,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def client(tmp_path):
-    settings = {"group_consumer_heartbeat_interval_ms": 100, "group_consumer_session_timeout_ms": 20_000}
+    settings = {
+        "group_consumer_heartbeat_interval_ms": 100,
+        "group_consumer_min_heartbeat_interval_ms": 100,
+        "group_consumer_session_timeout_ms": 20_000,
+        "group_consumer_min_session_timeout_ms": 20_000,
+    }
     with brokers_in_process(tmp_path, (1,), **settings) as running, KafkaClient(running.bootstrap) as client:
         client.create_topic("mine", partitions=PARTITIONS, replicas=1)
         yield client
@@ -99,7 +104,9 @@ def test_a_group_outlives_members_and_its_coordinator():
         "offsets.topic.num.partitions": 3,
         "zookeeper.session.timeout.ms": 2000,
         "group.consumer.heartbeat.interval.ms": 300,
+        "group.consumer.min.heartbeat.interval.ms": 300,
         "group.consumer.session.timeout.ms": 6000,
+        "group.consumer.min.session.timeout.ms": 6000,
     }
     with TriedCluster(3, settings=settings) as cluster, KafkaClient(cluster.bootstrap) as client:
         client.create_topic("mine", partitions=PARTITIONS, replicas=3)

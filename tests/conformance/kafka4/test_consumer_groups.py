@@ -27,7 +27,9 @@ def killed(process):
 
 
 def test_javas_members_share_a_topic_and_kafkas_tool_shows_their_group(tmp_path):
-    with brokers_in_process(tmp_path, (1,), group_consumer_heartbeat_interval_ms=200) as running:
+    with brokers_in_process(
+        tmp_path, (1,), group_consumer_heartbeat_interval_ms=200, group_consumer_min_heartbeat_interval_ms=200
+    ) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("t-1", 6, 1)])["t-1"].result()
         producer = Producer({"bootstrap.servers": running.bootstrap, "log_level": 0})

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from replication.model.features import SUPPORTED
 from tests.support.in_process import begun_by_an_earlier_release, brokers_in_process
 from tests.support.kafka4 import run_tool
 from tests.support.repeats import only_long
@@ -28,16 +29,22 @@ def test_kafkas_own_tool_shows_the_level_and_raises_it(tmp_path):
     asyncio.run(begun_by_an_earlier_release(f"sqlite:{tmp_path / 'tree.db'}"))
     with brokers_in_process(tmp_path, (1, 2)) as running:
         bootstrap = ",".join(str(broker.endpoint) for broker in running.brokers.values())
-        others = {"group.version": (0, 1, 0), "pylog.schemas": (0, 1, 0), "transaction.version": (0, 2, 2)}
-        assert described(bootstrap) == {"pylog.version": (0, 2, 0, 0)} | {k: (*v, 0) for k, v in others.items()}
+        others = {
+            **dict.fromkeys(("group.version", "pylog.schemas", "share.version"), (0, 1, 0)),
+            "transaction.version": (0, 2, 2),
+        }
+        assert described(bootstrap) == {"pylog.version": (*SUPPORTED, 0, 0)} | {k: (*v, 0) for k, v in others.items()}
         dry = features(bootstrap, "upgrade", "--feature", "pylog.version=1", "--dry-run")
         assert "pylog.version can be upgraded to 1." in dry.stdout
-        assert described(bootstrap)["pylog.version"] == (0, 2, 0, 0)
+        assert described(bootstrap)["pylog.version"] == (*SUPPORTED, 0, 0)
         done = features(bootstrap, "upgrade", "--feature", "pylog.version=1")
         assert "pylog.version was upgraded to 1." in done.stdout
-        assert described(bootstrap) == {"pylog.version": (0, 2, 1, 1)} | {k: (*v, 1) for k, v in others.items()}
+        assert described(bootstrap) == {"pylog.version": (*SUPPORTED, 1, 1)} | {k: (*v, 1) for k, v in others.items()}
         for words, reason in (
-            (("upgrade", "--feature", "pylog.version=3"), "This broker only supports versions 0-2."),
+            (
+                ("upgrade", "--feature", f"pylog.version={SUPPORTED.last + 1}"),
+                f"This broker only supports versions 0-{SUPPORTED.last}.",
+            ),
             (("downgrade", "--feature", "pylog.version=0"), "a level that was raised stays"),
             (("downgrade", "--feature", "pylog.version=0", "--unsafe"), "a level that was raised stays"),
             (("disable", "--feature", "pylog.version"), "a level that was raised stays"),

@@ -214,6 +214,7 @@ AS_A_WHOLE = {
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ({"topics": (), **WAIT}, CLUSTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ({"topics": None, **WAIT}, CLUSTER),
+    ApiKey.LIST_CONFIG_RESOURCES: ({}, CLUSTER),
     ApiKey.UPDATE_FEATURES: ({"feature_updates": (), **WAIT}, CLUSTER),
     ApiKey.DESCRIBE_LOG_DIRS: ({"topics": rows(OPEN, partitions=(0,))}, CLUSTER),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from replication.coordination import cluster, features, nodes, open_tree
 from replication.coordination.features import UnsupportedLevelError
 from replication.coordination.tree import ensure_path
 from replication.model.cluster import BrokerInfo, TopicPartition
-from replication.model.features import Finalized, Levels
+from replication.model.features import SUPPORTED, Finalized, Levels
 from replication.protocol.apis import ApiKey
 from tests.support import kafka_answers
 from tests.support.asker import Asker, until
@@ -22,6 +22,7 @@ from tests.support.in_process import begun_by_an_earlier_release, brokers_in_pro
 from tests.support.kafka_answers import consumers
 
 T0 = TopicPartition("given", 0)
+LAST = SUPPORTED.last
 
 
 class Site:
@@ -79,20 +80,20 @@ def site(tmp_path):
 
 
 def test_it_is_raised_by_command_once_all_support_it_and_told_without_a_restart(site):
-    assert site.described() == [(1, 0, 2, 0, 0), (2, 0, 2, 0, 0)]
+    assert site.described() == [(1, *SUPPORTED, 0, 0), (2, *SUPPORTED, 0, 0)]
     old = site.registered_by_hand(7)
     refused = site.pylog("upgrade", "--level", 1).failed()
     assert "Broker 7 does not support this feature." in refused
     assert "Invalid update version 1 for feature pylog.version" in site.pylog("upgrade", "--level", 1, "--dry-run").err
     site.do(old.close())
     assert "can be raised to 1" in site.pylog("upgrade", "--level", 1, "--dry-run").ok().err
-    until(lambda: site.described() == [(1, 0, 2, 0, 0), (2, 0, 2, 0, 0)])
+    until(lambda: site.described() == [(1, *SUPPORTED, 0, 0), (2, *SUPPORTED, 0, 0)])
     before = site.do(cluster.read_controller_epoch(site.tree))
     assert "was raised to 1" in site.pylog("upgrade", "--level", 1).ok().err
-    until(lambda: site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)])
+    until(lambda: site.described() == [(1, *SUPPORTED, 1, 1), (2, *SUPPORTED, 1, 1)])
     site.pylog("upgrade", "--level", 1).ok()
-    assert site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)]
-    assert "only supports versions 0-2" in site.pylog("upgrade", "--level", 3).failed()
+    assert site.described() == [(1, *SUPPORTED, 1, 1), (2, *SUPPORTED, 1, 1)]
+    assert f"only supports versions 0-{LAST}" in site.pylog("upgrade", "--level", LAST + 1).failed()
     # The cluster goes on, under another term of a controller.
     until(lambda: site.do(cluster.read_controller_epoch(site.tree)) == before + 1)
     producer = Producer({"bootstrap.servers": site.running.bootstrap, "log_level": 0, "acks": "all"})
@@ -204,7 +205,7 @@ def test_a_session_that_begins_later_knows_the_level(site):
 
     site.do(end())
     until(lambda: set(site.do(features.read_registered(site.tree))[0]) == {1, 2})
-    until(lambda: site.described() == [(1, 0, 2, 1, 1), (2, 0, 2, 1, 1)])
+    until(lambda: site.described() == [(1, *SUPPORTED, 1, 1), (2, *SUPPORTED, 1, 1)])
 
 
 def test_a_new_cluster_begins_at_the_level_of_its_first_broker(tmp_path, monkeypatch):
@@ -216,10 +217,10 @@ def test_a_new_cluster_begins_at_the_level_of_its_first_broker(tmp_path, monkeyp
 
     monkeypatch.setattr(FeatureLevel, "begin", begun)
     with brokers_in_process(tmp_path, (1, 2)) as running:
-        assert known == [2, 2]  # nobody is refused what there is while a broker starts
+        assert known == [LAST, LAST]  # nobody is refused what there is while a broker starts
         site = Site(running, tmp_path)
-        assert site.described() == [(1, 0, 2, 2, 1), (2, 0, 2, 2, 1)]
-        with pytest.raises(UnsupportedLevelError, match="the cluster is at level 2"):
+        assert site.described() == [(1, *SUPPORTED, LAST, 1), (2, *SUPPORTED, LAST, 1)]
+        with pytest.raises(UnsupportedLevelError, match=f"the cluster is at level {LAST}"):
             site.do(site.another(3, Levels(0, 1)).start())
 
 
@@ -230,8 +231,8 @@ def test_groups_of_the_consumer_protocol_wait_for_their_level_and_need_no_restar
         kafka_answers.prepare(asker)
         member = consumers.Member(asker, "level")
         assert (member.hear()[0], member.described()[0]) == (35, 35)
-        refused = site.pylog("upgrade", "--level", 3).failed()
-        assert "only supports versions 0-2" in refused
+        refused = site.pylog("upgrade", "--level", LAST + 1).failed()
+        assert f"only supports versions 0-{LAST}" in refused
         update = [{"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}]
         body = {"timeout": 1000, "feature_updates": update, "validate_only": False}
         answer = asker.ask(ApiKey.UPDATE_FEATURES, 1, body)

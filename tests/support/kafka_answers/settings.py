@@ -68,9 +68,61 @@ def broker_cleaner_threads(asker):
     ]
 
 
-@case("IncrementalAlterConfigs of a group", [42], [0])
+@case("IncrementalAlterConfigs of a group: within the bounds of brokers, and out of them", [0, 40, 40, 40, 40, 42])
 def altered_group(asker):
-    return alter(asker, 32, "g", ("consumer.session.timeout.ms", SET, "50000"), validate_only=True)
+    return [
+        found
+        for name, *change in (
+            ("g", "consumer.session.timeout.ms", "50000"),
+            ("g", "share.session.timeout.ms", "60001"),
+            ("g", "share.delivery.count.limit", "1"),
+            ("g", "share.auto.offset.reset", "none"),
+            ("g", "nonsense", "1"),
+            ("", "share.delivery.count.limit", "3"),
+        )
+        for found in alter(asker, 32, name, (change[0], SET, change[1]), validate_only=True)
+    ]
+
+
+@case("IncrementalAlterConfigs of a group: settings of streams groups", [40], [0])
+def altered_streams_group(asker):
+    return alter(asker, 32, "g", ("streams.num.standby.replicas", SET, "1"), validate_only=True)
+
+
+GROUP_SETTINGS = {
+    "consumer.heartbeat.interval.ms": ("5000", 5, 3),
+    "consumer.session.timeout.ms": ("45000", 5, 3),
+    "share.auto.offset.reset": ("latest", 5, 2),
+    "share.delivery.count.limit": ("7", 8, 3),
+    "share.heartbeat.interval.ms": ("5000", 5, 3),
+    "share.isolation.level": ("read_uncommitted", 5, 2),
+    "share.partition.max.record.locks": ("2000", 5, 3),
+    "share.record.lock.duration.ms": ("30000", 5, 3),
+    "share.renew.acknowledge.enable": ("true", 5, 1),
+    "share.session.timeout.ms": ("45000", 5, 3),
+}
+
+
+@case("a group's settings are described and listed, before there is such a group", (GROUP_SETTINGS, [0, 1], [35]))
+def group_settings(asker):
+    """Value, source and type of each setting that there is here."""
+    group = asker.named("settings")
+    assert alter(asker, 32, group, ("share.delivery.count.limit", SET, "7")) == [0]
+
+    def described_group():
+        keys = [{"resource_type": 32, "resource_name": group, "configuration_keys": list(GROUP_SETTINGS)}]
+        body = {"resources": keys, "include_synonyms": False, "include_documentation": False}
+        (row,) = asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+        return {each.name: (each.value, each.config_source, each.config_type) for each in row.configs}
+
+    until(lambda: described_group()["share.delivery.count.limit"][1] == 8)
+
+    def listed(*types):
+        found = asker.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": types})
+        of_group = sum(row.resource_name == group for row in found.config_resources)
+        return [found.error_code.value, of_group] if not found.error_code.value else [found.error_code.value]
+
+    return described_group(), listed(32), listed(77)
 
 
 @case("IncrementalAlterConfigs: a topic twice in one request", [42], [42, 42])
@@ -100,9 +152,9 @@ def describe_illegal(asker):
     return describe(asker, (2, "")) + describe(asker, (2, "a/b")) + describe(asker, (2, "nope"))
 
 
-@case("DescribeConfigs of a broker's loggers, of client metrics, of a group", [42, 42, 42], [0, 0, 0])
+@case("DescribeConfigs of a broker's loggers, of client metrics", [42, 42], [0, 0])
 def describe_others(asker):
-    return describe(asker, (8, "1")) + describe(asker, (16, "x")) + describe(asker, (32, "g"))
+    return describe(asker, (8, "1")) + describe(asker, (16, "x"))
 
 
 @case("DescribeConfigs of all brokers, where nothing was set", [], ["min.insync.replicas"])

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from logstore.errors import InvalidConfigError
 from replication.broker.config_changes import ConfigChanges
 from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfigs
 from replication.config.live import LiveSettings
 from replication.coordination import cluster, nodes, open_tree, topics
 
@@ -39,7 +40,7 @@ def test_settings_that_cannot_be_understood_keep_nobody_from_the_others(tmp_path
                     raise InvalidConfigError("no")
                 told[topic] = dict(overrides)
 
-            changes = ConfigChanges(LiveSettings(BrokerConfig()), changed, lambda: None)
+            changes = ConfigChanges(LiveSettings(BrokerConfig()), GroupConfigs(BrokerConfig()), changed, lambda: None)
             await changes.begin(tree)
             assert told == {"v": {"retention.ms": "v"}}
             await topics.change_config(tree, "/config/topics/v", lambda known: {**known, "segment.ms": "1"})
@@ -55,7 +56,10 @@ def test_a_notice_that_nobody_understands_hides_no_change(tmp_path):
             await topics.change_config(tree, "/config/topics/t", lambda known: {"retention.ms": "1"})
             told = {}
             changes = ConfigChanges(
-                LiveSettings(BrokerConfig()), lambda topic, its: told.update({topic: dict(its)}), lambda: None
+                LiveSettings(BrokerConfig()),
+                GroupConfigs(BrokerConfig()),
+                lambda topic, its: told.update({topic: dict(its)}),
+                lambda: None,
             )
             await changes.begin(tree)
             await tree.create(nodes.CONFIG_CHANGE_PREFIX, b"{ not json", sequence=True)
@@ -86,7 +90,10 @@ def test_what_brokers_are_given_changes_the_defaults_of_topics_and_what_is_wrong
         async with prepared(tmp_path, "5") as tree:
             live, told, heard = LiveSettings(BrokerConfig(broker_id=1)), [], []
             changes = ConfigChanges(
-                live, lambda topic, its: told.append(live.config.log_config(its).segment_bytes), lambda: heard.append(1)
+                live,
+                GroupConfigs(live.config),
+                lambda topic, its: told.append(live.config.log_config(its).segment_bytes),
+                lambda: heard.append(1),
             )
 
             async def give(broker, **settings):

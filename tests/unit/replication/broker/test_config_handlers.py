@@ -6,12 +6,14 @@ from dataclasses import fields
 import pytest
 
 from logstore.errors import PylogError
+from replication.broker.feature_level import FeatureLevel
 from replication.broker.handlers.configs import (
     BROKER,
     ConfigHandlers,
     topic_settings,
 )
 from replication.config.broker import BrokerConfig
+from replication.config.group import GroupConfigs
 from replication.config.live import DEFAULT, LIVE, OF_BROKER, OF_CLUSTER, OF_FILE, OF_TOPIC, Given, LiveSettings
 from replication.errors import ErrorCode, KafkaError
 from replication.model.metadata import Metadata
@@ -31,8 +33,12 @@ def no_session():
     raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no session")
 
 
+def handlers_of(live):
+    return ConfigHandlers(live, GroupConfigs(live.config), Metadata(), FeatureLevel(), no_session)
+
+
 def test_what_stands_in_the_properties_is_of_the_file_even_if_it_is_the_default():
-    handlers = ConfigHandlers(LiveSettings(BrokerConfig.from_properties(GIVEN)), Metadata(), no_session)
+    handlers = handlers_of(LiveSettings(BrokerConfig.from_properties(GIVEN)))
     asked = {"resource_type": BROKER, "resource_name": "7", "configuration_keys": None}
     oldest = request_class(ApiKey.DESCRIBE_CONFIGS, 1)
     body = build(oldest, {"resources": [asked], "include_synonyms": False})

@@ -1,0 +1,58 @@
+"""Files of settings, and the other spellings that some settings have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from logstore.errors import InvalidConfigError
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+
+# Other spellings of a setting: key -> (the setting, its factor). Where several are given, the finest unit wins.
+_ALIASES = {
+    "log.dir": ("log.dirs", None),
+    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
+    "zookeeper.connect": ("coordination", None),
+}
+
+
+def properties_of(text: str, where: str = "server.properties") -> dict[str, str]:
+    """Parse a file of properties: `key=value` lines; `#` begins a comment.
+
+    Raises: InvalidConfigError: a line that is neither, or a key that is given twice.
+    """
+    found: dict[str, str] = {}
+    for number, row in enumerate(text.splitlines(), 1):
+        line = row.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, mark, value = (part.strip() for part in line.partition("="))
+        if not mark or not key or key in found:
+            reason = f"{key} is given twice" if key in found else f"{line[:60]!r} is not key=value"
+            raise InvalidConfigError(f"{where}, line {number}: {reason}", key=key)
+        found[key] = value
+    return found
+
+
+def without_aliases(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace other spellings by the keys of the fields; of several, the finest unit wins."""
+    found = {key: value for key, value in properties.items() if key not in _ALIASES}
+    for alias, (key, factor) in _ALIASES.items():
+        if alias in properties and key not in found:
+            found[key] = _converted(alias, str(properties[alias]).strip(), factor)
+    return found
+
+
+def _converted(alias: str, text: str, factor: int | None) -> str:
+    if alias == "zookeeper.connect":
+        return f"zookeeper:{text}"
+    if factor is None:
+        return text
+    if not text.removeprefix("-").isdecimal():
+        raise InvalidConfigError(f"{alias}={text!r}: this setting takes a whole number", key=alias)
+    return str(int(text) * factor if int(text) >= 0 else -1)
