@@ -61,11 +61,16 @@ def consume(
     elif group is not None:
         if offset is not None or partition is not None:
             raise click.UsageError("the group decides offsets and partitions: leave these options out")
-        printed, is_over, follow = {}, end_of_signals().is_set, True
-        member = partial(members_records, client, name, group, from_beginning=from_beginning)
-        member = partial(member, group_protocol=group_protocol or "classic")
-        read = partial(member, printed=printed, is_over=is_over)
-        found = partial(read, isolation=isolation, timeout_ms=timeout_ms)
+        if name.startswith("^"):
+            raise click.UsageError(
+                f"{name!r} is a regular expression, and this reads one topic: KafkaClient.consumer takes expressions"
+            )
+        printed, follow = {}, True
+        found = partial(
+            members_records, client, name, group,
+            from_beginning=from_beginning, isolation=isolation, timeout_ms=timeout_ms, printed=printed,
+            is_over=end_of_signals().is_set, group_protocol=group_protocol or "classic",
+        )  # fmt: skip
     else:
         start = first or ("latest" if follow else "earliest")
         timeout_ms = timeout_ms if follow else 0

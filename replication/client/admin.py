@@ -5,12 +5,13 @@ Belongs to one event loop.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import METADATA_TIMEOUT_MS, VERSIONS_REQUEST, Cluster, Partitions
 from replication.client.leader_requests import call_leaders
-from replication.client.metadata import NO_LEADER
+from replication.client.metadata import NO_LEADER, ClusterMetadata
 from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of, raise_for_code
 from replication.model.cluster import Assignment, TopicPartition, by_partition, by_topic
 from replication.network.client import Client, spoken
@@ -123,19 +124,19 @@ async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
     )
 
 
-async def controller(cluster: Cluster) -> int | None:
+async def controller(cluster: Cluster, known: ClusterMetadata) -> int | None:
     """The controller; of a KRaft quorum its leader, which need not be a broker. None: there is none now.
 
-    Metadata of KRaft's brokers names any of them. Raises: UnreachableError.
+    Metadata of KRaft's brokers names any of them: `known`, the metadata, is believed only where brokers have no quorum,
+    or do not tell of it. Raises: UnreachableError.
     """
-    known = await cluster.describe()
     request = {"topics": [{"topic_name": _KRAFT_LOG, "partitions": [{"partition_index": 0}]}]}
-    try:
+    with contextlib.suppress(UnsupportedVersionError):
         answer = await cluster.call_any(ApiKey.DESCRIBE_QUORUM, request, timeout_ms=METADATA_TIMEOUT_MS)
-    except UnsupportedVersionError:
-        return known.controller if known.controller in known.brokers else None
-    rows = (row for topic in answer.topics for row in topic.partitions if code_in(row) is ErrorCode.NONE)
-    return next((row.leader_id for row in rows if row.leader_id != NO_LEADER), None)
+        if code_in(answer) is ErrorCode.NONE:
+            rows = (row for topic in answer.topics for row in topic.partitions if code_in(row) is ErrorCode.NONE)
+            return next((row.leader_id for row in rows if row.leader_id != NO_LEADER), None)
+    return known.controller if known.controller in known.brokers else None
 
 
 async def judges_schemas(cluster: Cluster, broker: int) -> bool:

@@ -41,6 +41,7 @@ REQUEST_TIMEOUT_MS = 30_000  # of one attempt
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
 UNKNOWN_TOPIC_S = 5.0
 NEW_TOPIC_S = 1.0  # the same, of a topic that was never seen: a misspelt name fails soon
+SLOW_S = 2.0  # a broker that takes longer to say what it knows is not waited for
 # Time for one broker that is asked for metadata: one that hangs must not use up the time of the call.
 METADATA_TIMEOUT_MS = 5_000
 
@@ -315,17 +316,25 @@ class Cluster:
     async def until_all(
         self, key: ApiKey, request: Any, holds: Callable[[Any], bool], *, of: Collection[int] | None = None
     ) -> None:
-        """Ask these brokers, or all, until this holds of the answer of each that gives one, for some seconds.
+        """Ask each of these brokers, or of all, until this holds of its answer, or it gives none, for some seconds.
 
         KRaft tells its brokers one after the other what was changed, and Metadata names any of them as controller.
         """
-        patience = self.backoff(UNKNOWN_TOPIC_S)
-        while True:
-            brokers = of or tuple((self._cluster or await self._ask_metadata([], patience)).brokers)
-            answers = await self.call_each(brokers, key, request, patience, timeout_ms=METADATA_TIMEOUT_MS)
-            if all(holds(answer) for answer in answers if not isinstance(answer, str)) or patience.is_over:
-                return
-            await patience.wait()
+
+        async def ask(broker: int) -> None:
+            attempts = self.backoff(UNKNOWN_TOPIC_S)
+            while not attempts.is_over:
+                (answer,) = await self.call_each([broker], key, request, self.backoff(SLOW_S))
+                if isinstance(answer, str) or holds(answer):
+                    return
+                await attempts.wait()
+
+        async def ask_quietly(broker: int) -> None:
+            with contextlib.suppress(PylogError):  # it is no Kafka broker, or an older one: all is changed nevertheless
+                await ask(broker)
+
+        brokers = of or (await self._ask_metadata([])).brokers
+        await asyncio.gather(*map(ask_quietly, brokers))
 
     async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Any:
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)

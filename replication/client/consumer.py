@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from logstore.errors import InvalidConfigError, InvalidRequestError, PylogError
 from replication.client import groups, membership
+from replication.client.attempts import reason_of
 from replication.client.cluster import Cluster
 from replication.client.heartbeats import pattern_of
 from replication.client.members import ClassicMember, ConsumerMember
@@ -34,7 +35,7 @@ __all__ = ["AsyncConsumer", "ConsumerSettings", "RebalanceListener", "apart"]
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 10.0  # for what a closing member still says
+CLOSE_S, LEAVE_S = 10.0, 3.0  # for what a closing member still commits, and for its last word
 RebalanceListener = Callable[[Tps], Awaitable[None]]
 
 
@@ -71,7 +72,7 @@ class AsyncConsumer:
         kind = ConsumerMember if settings.group_protocol == "consumer" else ClassicMember
         self.member = kind(self._cluster, settings, subscription(topics, settings), self._changed)
         self._committed: dict[TopicPartition, int] = {}
-        self._commit_s: float | None = None
+        self._commit_s = float("inf")  # when to commit next; until the first poll: never
 
     def __repr__(self) -> str:
         assigned = sorted(map(str, self.assignment))
@@ -101,7 +102,7 @@ class AsyncConsumer:
         loop = asyncio.get_running_loop()
         if self.member.error is None:
             self.member.begin()
-        if self._commit_s is None:
+        if self._commit_s == float("inf"):
             self._commit_s = loop.time() + self._settings.auto_commit_interval_ms / 1000
         self.member.polled_s = float("inf")  # while it polls, it is not late
         try:
@@ -158,32 +159,42 @@ class AsyncConsumer:
             for tp, offset in wanted.items()
             if self._committed.get(tp) != offset
         }
-        is_done = not wanted
-        while not is_done:
+        if wanted:
+            await self._commit(found)
+        self._committed |= wanted
+
+    async def _commit(self, offsets: Mapping[TopicPartition, groups.Committed]) -> None:
+        while True:
             who = await self.member.commits_as()
             try:
-                await groups.commit(self._cluster, self._settings.group_id, found, member=who)
-                is_done = True
+                return await groups.commit(self._cluster, self._settings.group_id, offsets, member=who)
             except KafkaError as error:
                 if not await self.member.may_repeat(who, error.code):
                     raise
-        self._committed |= wanted
 
     async def close(self) -> None:
         """Commit (enable_auto_commit), leave the group, end the connections."""
-        await self.member.stop()
         if self.member.error is None:
             self.member.error = InvalidRequestError("the consumer is closed")
             self.member.closed()
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                while self.member.due:
-                    await self._perform(self.member.due.popleft())
-        except (PylogError, TimeoutError) as error:
-            logger.warning("group=%s a member left without a word: %s", self._settings.group_id, error)
+        due = tuple(self.member.due)
+        self.member.due.clear()
+        # A commit may have to wait for a heartbeat; the group is left even where a commit has failed.
+        leave = [each for each in due if isinstance(each, membership.Leave)]
+        await self._finish([each for each in due if each not in leave], CLOSE_S, "has not committed all")
+        await self.member.stop()
+        await self._finish(leave, LEAVE_S, "left without a word")
         await self._reader.close()
         self._cluster.close()
         await asyncio.sleep(0)
+
+    async def _finish(self, effects: Iterable[membership.Effect], within_s: float, lacking: str) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                for effect in effects:
+                    await self._perform(effect)
+        except (PylogError, TimeoutError) as error:
+            logger.warning("group=%s a member %s: %s", self._settings.group_id, lacking, reason_of(error))
 
     # ------------------------------------------------------------------ within a poll
 
@@ -197,7 +208,7 @@ class AsyncConsumer:
             if not due:
                 break
         now = asyncio.get_running_loop().time()
-        if self._settings.enable_auto_commit and now >= (self._commit_s or now) and self.member.is_settled:
+        if self._settings.enable_auto_commit and now >= self._commit_s and self.member.is_settled:
             self._commit_s = now + self._settings.auto_commit_interval_ms / 1000
             await self._commit_quietly()
 

@@ -20,8 +20,8 @@ from replication.protocol.apis import ApiKey
 
 LEAVING, LEAVING_FOR_A_WHILE = -1, -2  # epochs
 _WITH_PATTERNS, _TOPICS_BY_ID = 1, 12  # first versions
-_AS_BEFORE = {"rebalance_timeout": -1, "topic_partitions": None, "rack_id": None, "subscribed_topic_names": None}
-_AS_BEFORE |= {"server_assignor": None, "subscribed_topic_regex": None}
+_TOLD = ("topic_partitions", "rack_id", "subscribed_topic_names", "subscribed_topic_regex", "server_assignor")
+_AS_BEFORE = {"rebalance_timeout": -1, **dict.fromkeys(_TOLD)}
 
 
 def pattern_of(topics: Iterable[str]) -> str | None:
@@ -66,7 +66,7 @@ class Heartbeats:
         if (code := code_in(answer)) is not ErrorCode.NONE:
             message = answer.error_message or ""
             if code is ErrorCode.UNSUPPORTED_VERSION:
-                message = "the brokers do not serve group_protocol='consumer' yet; 'classic' does without it"
+                message = f"{message or 'too old a Kafka'}; group_protocol='classic' does without it"
             return Answered(beat, code, message=message)
         self.interval_ms = round(answer.heartbeat_interval.total_seconds() * 1000)
         if answer.assignment is not None:

@@ -68,11 +68,11 @@ class MemberRequests:
         answer = await self._call(
             ApiKey.JOIN_GROUP,
             {
-                "session_timeout": settings.session_timeout_ms,
+                "session_timeout": settings.classic.session_timeout_ms,
                 "rebalance_timeout": settings.max_poll_interval_ms,
                 "member_id": member.id,
                 "protocol_type": PROTOCOL_TYPE,
-                "protocols": [{"name": settings.assignor, "metadata": encode_subscription(subscription)}],
+                "protocols": [{"name": settings.classic.assignor, "metadata": encode_subscription(subscription)}],
             },
             timeout_ms=settings.max_poll_interval_ms + JOIN_SPARE_MS,
         )
@@ -84,7 +84,7 @@ class MemberRequests:
     async def _divide(self, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
         known = [Member(i, (n is None, n or i), decode_subscription(data)) for i, n, data in members]
         self._counts = await self._partitions({topic for each in known for topic in each.subscription.topics})
-        divided = ASSIGNORS[self._settings.assignor](known, {t: range(n) for t, n in self._counts.items()})
+        divided = ASSIGNORS[self._settings.classic.assignor](known, {t: range(n) for t, n in self._counts.items()})
         return {member: encode_assignment(tps) for member, tps in divided.items()}
 
     async def _partitions(self, topics: Iterable[str]) -> dict[str, int]:
@@ -100,7 +100,7 @@ class MemberRequests:
     async def _sync(self, member: Membership, assignments: Mapping[str, bytes]) -> membership.Event:
         request = {
             "protocol_type": PROTOCOL_TYPE,
-            "protocol_name": self._settings.assignor,
+            "protocol_name": self._settings.classic.assignor,
             "assignments": [{"member_id": i, "assignment": data} for i, data in assignments.items()],
         }
         timeout_ms = self._settings.max_poll_interval_ms + JOIN_SPARE_MS

@@ -58,13 +58,18 @@ class Member(ABC):
             self._beating.cancel()
             await asyncio.wait([self._beating])
 
-    @abstractmethod
     def polled(self) -> None:
         """The program polls, and all that was due is done."""
+        self._step(membership.Polled())
+
+    def closed(self) -> None:
+        """The program is done: what it has still to do is due, and it is never late. `stop` follows."""
+        self.polled_s = float("inf")
+        self._step(membership.Closed())
 
     @abstractmethod
-    def closed(self) -> None:
-        """The program is done: what it has still to do is due."""
+    def _step(self, event: membership.Polled | membership.Closed) -> None:
+        """Tell the machine, and note what is due."""
 
     @property
     @abstractmethod
@@ -107,6 +112,10 @@ class Member(ABC):
         """Keep the membership alive, as long as the program polls."""
 
     @property
+    def _beats(self) -> bool:
+        return self._beating is not None and not self._beating.done()
+
+    @property
     def _poll_by_s(self) -> float:
         return self.polled_s + self._settings.max_poll_interval_ms / 1000
 
@@ -124,8 +133,9 @@ class Member(ABC):
         self.due.extend(effects)
         self._changed.set() if effects else None
 
-    def _lost(self) -> KafkaError:
-        return KafkaError(ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them")
+
+def _lost() -> KafkaError:
+    return KafkaError(ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them")
 
 
 class ClassicMember(Member):
@@ -136,7 +146,7 @@ class ClassicMember(Member):
     ) -> None:
         super().__init__(settings, changed)
         self._requests = MemberRequests(cluster, settings, topics)
-        is_cooperative = settings.assignor == "cooperative-sticky"
+        is_cooperative = settings.classic.assignor == "cooperative-sticky"
         self._member = Membership(is_cooperative=is_cooperative, is_static=settings.group_instance_id is not None)
         self._joining: asyncio.Task[None] | None = None
 
@@ -146,11 +156,10 @@ class ClassicMember(Member):
             await asyncio.wait([self._joining])
         await super().stop()
 
-    def polled(self) -> None:
-        self._step(membership.Polled())
-
     def closed(self) -> None:
-        self._step(membership.Closed())
+        if self._joining is not None:
+            self._joining.cancel()  # it may take as long as the slowest member
+        super().closed()
 
     @property
     def is_settled(self) -> bool:
@@ -160,7 +169,7 @@ class ClassicMember(Member):
         if self._joining is not None:
             await asyncio.wait([self._joining])
         if self._member.phase is Phase.OUT and not self._member.owned:
-            raise self._lost()
+            raise _lost()
         return groups.Member(self._member.generation, self._member.id, self._settings.group_instance_id)
 
     async def may_repeat(self, who: groups.Member, code: ErrorCode) -> bool:
@@ -197,7 +206,7 @@ class ClassicMember(Member):
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            await asyncio.sleep(self._settings.classic.heartbeat_interval_ms / 1000)
             m = self._member
             if m.phase not in (Phase.SYNCING, Phase.STABLE):
                 continue
@@ -229,12 +238,6 @@ class ConsumerMember(Member):
         self._member = ConsumerMembership(id=member_id, is_static=settings.group_instance_id is not None)
         self._news = asyncio.Event()  # a heartbeat should not wait
 
-    def polled(self) -> None:
-        self._step(membership.Polled())
-
-    def closed(self) -> None:
-        self._step(membership.Closed())
-
     @property
     def is_settled(self) -> bool:
         return self._member.phase is consumer_membership.Phase.IN
@@ -249,7 +252,7 @@ class ConsumerMember(Member):
 
     async def commits_as(self) -> groups.Member:
         if not self.is_settled:
-            raise self._lost()
+            raise _lost()
         return self.looks_as
 
     async def may_repeat(self, who: groups.Member, code: ErrorCode) -> bool:
@@ -258,7 +261,7 @@ class ConsumerMember(Member):
         if code is not ErrorCode.STALE_MEMBER_EPOCH:
             return False
         backoff = self._cluster.backoff()
-        while self.is_settled and self._member.epoch == who.generation and not backoff.is_over:
+        while self._beats and self.is_settled and self._member.epoch == who.generation and not backoff.is_over:
             self._news.set()
             await backoff.wait()
         return self.is_settled and self._member.epoch != who.generation

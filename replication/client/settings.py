@@ -45,13 +45,20 @@ _HINTS = {
 }
 
 
-_BY_PROTOCOL: Any = None  # only the group protocol that such a setting belongs to has a default of it
-_OF_CLASSIC = {"assignor": "cooperative-sticky", "session_timeout_ms": 45_000, "heartbeat_interval_ms": 3_000}
+# The settings of the classic protocol; with the other one:
 _INSTEAD = {
     "assignor": "the coordinator assigns partitions, by group_remote_assignor",
     "session_timeout_ms": "the brokers decide it, by group.consumer.session.timeout.ms",
     "heartbeat_interval_ms": "the brokers decide it, by group.consumer.heartbeat.interval.ms",
 }
+
+
+class ClassicSettings(NamedTuple):
+    """The settings that only a member of the classic protocol has, with their defaults."""
+
+    assignor: str = "cooperative-sticky"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +67,8 @@ class ConsumerSettings:
 
     group_protocol: classic, or consumer (KIP-848): the coordinator assigns partitions, by group_remote_assignor
     (uniform or range; None: the coordinator's first one), and decides about session and heartbeats. With classic the
-    members divide the partitions by `assignor`, one that all members of the group know: cooperative-sticky (the
-    default), range or roundrobin; session_timeout_ms is 45 000, and heartbeat_interval_ms 3000, if they are not given.
+    members divide the partitions by `assignor`, one that all members of the group know: cooperative-sticky, range or
+    roundrobin; session_timeout_ms and heartbeat_interval_ms are theirs, too. None: the default of ClassicSettings.
 
     group_instance_id: a member that comes back within the time of its session gets its partitions again. A member that
     does not poll for max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid
@@ -71,10 +78,10 @@ class ConsumerSettings:
     group_id: str
     group_protocol: Literal["classic", "consumer"] = "classic"
     group_remote_assignor: str | None = None
-    assignor: str = _BY_PROTOCOL
+    assignor: str | None = None
     group_instance_id: str | None = None
-    session_timeout_ms: int = _BY_PROTOCOL
-    heartbeat_interval_ms: int = _BY_PROTOCOL
+    session_timeout_ms: int | None = None
+    heartbeat_interval_ms: int | None = None
     max_poll_interval_ms: int = 300_000
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -85,36 +92,41 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         """Raises: InvalidConfigError."""
-        self._check_word("group_protocol", ("classic", "consumer"))
-        for name, default in _OF_CLASSIC.items():
-            is_given = getattr(self, name) is not _BY_PROTOCOL
-            if self.group_protocol == "classic" and not is_given:
-                object.__setattr__(self, name, default)
-            elif self.group_protocol == "consumer" and is_given:
+        _check_word("group_protocol", self.group_protocol, ("classic", "consumer"))
+        _check_word("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none"))
+        _check_word("isolation_level", self.isolation_level, ("read_committed", "read_uncommitted"))
+        if self.group_protocol == "classic":
+            self._check_classic(self.classic)
+            return
+        for name in ClassicSettings._fields:
+            if getattr(self, name) is not None:
                 raise InvalidConfigError(
                     f"{name} cannot be set with group_protocol='consumer': {_INSTEAD[name]}", option=name
                 )
-        self._check_word("auto_offset_reset", ("earliest", "latest", "none"))
-        self._check_word("isolation_level", ("read_committed", "read_uncommitted"))
-        if self.group_protocol == "classic":
-            self._check_classic()
 
-    def _check_classic(self) -> None:
-        self._check_word("assignor", tuple(ASSIGNORS))
+    @property
+    def classic(self) -> ClassicSettings:
+        """The settings of a member of the classic protocol."""
+        given = {name: getattr(self, name) for name in ClassicSettings._fields}
+        return ClassicSettings(**{name: value for name, value in given.items() if value is not None})
+
+    def _check_classic(self, classic: ClassicSettings) -> None:
+        _check_word("assignor", classic.assignor, tuple(ASSIGNORS))
         if self.group_remote_assignor is not None:
             raise InvalidConfigError(
                 "group_remote_assignor cannot be set with group_protocol='classic': members divide, by assignor",
                 option="group_remote_assignor",
             )
-        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
+        if not 0 < classic.heartbeat_interval_ms < classic.session_timeout_ms:
             raise InvalidConfigError(
-                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: below session_timeout_ms",
+                f"heartbeat_interval_ms={classic.heartbeat_interval_ms}: below session_timeout_ms",
                 option="heartbeat_interval_ms",
             )
 
-    def _check_word(self, name: str, known: tuple[str, ...]) -> None:
-        if (given := getattr(self, name)) not in known:
-            raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
+
+def _check_word(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
 
 
 class TopicSettings(NamedTuple):
@@ -237,7 +249,8 @@ async def alter_settings(
     Raises: KafkaError: no such topic, broker or setting, or a value out of range; UnreachableError.
     """
     kind, name = resource
-    configs = [{"name": key, "config_operation": 0, "value": setting_text(key, value)} for key, value in given.items()]
+    wanted = {key: setting_text(key, value) for key, value in given.items()}
+    configs = [{"name": key, "config_operation": 0, "value": value} for key, value in wanted.items()]
     configs += [{"name": key, "config_operation": 1, "value": None} for key in deleted]
     change = {"resource_type": kind, "resource_name": name, "configs": configs}
     request = {"resources": [change], "validate_only": validate_only}
@@ -246,7 +259,6 @@ async def alter_settings(
     (answer,) = (await asked).responses
     raise_for_code(answer, answer.error_message or repr(name))
     if not validate_only:
-        wanted = {key: setting_text(key, value) for key, value in given.items()}
         await _until_shown(cluster, resource, {**wanted, **dict.fromkeys(deleted)})
 
 

@@ -1,4 +1,4 @@
-"""The feature level of a cluster: what its brokers support, and the command that raises it."""
+"""The features of a cluster that its brokers support and have finalized, and the raise of its level."""
 
 from __future__ import annotations
 

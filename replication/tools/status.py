@@ -27,7 +27,7 @@ def status(client: KafkaClient, *, groups: int = 5) -> Row:
     known, topics = client.describe(), selected(client)
     partitions = partitions_of(topics)
     led = {tp: each for tp, each in partitions.items() if each.leader != NO_LEADER}
-    controller = client.run(admin.controller)
+    controller = client.run(admin.controller, known)
     found: Row = {
         "cluster_id": known.cluster_id,
         "controller": controller,

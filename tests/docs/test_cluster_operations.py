@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from replication.cli.features import upgrade
 from replication.coordination import nodes, producer_ids
 from replication.model.cluster import TopicPartition
+from replication.model.features import SUPPORTED
 from tests.support.page_shell import run_page
 from tests.support.repeats import only_long
 from tests.unit.logstore.store.test_full_disk import small_file_system
@@ -25,6 +27,12 @@ pylog perf produce --topic orders --num-records 600 --output json > produced.jso
 """
 
 NODES = re.findall(r"^\| `(/.*?)` \|", SECTIONS[STORE], re.MULTILINE)
+
+
+def test_the_level_that_an_operator_is_told_to_raise_to_is_the_highest():
+    told = PAGE + upgrade.help
+    levels = {int(level) for level in re.findall(r"features upgrade --level (\d+)", told)}
+    assert levels == {SUPPORTED.last}
 
 
 def blocks(language, title):

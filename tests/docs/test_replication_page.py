@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from replication.controller.machine import events as controller
-from replication.coordinators.groups.classic import events as groups
+from replication.coordinators.groups import kinds
 from replication.coordinators.transactions.machine import events as transactions
 from replication.replica.machine import follower, isr
 
@@ -37,7 +37,7 @@ def test_the_events_of_the_controller_are_all_there():
 
 
 def test_the_events_of_a_group_are_all_there():
-    assert named("A consumer group", "event") == names(groups.Event)
+    assert named("A consumer group", "event") == names(kinds.Event)
 
 
 def test_the_events_and_effects_of_a_transaction_are_all_there():

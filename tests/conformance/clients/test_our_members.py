@@ -1,12 +1,18 @@
 """Our own consumers with `group_protocol="consumer"`, on our own brokers."""
 
 import asyncio
+import inspect
 
 import pytest
 
+from replication.client import group_admin
+from replication.client.cluster import UnreachableError
+from replication.client.heartbeats import Heartbeats
 from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode, KafkaError
+from replication.model.features import CONSUMER_GROUPS
 from tests.conformance.clients.members import until
+from tests.support.commands import run_pylog
 from tests.support.in_process import begun_by_an_earlier_release, brokers_in_process
 from tests.support.our_members import (
     PARTITIONS,
@@ -89,13 +95,62 @@ def test_an_assignor_that_the_coordinator_has_not_is_told(client):
         consumer.poll(20_000)
 
 
-def test_brokers_that_do_not_serve_the_protocol_yet_say_so(tmp_path):
+def test_brokers_that_do_not_serve_the_protocol_yet_say_how_they_do(tmp_path):
     asyncio.run(begun_by_an_earlier_release(f"sqlite:{tmp_path / 'tree.db'}"))
     with brokers_in_process(tmp_path, (1,)) as running, KafkaClient(running.bootstrap) as client:
         client.create_topic("mine")
         consumer = client.consumer("mine", "g", group_protocol="consumer")
-        with consumer, pytest.raises(KafkaError, match="do not serve group_protocol='consumer' yet; 'classic' does"):
+        told = rf"pylog features upgrade --level {CONSUMER_GROUPS}`; group_protocol='classic' does without it"
+        with consumer, pytest.raises(KafkaError, match=told):
             consumer.poll(20_000)
+
+
+def test_a_command_reads_one_topic_and_says_where_an_expression_is_taken(client):
+    refused = run_pylog("consume", "^mine", "--group", "g", "--bootstrap-server", client.where)
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1].endswith("reads one topic: KafkaClient.consumer takes expressions")
+
+
+def answered_again(answer):
+    return answer
+
+
+def refused(answer):
+    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "heartbeat")
+
+
+async def silent(answer):
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("then", "is_committed"), [(answered_again, True), (refused, False), (silent, False)])
+def test_a_member_that_missed_its_new_epoch_still_commits_and_leaves(client, monkeypatch, caplog, then, is_committed):
+    """The group takes commits of the new epoch only, which the next heartbeat tells."""
+    if then is silent:
+        monkeypatch.setattr("replication.client.consumer.CLOSE_S", 2.0)
+    client.create_topic("other", partitions=1, replicas=1)
+    client.append("mine", {"value": [b"%d" % n for n in range(100)]})
+    ask, missed = Heartbeats.ask, []
+
+    async def misses(requests, member_id, beat):
+        answer = await ask(requests, member_id, beat)
+        if member_id in missed:
+            return await found if inspect.isawaitable(found := then(answer)) else found
+        if 0 < beat.epoch < answer.epoch:
+            missed.append(member_id)
+            raise UnreachableError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Heartbeats, "ask", misses)
+    named = {"group_protocol": "consumer", "auto_offset_reset": "earliest"}
+    one = client.consumer("mine", "g", auto_commit_interval_ms=60_000, **named)
+    until(lambda: one.poll(100) is None and sum(map(one.position, one.assignment)) == 100, "read", within_s=60)
+    with client.consumer("other", "g", **named) as two:
+        until(lambda: two.poll(100) is None and missed, "missed", within_s=60)
+        one.close()
+        assert len(client.run(group_admin.describe_group, "g").members) == 1
+    assert sum(each.offset for each in client.committed("g").values()) == (100 if is_committed else 0)
+    assert ("did not answer in time" in caplog.text) == (then is silent)
 
 
 @only_long("brokers that are killed")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from replication.client import groups
 from replication.client.cluster import Cluster, UnreachableError
 from replication.client.consumer import AsyncConsumer, ConsumerSettings
 from replication.client.kafka_client import KafkaClient
+from replication.client.settings import ClassicSettings
 from replication.errors import KafkaError
 
 
@@ -141,6 +143,9 @@ def test_a_setting_of_the_other_group_protocol_is_refused(name, value, instead):
         InvalidConfigError, match=rf"^{name} cannot be set with group_protocol='consumer': .*{instead}$"
     ):
         ConsumerSettings(group_id="g", group_protocol="consumer", **{name: value})
+    classic = ConsumerSettings(group_id="g")
+    assert replace(classic, group_protocol="consumer").group_protocol == "consumer"
+    assert replace(classic, session_timeout_ms=9_000).classic == ClassicSettings(session_timeout_ms=9_000)
     with pytest.raises(InvalidConfigError, match=r"^group_remote_assignor cannot be set with group_protocol='classic'"):
         ConsumerSettings(group_id="g", group_remote_assignor="range")
 
