@@ -45,4 +45,8 @@ class FeatureLevel(TreeWatch):
     def need(self, level: int) -> None:
         """Raises: KafkaError: UNSUPPORTED_VERSION: the cluster is not at this level yet."""
         if self.finalized.level < level:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the cluster is at {PYLOG_VERSION} {self.finalized.level}, and this comes with {level}: raise it with "
+                f"`pylog features upgrade --level {level}`",
+            )
