@@ -101,7 +101,7 @@ class Broker:
             config, env, self.replicas, self.controller, self._levels, self.configs, self._call, opening=opening
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
-        self.coordinators = Coordinators(config, self.group_configs, self.replicas, self._tree, env)
+        self.coordinators = Coordinators(config, self.group_configs, self.replicas, self.admin, self._tree, env)
         self.groups = self.coordinators.groups
         self._loop = LoopWatch(env, self._running, self.lifecycle.stood_still)
         self.replicas.look_with(self._loop.look)
@@ -215,7 +215,7 @@ class Broker:
             FeatureHandlers(self._levels, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
-        return {**served, **self.coordinators.handlers(self.admin, self._levels)}
+        return {**served, **self.coordinators.handlers(self._levels)}
 
     def _note_metadata(self) -> None:
         live = self.replicas.metadata.brokers()

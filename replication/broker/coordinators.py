@@ -1,19 +1,22 @@
-"""Coordinators: the groups and transactions of one broker, put together with the partitions and brokers they need."""
+"""Coordinators: the groups, transactions and share states of one broker, with the partitions and brokers they need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from logstore.env import Env
 from replication.broker.feature_level import FeatureLevel
 from replication.broker.handlers.commits import CommitHandlers
 from replication.broker.handlers.consumer_groups import ConsumerGroupHandlers
-from replication.broker.handlers.coordinators import CoordinatorHandlers
+from replication.broker.handlers.coordinators import SHARE, CoordinatorHandlers
 from replication.broker.handlers.groups import GroupHandlers
 from replication.broker.handlers.offset_commits import OffsetCommitHandler
+from replication.broker.handlers.share_state import ShareStateHandlers
 from replication.broker.handlers.transactions import TransactionHandlers
 from replication.broker.internal_topics import InternalTopic
 from replication.broker.markers import Markers
+from replication.broker.share_states import ShareStateCalls
 from replication.broker.topic_admin import TopicAdmin
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
@@ -22,8 +25,9 @@ from replication.coordination.producer_ids import ProducerIds
 from replication.coordination.tree import Tree
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.partitioning import PartitionMapping
+from replication.coordinators.share_state.coordinator import ShareCoordinator
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from replication.model.cluster import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from replication.network.client import Clients
 from replication.network.pipeline import TurnHandler
 from replication.network.work import Handler
@@ -39,6 +43,7 @@ class Coordinators:
         config: BrokerConfig,
         group_configs: GroupConfigs,
         replicas: ReplicaManager,
+        admin: TopicAdmin,
         tree: Callable[[], Tree],
         env: Env,
     ) -> None:
@@ -53,20 +58,28 @@ class Coordinators:
 
         # Connections of their own: the answers to these requests may have to wait.
         name, timeout_ms = f"broker-{number}", config.replica_socket_timeout_ms
-        self._clients = Clients(name, timeout_ms=timeout_ms), Clients(name, timeout_ms=timeout_ms)
-        marking, asking = self._clients
+        marking, asking, sharing = (Clients(name, timeout_ms=timeout_ms) for _ in range(3))
+        self._clients = marking, asking, sharing
         self.groups = GroupCoordinator(config, group_configs.of, *topic_of(OFFSETS_TOPIC), env)
         self._markers = Markers(number, replicas, marking, self.groups, env)
         next_id = ProducerIds(number, tree).next_id
         self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
+        mapping = PartitionMapping(SHARE_STATE_TOPIC, metadata, lambda: replicas.tree)
+        topic = InternalTopic(SHARE_STATE_TOPIC, replicas, is_compacted=False)
+        self.shares = ShareCoordinator(config, mapping, topic, env)
+        self._finding = CoordinatorHandlers(config, metadata, admin, self.groups, self.transactions, self.shares)
+        ready = partial(self._finding.ready, SHARE)
+        self.share_states = ShareStateCalls(number, metadata, sharing, self.shares, ready)
         self.verification = Verification(config, metadata, asking, self.transactions)
         self.commits = CommitHandlers(replicas, self.groups, self.verification, env.clock)
 
     def begin(self) -> None:
         self.groups.begin()
         self.transactions.begin()
+        self.shares.begin()
 
     def end(self) -> None:
+        self.shares.end()
         self.transactions.end()
         self._markers.end()
         self.verification.end()
@@ -80,14 +93,14 @@ class Coordinators:
     def turns(self) -> Mapping[ApiKey, TurnHandler]:
         return OffsetCommitHandler(self._replicas.metadata, self.groups, self.commits, self._env.clock).turns()
 
-    def handlers(self, admin: TopicAdmin, level: FeatureLevel) -> Mapping[ApiKey, Handler]:
+    def handlers(self, level: FeatureLevel) -> Mapping[ApiKey, Handler]:
         groups, transactions, clock = self.groups, self.transactions, self._env.clock
-        finding = CoordinatorHandlers(self._config, self._replicas.metadata, admin, groups, transactions)
         families = (
-            finding,
+            self._finding,
             GroupHandlers(groups),
             ConsumerGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
             self.commits,
-            TransactionHandlers(finding, transactions, groups, self._replicas, clock),
+            ShareStateHandlers(self.shares, level),
+            TransactionHandlers(self._finding, transactions, groups, self._replicas, clock),
         )
         return {key: handler for family in families for key, handler in family.handlers().items()}

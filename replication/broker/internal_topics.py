@@ -3,14 +3,15 @@
 A load is complete once everything from before this broker's term is read and committed. Until then nobody is answered:
 consumers would start where they were long ago, or at the start of the log, and transactions would be forgotten.
 
-A record of an unknown type, of a later release, is kept and skipped. A value that cannot be read ends the load.
+A record of an unknown type, of a later release, is kept and skipped. A value that cannot be read ends the load. The
+last record of a key counts in a compacted topic, each record in another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -35,6 +36,7 @@ READ_BYTES = 1024 * 1024  # decoded in another thread, while the event loop turn
 Latest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
 WAIT_MS = 500
 RETRY_S = 0.5
+DELETE_TIMEOUT_MS = 5000
 DAMAGE_RETRY_S = 30.0
 
 
@@ -57,14 +59,16 @@ class _Leadership:
 class _Read:
     """The records read so far: committed ones, and by producer id those whose transaction has no marker yet."""
 
+    into: Loading | None = None  # takes each committed record at once
     latest: Latest = field(default_factory=dict)
     open: dict[int, Latest] = field(default_factory=dict)
 
 
 class InternalTopic:
-    def __init__(self, topic: str, replicas: ReplicaManager) -> None:
+    def __init__(self, topic: str, replicas: ReplicaManager, *, is_compacted: bool = True) -> None:
         self._topic = topic
         self._replicas = replicas
+        self._is_compacted = is_compacted
 
     def leadership(self, partition: int) -> _Leadership | None:
         try:
@@ -119,7 +123,7 @@ class InternalTopic:
     async def load(self, leadership: _Leadership, into: Loading) -> bool:
         leader = leadership.role
         tp = leader.replica.tp
-        read = _Read()
+        read = _Read(None if self._is_compacted else into)
         position = leader.replica.start
         while not leader.is_over:
             # Asked before the fetch: if it holds, an empty answer means that everything is read.
@@ -143,6 +147,8 @@ class InternalTopic:
                     # Going on without it would give consumers old offsets: give none until it is repaired.
                     logger.error("tp=%s cannot be loaded from offset %d on: %s", tp, position, error)
                     await asyncio.sleep(DAMAGE_RETRY_S)
+                except UnknownRecordError as error:
+                    return await self._stop(leader, error)
             elif is_settled:
                 return await self._add_up(leader, read, into)
         return False
@@ -153,14 +159,25 @@ class InternalTopic:
         try:
             await asyncio.to_thread(_add_up, read, into)
         except UnknownRecordError as error:
-            # To skip it would be to take an older value for it, or none: give no answer.
-            while not leader.is_over:
-                logger.error("tp=%s cannot be loaded: %s; let a broker of the release that wrote it lead", tp, error)
-                await asyncio.sleep(DAMAGE_RETRY_S)
-            return False
+            return await self._stop(leader, error)
         for kind, count in into.unknown.items():
             logger.warning("tp=%s records=%d %s stay and are skipped: a later release wrote them", tp, count, kind)
         return True
+
+    async def _stop(self, leader: Leader, error: UnknownRecordError) -> bool:
+        """Return False once the leadership ends: to skip the record would be to take an older value for it, or none."""
+        while not leader.is_over:
+            tp = leader.replica.tp
+            logger.error("tp=%s cannot be loaded: %s; let a broker of the release that wrote it lead", tp, error)
+            await asyncio.sleep(DAMAGE_RETRY_S)
+        return False
+
+    async def delete_before(self, partition: int, offset: int) -> None:
+        """Delete what is below the offset for good, here and at the followers."""
+        tp = TopicPartition(self._topic, partition)
+        deleted = await self._replicas.delete_records(tp, offset, timeout_ms=DELETE_TIMEOUT_MS)
+        if deleted.error_code is not ErrorCode.NONE:
+            logger.info("tp=%s records before %d are deleted later: %s", tp, offset, deleted.error_code.name)
 
 
 def _written(result: AppendResult) -> Written:
@@ -172,6 +189,8 @@ def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> i
     for at, header in batch.batches(records):
         if header.is_control:
             _end(read, header.producer_id, marker_of(records, at))
+        elif read.into is not None and not header.is_transactional:
+            _apply_each(read.into, batch.records(records, at), start)
         else:
             into = read.open.setdefault(header.producer_id, {}) if header.is_transactional else read.latest
             for record in batch.records(records, at):
@@ -200,4 +219,17 @@ def _add_up(read: _Read, into: Loading) -> None:
             for key, (offset, value) in latest.items():
                 into.apply_open(producer_id, offset, key, value)
     except UnknownRecordError as error:
-        raise UnknownRecordError(f"the record at offset {offset} cannot be read ({error})") from None
+        raise _unreadable(offset, error) from None
+
+
+def _apply_each(into: Loading, records: Iterable[batch.Record], start: int) -> None:
+    for record in records:
+        try:
+            if record.offset >= start:
+                into.apply(record.offset, record.key or b"", record.value)
+        except UnknownRecordError as error:
+            raise _unreadable(record.offset, error) from None
+
+
+def _unreadable(offset: int, error: UnknownRecordError) -> UnknownRecordError:
+    return UnknownRecordError(f"the record at offset {offset} cannot be read ({error})")

@@ -39,7 +39,7 @@ TOPIC, GROUP_SETTINGS = 2, 32  # types of resources that have settings: all othe
 ANSWER_REFUSED = frozenset(
     {ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.OFFSET_FETCH}
 )  # their handlers do
-GROUP, TRANSACTION = 0, 1  # types of keys of coordinators
+GROUP, TRANSACTION, SHARE = 0, 1, 2  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
 
 
@@ -176,6 +176,8 @@ def _delete_offsets(work: Work) -> Found:
 
 def _coordinators(work: Work) -> Found:
     body: requests.FindCoordinatorRequest = work.body
+    if body.key_type == SHARE:
+        return (of_cluster(Operation.CLUSTER_ACTION),)
     kinds = {GROUP: Resource.GROUP, TRANSACTION: Resource.TRANSACTIONAL_ID}
     kind = kinds.get(body.key_type)
     keys = body.coordinator_keys if work.version >= SEVERAL_KEYS_FROM else (body.key,)
@@ -281,4 +283,9 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer_groups,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.READ_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.WRITE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.DELETE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _cluster(Operation.CLUSTER_ACTION),
 }

@@ -306,6 +306,32 @@ class BrokerConfig(_Given):
         104_857_600, "segment.bytes of __transaction_state.", minimum=1, maximum=INT32_MAX
     )
 
+    # ------------------------------------------------------------ share groups
+    share_coordinator_state_topic_num_partitions: int = setting(
+        50, "Partitions of __share_group_state when it is created.", minimum=1
+    )
+    share_coordinator_state_topic_replication_factor: int = setting(
+        3, "Replicas of __share_group_state (fewer if there are fewer brokers).", minimum=1
+    )
+    share_coordinator_state_topic_min_isr: int = setting(
+        2, "min.insync.replicas of __share_group_state (at most its replicas).", minimum=1
+    )
+    share_coordinator_state_topic_segment_bytes: int = setting(
+        104_857_600, "segment.bytes of __share_group_state.", minimum=1, maximum=INT32_MAX
+    )
+    share_coordinator_state_topic_prune_interval_ms: int = setting(
+        300_000, "Time between two deletions of records of __share_group_state that say nothing more.", minimum=1
+    )
+    share_coordinator_cold_partition_snapshot_interval_ms: int = setting(
+        300_000, "Age from which the state of a shared partition is written again, so that the log can end.", minimum=1
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = setting(
+        500, "Updates of a shared partition between two snapshots of its state.", minimum=0, maximum=500
+    )
+    share_coordinator_write_timeout_ms: int = setting(
+        5000, "How long a write of the state of a shared partition waits for the ISR.", minimum=1, maximum=INT32_MAX
+    )
+
     # ------------------------------------------------------------ logs: defaults of topics, and maintenance
     log_retention_ms: int = _topic_default(
         "retention.ms", "also as log.retention.minutes or .hours", default=168 * HOUR_MS

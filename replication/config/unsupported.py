@@ -99,6 +99,12 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "group.share.max.assignment. group.share.assignor.offload. group.share.initialize.",
     ),
     (
+        "states of shared partitions are read and written as fast as they come, by the event loop",
+        "share.coordinator.threads share.coordinator.append.linger.ms share.coordinator.load.buffer.size "
+        "share.coordinator.state.topic.compression.codec share.coordinator.cached.buffer.max.bytes share.fetch.",
+    ),
+    ("no code of others runs in a broker", "group.share.persister.class.name group.share.dlq.manager.class.name"),
+    (
         "there are groups of the classic and of the consumer protocol, and share groups, always",
         "group.coordinator. group.streams.",
     ),

@@ -20,6 +20,7 @@ from replication.coordination.node_json import MalformedNodeError, NodeReader, d
 from replication.coordination.tree import Node
 from replication.model.cluster import (
     OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     Assignment,
     BrokerId,
@@ -52,6 +53,7 @@ TOPIC_IDS = "/pylog/topic_ids"
 PARTITION_COUNTS: Mapping[str, str] = {
     OFFSETS_TOPIC: "/pylog/group_partitions",
     TRANSACTIONS_TOPIC: "/pylog/transaction_partitions",
+    SHARE_STATE_TOPIC: "/pylog/share_state_partitions",
 }
 # The finalized level: see `coordination.features`. Empty: level 0.
 FEATURES = "/pylog/features"

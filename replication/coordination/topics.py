@@ -214,6 +214,15 @@ async def find_missing(tree: Tree, names: Collection[str]) -> frozenset[str]:
     return missing
 
 
+async def find_missing_ids(tree: Tree, topic_ids: Collection[str]) -> frozenset[str]:
+    """Return those of these ids that no topic has; nor had one when it was asked."""
+    with suppress(BadVersionError):
+        await tree.multi([await still_alive(tree)])  # as in `find_missing`
+    names = await tree.children(nodes.TOPICS)
+    found = await tree.read_batch([nodes.topic_id_path(name) for name in names])
+    return frozenset(topic_ids) - {node.data.decode() for node in found if node is not None}
+
+
 async def _absent(tree: Tree, names: Collection[str]) -> frozenset[str]:
     found = await tree.read_batch([nodes.topic_path(name) for name in names])
     return frozenset(name for name, node in zip(names, found, strict=True) if node is None)

@@ -106,6 +106,9 @@ class Cursor:
         size = self.take_short()
         return None if size == -1 else self.take_text(size)
 
+    def take_tags(self) -> dict[int, bytes]:
+        return {self.take_varint(): self.take(self.take_varint()) for _ in range(self.take_varint())}
+
     def take_text(self, size: int) -> str:
         try:
             return self.take(size).decode()

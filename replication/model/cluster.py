@@ -25,7 +25,8 @@ Assignment: TypeAlias = tuple[BrokerId, ...]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})  # only brokers write to them
+SHARE_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})  # only brokers write to them
 
 NO_LEADER = -1  # every eligible replica is down
 LEADER_DURING_DELETE = -2  # in metadata, while the topic is being deleted

@@ -539,3 +539,81 @@ class DescribeTopicPartitionsRequest:
     topics: tuple[TopicRequest, ...]
     response_partition_limit: int
     cursor: Cursor | None
+
+
+class PartitionData:
+    __slots__ = ()
+    partition: int
+    state_epoch: int = 0  # INITIALIZE_SHARE_GROUP_STATE, WRITE_SHARE_GROUP_STATE
+    start_offset: int = 0  # INITIALIZE_SHARE_GROUP_STATE, WRITE_SHARE_GROUP_STATE
+    leader_epoch: int = 0  # READ_SHARE_GROUP_STATE, WRITE_SHARE_GROUP_STATE, READ_SHARE_GROUP_STATE_SUMMARY
+    state_batches: tuple[StateBatch, ...] = ()  # WRITE_SHARE_GROUP_STATE
+    delivery_complete_count: int = -1  # WRITE_SHARE_GROUP_STATE
+
+
+class InitializeStateData:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[PartitionData, ...]
+
+
+class InitializeShareGroupStateRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[InitializeStateData, ...]
+
+
+class ReadStateData:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[PartitionData, ...]
+
+
+class ReadShareGroupStateRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[ReadStateData, ...]
+
+
+class StateBatch:
+    __slots__ = ()
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+class WriteStateData:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[PartitionData, ...]
+
+
+class WriteShareGroupStateRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[WriteStateData, ...]
+
+
+class DeleteStateData:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[PartitionData, ...]
+
+
+class DeleteShareGroupStateRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[DeleteStateData, ...]
+
+
+class ReadStateSummaryData:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[PartitionData, ...]
+
+
+class ReadShareGroupStateSummaryRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[ReadStateSummaryData, ...]

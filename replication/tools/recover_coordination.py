@@ -29,7 +29,7 @@ from replication.coordination.sqlite_file import copies_of, facts_of, users_of
 from replication.coordination.sqlite_table import NodeTable, connect
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.coordination.tree import CoordinationError, Create, SetData
-from replication.model.cluster import INTERNAL_TOPICS, BrokerId, ClusterState, TopicPartition
+from replication.model.cluster import INTERNAL_TOPICS, SHARE_STATE_TOPIC, BrokerId, ClusterState, TopicPartition
 from replication.replica.partitions import NO_EFFECT
 from replication.replica.storage.damage_notes import DamageNotes
 from replication.replica.storage.log_dir import replica_named
@@ -104,6 +104,8 @@ class Recovery:
             _put(table, nodes.topic_id_path(name), topic.id.encode())
             if not topic.is_known:
                 settings = {"cleanup.policy": "compact"} if name in INTERNAL_TOPICS else NO_EFFECT
+                if name == SHARE_STATE_TOPIC:  # its records add to each other
+                    settings = {"cleanup.policy": "delete", "retention.ms": "-1"}
                 _put(table, nodes.topic_config_path(name), nodes.encode_config(settings))
         for tp, state in self.plan.states.items():
             _put(table, nodes.state_path(tp), nodes.encode_state(state, states[tp]))

@@ -233,6 +233,15 @@ LEADERSHIP = {  # of another broker: what is not one's own makes no files
 RESOURCE = {"resource_type": 2, "resource_name": "name-0000000"}
 SETTING = {"name": "retention.ms", "value": "1000"}
 TOPIC_ID = uuid.UUID(int=7)
+WRITTEN = {"state_epoch": 1, "leader_epoch": 1, "start_offset": 0, "delivery_complete_count": 0}
+STATE_BATCH = {"first_offset": 0, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
+
+
+def share_states(values: Mapping[str, Any]) -> Callable[[ApiKey, int], bytes]:
+    row = {"topic_id": TOPIC_ID, "partitions": [{"partition": NUMBERED, **values}]}
+    return many("topics", row, {"group_id": GROUP}, inner="partitions")
+
+
 META = {
     "allow_auto_topic_creation": False,
     "include_topic_authorized_operations": False,
@@ -400,6 +409,19 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
         "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },
     ApiKey.LIST_CONFIG_RESOURCES: {"all": plain({"resource_types": (2,) * 1000})},
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: {"partitions": share_states({"state_epoch": 1, "start_offset": 0})},
+    ApiKey.READ_SHARE_GROUP_STATE: {"partitions": share_states({"leader_epoch": 1})},
+    ApiKey.WRITE_SHARE_GROUP_STATE: {
+        "partitions": share_states(WRITTEN | {"state_batches": ()}),
+        "batches": many(
+            "topics",
+            {"topic_id": TOPIC_ID, "partitions": [{"partition": 0} | WRITTEN | {"state_batches": [STATE_BATCH]}]},
+            {"group_id": GROUP},
+            weight=3,
+        ),
+    },
+    ApiKey.DELETE_SHARE_GROUP_STATE: {"partitions": share_states({})},
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: {"partitions": share_states({"leader_epoch": 1})},
     ApiKey.LIST_GROUPS: {"all": plain({"states_filter": ("Stable",) * 50, "types_filter": ("classic",) * 50})},
     ApiKey.API_VERSIONS: {
         "one": plain({"client_software_name": "n" * 32_000, "client_software_version": "v" * 32_000})

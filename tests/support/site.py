@@ -76,7 +76,8 @@ def write_at_once(disk):
 
 
 def coordinators_of(broker):
-    return Coordinators(broker.config, GroupConfigs(broker.config), broker.replicas, lambda: broker.tree, broker.env)
+    configs = GroupConfigs(broker.config)
+    return Coordinators(broker.config, configs, broker.replicas, None, lambda: broker.tree, broker.env)  # no admin
 
 
 class Broker:

@@ -1,9 +1,13 @@
-"""FindCoordinator: who keeps a group or a transactional id. The first that is looked for creates the internal topic."""
+"""FindCoordinator: who keeps a group, a transactional id or a share partition.
+
+The first that is looked for creates the internal topic.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from logstore.errors import PylogError
@@ -11,10 +15,12 @@ from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.partitioning import no_metadata
+from replication.coordinators.share_state.coordinator import ShareCoordinator
+from replication.coordinators.share_state.machine.state import SharePartitionKey
 from replication.coordinators.terms import Terms
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.errors import ErrorCode, KafkaError, message_of
-from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from replication.model.cluster import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from replication.model.metadata import BrokerAddress, Metadata
 from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
@@ -23,8 +29,10 @@ from replication.protocol.requests import FindCoordinatorRequest
 
 logger = logging.getLogger(__name__)
 
-GROUP, TRANSACTION = 0, 1  # the types of keys
+GROUP, TRANSACTION, SHARE = 0, 1, 2  # the types of keys
+SHARES_FROM = 6  # the first version that asks for share partitions
 CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
+_TOPIC_ID, _INT32 = re.compile(r"[\w-]{22}", re.ASCII), re.compile(r"-?[0-9]{1,10}")
 
 
 class CoordinatorHandlers:
@@ -35,6 +43,7 @@ class CoordinatorHandlers:
         admin: TopicAdmin,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
+        shares: ShareCoordinator,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -42,6 +51,7 @@ class CoordinatorHandlers:
         self._terms: Mapping[int, tuple[str, Terms[Any]]] = {
             GROUP: (OFFSETS_TOPIC, groups.terms),
             TRANSACTION: (TRANSACTIONS_TOPIC, transactions.terms),
+            SHARE: (SHARE_STATE_TOPIC, shares.terms),
         }
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -51,6 +61,7 @@ class CoordinatorHandlers:
         keys = body.coordinator_keys if context.version >= 4 else (body.key,)
         failed: KafkaError | None = None
         try:
+            _check(context.version, body.key_type, keys)
             await self.ready(body.key_type)
         except KafkaError as error:
             failed = error
@@ -95,6 +106,21 @@ class CoordinatorHandlers:
     def _new_topic(self, name: str) -> NewTopic:
         config, brokers = self._config, max(len(self._metadata.brokers()), 1)
         settings = {"cleanup.policy": "compact", "compression.type": "producer"}
+        if name == SHARE_STATE_TOPIC:
+            replicas = min(config.share_coordinator_state_topic_replication_factor, brokers)
+            return NewTopic(
+                name=name,
+                partitions=config.share_coordinator_state_topic_num_partitions,
+                replication_factor=replicas,
+                config={
+                    "cleanup.policy": "delete",  # its coordinators delete what says nothing more
+                    "retention.ms": "-1",
+                    "compression.type": "producer",
+                    "segment.bytes": str(config.share_coordinator_state_topic_segment_bytes),
+                    "min.insync.replicas": str(min(config.share_coordinator_state_topic_min_isr, replicas)),
+                    "unclean.leader.election.enable": "false",
+                },
+            )
         if name == OFFSETS_TOPIC:
             return NewTopic(
                 name=name,
@@ -123,6 +149,23 @@ class CoordinatorHandlers:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         if ready is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name} is being created")
+
+
+def _check(version: int, kind: int, keys: Sequence[str]) -> None:
+    """Raises: KafkaError: INVALID_REQUEST: a version without share partitions, or keys that are none."""
+    if kind == SHARE:
+        if version < SHARES_FROM:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"share partitions are found from version {SHARES_FROM} on")
+        for key in keys:
+            read_share_key(key)
+
+
+def read_share_key(text: str) -> SharePartitionKey:
+    """Read group:topic id:partition; a group's id may have colons. Raises: KafkaError: INVALID_REQUEST."""
+    group_id, *rest = text.rsplit(":", 2)
+    if group_id.strip() and len(rest) == 2 and _TOPIC_ID.fullmatch(rest[0]) and _INT32.fullmatch(rest[1]):
+        return SharePartitionKey(group_id, rest[0], int(rest[1]))
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"{text!r} is not GROUP:TOPIC_ID:PARTITION")
 
 
 def _nobody(key: str, error: KafkaError) -> Response:

@@ -144,6 +144,12 @@ MARKERS = [
 ]  # fmt: skip
 WAIT = {"timeout": 5000, "validate_only": True}
 
+SHARE_PARTITION = {
+    "partition": 0, "state_epoch": 1, "leader_epoch": 0, "start_offset": 0, "delivery_complete_count": 0,
+    "state_batches": (),
+}  # fmt: skip
+SHARE_STATE = {"group_id": OPEN, "topics": [{"topic_id": uuid.UUID(int=1), "partitions": [SHARE_PARTITION]}]}
+
 ALL = {
     "topics": None, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False,
     "include_cluster_authorized_operations": False,
@@ -217,6 +223,11 @@ AS_A_WHOLE = {
     ApiKey.LIST_CONFIG_RESOURCES: ({}, CLUSTER),
     ApiKey.UPDATE_FEATURES: ({"feature_updates": (), **WAIT}, CLUSTER),
     ApiKey.DESCRIBE_LOG_DIRS: ({"topics": rows(OPEN, partitions=(0,))}, CLUSTER),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
+    ApiKey.READ_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
+    ApiKey.WRITE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
+    ApiKey.DELETE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (SHARE_STATE, CLUSTER),
 }  # fmt: skip
 
 # Tests of their own, below.

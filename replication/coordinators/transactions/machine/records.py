@@ -112,7 +112,7 @@ def read_value(transactional_id: str, data: bytes) -> Transaction:
     phase = _PHASES[number]
     partitions = frozenset(_read_partitions(at) if version else _read_old_partitions(at))
     updated_ms, started_ms = at.take_long(), at.take_long()
-    tags = _read_tags(at) if version else {}
+    tags = at.take_tags() if version else {}
     return Transaction(
         id=transactional_id,
         phase=phase,
@@ -137,7 +137,7 @@ def _read_partitions(at: binary.Cursor) -> Iterator[TopicPartition]:
         topic = at.take_text(at.take_varint() - 1)
         for _ in range(at.take_varint() - 1):
             yield TopicPartition(topic, at.take_int())
-        _read_tags(at)
+        at.take_tags()
 
 
 def _read_old_partitions(at: binary.Cursor) -> Iterator[TopicPartition]:
@@ -145,10 +145,6 @@ def _read_old_partitions(at: binary.Cursor) -> Iterator[TopicPartition]:
         topic = at.take_string()
         for _ in range(at.take_int()):
             yield TopicPartition(topic, at.take_int())
-
-
-def _read_tags(at: binary.Cursor) -> dict[int, bytes]:
-    return {at.take_varint(): at.take(at.take_varint()) for _ in range(at.take_varint())}
 
 
 def _number(tags: dict[int, bytes], tag: int, default: int) -> int:
