@@ -124,11 +124,11 @@ async def broker_features(cluster: Cluster, broker: int) -> BrokerFeatures:
     )
 
 
-async def controller(cluster: Cluster, known: ClusterMetadata) -> int | None:
+async def controller(cluster: Cluster, known: ClusterMetadata | None = None) -> int | None:
     """The controller; of a KRaft quorum its leader, which need not be a broker. None: there is none now.
 
-    Metadata of KRaft's brokers names any of them: `known`, the metadata, is believed only where brokers have no quorum,
-    or do not tell of it. Raises: UnreachableError.
+    Metadata of KRaft's brokers names any of them: `known`, the present one (by default it is asked for), is believed
+    only where brokers have no quorum, or do not tell of it. Raises: UnreachableError.
     """
     request = {"topics": [{"topic_name": _KRAFT_LOG, "partitions": [{"partition_index": 0}]}]}
     with contextlib.suppress(UnsupportedVersionError):
@@ -136,6 +136,7 @@ async def controller(cluster: Cluster, known: ClusterMetadata) -> int | None:
         if code_in(answer) is ErrorCode.NONE:
             rows = (row for topic in answer.topics for row in topic.partitions if code_in(row) is ErrorCode.NONE)
             return next((row.leader_id for row in rows if row.leader_id != NO_LEADER), None)
+    known = known or await cluster.describe()
     return known.controller if known.controller in known.brokers else None
 
 
