@@ -357,8 +357,13 @@ class Log:
         """
         with self.files.hold(), marking_failure(self.env, self.files.root):
             self._is_caught_up = False
-            report = Recovery(self.files, self.epochs, self.config, self.point.offset, on_damage).run()
-        self.point.offset = min(self.point.offset, report.log_end_offset)
+            end = self.point.offset
+            self.point.begin_cut(end)  # it removes files
+            try:
+                report = Recovery(self.files, self.epochs, self.config, end, on_damage).run()
+                end = report.log_end_offset
+            finally:
+                self.point.end_cut(end)
         return report
 
     def verify(self) -> Iterator[Damage]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TypeVar
 
 from logstore.checkpoint import check_mark, fsync_or_mark
@@ -82,7 +83,8 @@ class RecoveryPoint:
 
         Raises: FailedStoreError: nobody knows what is on disk; a mark in the store says so.
         """
-        cuts, view = self._cuts, self.look_up(self._sync, with_names=True)
+        cuts = self._cuts  # before the view: files may leave it that are made again since
+        view = self.look_up(partial(self._sync, cuts), with_names=True)
         if view.end > self.offset:
             # Another process may have met the failure: the disk tells it once only.
             check_mark(self._env, self._files.root)
@@ -118,14 +120,15 @@ class RecoveryPoint:
             self._cuts += 1
             self._durable_names = None
 
-    def _sync(self, view: DirectoryView) -> DirectoryView:
+    def _sync(self, cuts: int, view: DirectoryView) -> DirectoryView:
         """Fsync from the segment of the last durable record on, which may have been closed since; return the view.
+
+        `cuts`: their number before the view was made.
 
         Raises: FileNotFoundError: a segment left the log.
         """
         if view.end <= self.offset:
             return view
-        cuts = self._cuts
         for base in view.bases[lookup.number_of(view, self.offset - 1) :]:
             segment = self._files.segment(base)
             files = [segment.path] if base == view.bases[-1] else [*segment.paths]

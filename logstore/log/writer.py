@@ -353,7 +353,6 @@ class LogWriter:
             self._producers.cut(before.end)
             for base in reversed(self._files.view.bases[len(before.bases) :]):
                 self._files.segment(base).remove()
-            self._point.forget_names()
             if before.bases:
                 self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
             self._files.publish(before.bases, before.tail)
@@ -362,6 +361,7 @@ class LogWriter:
             logger.warning("dir=%s could not undo a failed append", self._files.path, exc_info=True)
             self._files.put_back(before)
         finally:
+            self._point.forget_names()  # of what was removed, wherever it ended
             self._producers.forget()
 
     def _note_epoch(self, epoch: int, offset: int) -> None:

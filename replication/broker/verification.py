@@ -181,11 +181,11 @@ class Verification:
 async def _has_begun(leader: Leader, asked: Asked) -> bool:
     """Return whether the log has the beginning of this transaction; a log that cannot be read has it for nobody."""
     try:
-        states = await leader.replica.host.disk.read(leader.replica.log.producers.states)
+        opened = await leader.replica.host.disk.read(leader.replica.log.producers.open_transactions)
     except (PylogError, OSError) as failure:
         logger.info("tp=%s its producers are not known: %s", leader.replica.tp, failure)
         return False
-    return has_begun(states, asked.producer_id, asked.producer_epoch)
+    return has_begun(opened, asked.producer_id, asked.producer_epoch)
 
 
 def _producer_error(error: ErrorCode, *, adds: bool) -> ErrorCode:

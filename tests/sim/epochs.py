@@ -357,7 +357,7 @@ def _at_leader(world: World, message: Batch | Mark | Answer) -> World:
             question.is_void = False
             sent.append(message.to)
         else:
-            begun = has_begun(states_of(leader.log).states(), *message.to.pair)
+            begun = has_begun(states_of(leader.log).open_transactions(), *message.to.pair)
             error = verification._producer_error(error, adds=True)
             leader.writers.answered(*message.to.pair, error, has_begun=begun)
     sent += [Answer(batch, leader.append(batch) if error is NONE else error) for batch, error in leader.told]

@@ -23,7 +23,7 @@ from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.small_messages import COMMIT_IDS_FROM, CommitPartition, CommitTopic, OffsetCommitRequest
+from replication.protocol.small_messages import COMMIT_IDS_FROM, CommitTopic, OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource, of_group, of_topic
 
@@ -66,16 +66,12 @@ class CommitHandlers:
         topics = self._named(body.topics, has_ids=has_ids)
         return await self._store(body, topics, await self._wanted(topics, body.retention_ms))
 
-    def _named(self, topics: CommittedTopics, *, has_ids: bool) -> tuple[CommitTopic, ...]:
+    def _named(self, topics: CommittedTopics, *, has_ids: bool) -> Sequence[CommitTopic]:
         """Return the topics with their names, "" for an unknown id. The rows of both kinds have the same fields."""
-        return tuple(
-            CommitTopic(
-                self._name_of(topic.topic_id) if has_ids else topic.name,
-                cast("Sequence[CommitPartition]", topic.partitions),
-                (topic.topic_id or NO_ID) if has_ids else None,
-            )
-            for topic in topics
-        )
+        named = cast("Sequence[CommitTopic]", topics)
+        if not has_ids:
+            return named
+        return [CommitTopic(self._name_of(row.topic_id), row.partitions, row.topic_id or NO_ID) for row in named]
 
     def _name_of(self, topic_id: UUID | None) -> str:
         return self._metadata.name_of(topic_id_of(topic_id)) or ""

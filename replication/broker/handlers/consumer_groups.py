@@ -35,6 +35,7 @@ from replication.security.access import Operation, Resource
 
 IDS_ARE_OF_CLIENTS_FROM = 1  # ConsumerGroupHeartbeat: members choose their ids
 OF_THIS_PROTOCOL = 1  # the type of a member
+UNASKED = 0  # the coordinator numbers requests
 
 
 class ConsumerGroupHandlers:
@@ -90,27 +91,24 @@ class ConsumerGroupHandlers:
         member_id = body.member_id or self._groups.member_id(context.client_id or "member")
         timeout_ms = round(body.rebalance_timeout.total_seconds() * 1000)
         matched = await self._matched(context, body)
-        answer = await self._groups.ask(
-            body.group_id,
-            lambda request: ConsumerHeartbeat(
-                request=request,
-                member_id=member_id,
-                epoch=body.member_epoch,
-                instance_id=body.instance_id,
-                rack_id=body.rack_id,
-                client_id=context.client_id or "",
-                client_host=f"/{context.client_host}",
-                rebalance_timeout_ms=timeout_ms,
-                topics=body.subscribed_topic_names,
-                regex=body.subscribed_topic_regex,
-                assignor=body.server_assignor,
-                owned=None if body.topic_partitions is None else _pieces(body.topic_partitions),
-                matched=matched,
-                known=self._topics,
-            ),
+        heartbeat = ConsumerHeartbeat(
+            request=UNASKED,
+            member_id=member_id,
+            epoch=body.member_epoch,
+            instance_id=body.instance_id,
+            rack_id=body.rack_id,
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",
+            rebalance_timeout_ms=timeout_ms,
+            topics=body.subscribed_topic_names,
+            regex=body.subscribed_topic_regex,
+            assignor=body.server_assignor,
+            owned=None if body.topic_partitions is None else _pieces(body.topic_partitions),
+            matched=matched,
+            known=self._topics,
+            known_at=self._topics.known_at,
         )
-        assert isinstance(answer, Heard), "every event has its kind of answer"
-        return answer
+        return await self._groups.ask_consumer(heartbeat, body.group_id)
 
     async def _matched(self, context: Work, body: requests.ConsumerGroupHeartbeatRequest) -> tuple[str, ...] | None:
         """Return the topics of the member's regular expression that it may see; None: it has none."""
@@ -126,7 +124,7 @@ class ConsumerGroupHandlers:
         return tuple(name for name in found if name not in hidden) if hidden else found
 
     def _check(self, version: int, body: requests.ConsumerGroupHeartbeatRequest) -> None:
-        """Raises: KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_GROUP_ID, in the words of Kafka."""
+        """Raises: KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, in the words of Kafka."""
         epoch = body.member_epoch
         assignors = self._config.group_consumer_assignors.split(",")
         is_given = version >= IDS_ARE_OF_CLIENTS_FROM or epoch != JOINING

@@ -1,6 +1,6 @@
 """Consumer groups: those whose partition of `__consumer_offsets` this broker leads.
 
-From the ground up: `settings` and `messages` are shared by the machines; `offsets` decides about committed offsets;
+From the ground up: the machines share `settings`, `messages` and `keys`; `offsets` decides about committed offsets;
 `classic` decides about the members of a group, who assign partitions themselves, and so its next state; `consumer`
 about those of the consumer protocol, whose partitions it assigns; `kinds` chooses between the two, and makes an empty
 group of one protocol one of the other; `topic_patterns`, topics that a regular expression matches; `records`,

@@ -10,6 +10,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -22,6 +23,9 @@ from replication.coordinators.groups.classic import events
 from replication.coordinators.groups.classic.permission import may_stay
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.classic.step import error_of_append
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.quiet import quiet_answer
+from replication.coordinators.groups.consumer.state import ConsumerGroup
 from replication.coordinators.groups.consumer.step import Effects
 from replication.coordinators.groups.deleted_topics import DeletedTopics
 from replication.coordinators.groups.kinds import AnyGroup, Event, deadline_ms, may_commit, resume, step
@@ -70,7 +74,12 @@ class GroupCoordinator:
     def begin(self) -> None:
         self.terms.begin()
         self._deleted_topics.begin()
-        self.terms.every(self._config.offsets_retention_check_interval_ms, self._expire)
+
+        def expire() -> None:
+            for term in self.terms.all():
+                self._tell(term, ExpireOffsets())
+
+        self.terms.every(self._config.offsets_retention_check_interval_ms, expire)
 
     def end(self) -> None:
         self.terms.end()
@@ -110,11 +119,24 @@ class GroupCoordinator:
             return False
         if may_stay(slot.settled, member_id, generation, instance_id):
             return False
-        self._hear(term, slot, member_id)
+        self._hear(term, slot, member_id, slot.settled.members[member_id].session_timeout_ms)
         return True
 
-    def _hear(self, term: Term[Slot], slot: Slot, member_id: str) -> None:
-        if slot.add_heartbeat(member_id, self._env.clock.monotonic_ms()):
+    async def ask_consumer(self, heartbeat: ConsumerHeartbeat, group_id: str) -> Heard:
+        """Return the answer to this heartbeat. Raises: KafkaError: as `Terms.term_of`."""
+        term = self.terms.term_of(group_id)
+        slot = term.slots.get(group_id)
+        if slot is not None and isinstance(slot.settled, ConsumerGroup):
+            found = quiet_answer(slot.settled, heartbeat)
+            if found is not None:
+                self._hear(term, slot, heartbeat.member_id, self._limits.of(group_id).group_consumer_session_timeout_ms)
+                return found
+        answer = await self.ask(group_id, lambda request: replace(heartbeat, request=request))
+        assert isinstance(answer, Heard), "every event has its kind of answer"
+        return answer
+
+    def _hear(self, term: Term[Slot], slot: Slot, member_id: str, session_timeout_ms: int) -> None:
+        if slot.add_heartbeat(member_id, self._env.clock.monotonic_ms() + session_timeout_ms):
             self._arm(term, slot)
 
     def commit_each(self, commits: Sequence[Commit], on_committed: OnCommitted) -> list[bool | None]:
@@ -167,7 +189,7 @@ class GroupCoordinator:
                 slot.add_stored(offsets, position)
                 position += len(offsets)
             if isinstance(slot.settled, Group) and member_id in slot.settled.members:
-                self._hear(term, slot, member_id)
+                self._hear(term, slot, member_id, slot.settled.members[member_id].session_timeout_ms)
             stored[place] = None if written is None else True
 
     def _settled(self, batch: CommitBatch, on_committed: OnCommitted, written: Written) -> None:
@@ -304,7 +326,3 @@ class GroupCoordinator:
     def _tell(self, term: Term[Slot], event: Event) -> None:
         for slot in tuple(term.slots.values()):
             self._post(term, slot, event)
-
-    def _expire(self) -> None:
-        for term in self.terms.all():
-            self._tell(term, ExpireOffsets())

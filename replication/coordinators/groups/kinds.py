@@ -16,8 +16,8 @@ from replication.coordinators.groups.classic.state import Group, Phase
 from replication.coordinators.groups.classic.state import deadline_ms as classic_deadline_ms
 from replication.coordinators.groups.consumer import commits, state
 from replication.coordinators.groups.consumer import step as consumer
-from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerGone, ConsumerHeartbeat, Heard
-from replication.coordinators.groups.consumer.state import JOINING, ConsumerGroup, Key, Kind
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.state import JOINING, ConsumerGroup
 from replication.coordinators.groups.messages import Answer, Now
 from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.settings import GroupSettings
@@ -52,20 +52,19 @@ def _heartbeat_of_classic(group: Group, event: ConsumerHeartbeat, now: Now, limi
         elif group.is_blank:
             message = f"{'Consumer group' if event.epoch > 0 else 'Group'} {group.id} not found."
         return group, (Answer(event.request, Heard(error=ErrorCode.GROUP_ID_NOT_FOUND, message=message)),)
-    unstored = frozenset({Key(Kind.CLASSIC)}) if group.generation else frozenset[Key]()
-    made = ConsumerGroup(id=group.id, offsets=group.offsets, unstored=unstored)
+    made = ConsumerGroup(id=group.id, offsets=group.offsets, unstored=group.keys)
     after, effects = consumer.step(made, event, now, limits)
     return (group if not after.members else after), effects
 
 
 def _join_to_empty(group: ConsumerGroup, event: classic_events.Join, now: Now, limits: GroupSettings) -> Step:
-    """Make a group that nobody is in a classic one, once nothing of it is in flight."""
+    """Make a group that nobody is in a classic one, once nothing of it is in flight; not for a join that is refused."""
     if group.in_flight:
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return group, (Answer(event.request, classic_events.Joined(error=error, member_id=event.member_id)),)
-    made, effects = classic.step(Group(id=group.id, offsets=group.offsets), event, now, limits)
-    gone = dict.fromkeys((*state.contents(group), *group.unstored))
-    return made, (AppendConsumer(ConsumerGone(), gone), *effects) if gone else effects
+    made = Group(id=group.id, offsets=group.offsets, unstored=group.keys)
+    after, effects = classic.step(made, event, now, limits)
+    return (group if after == made else after), effects
 
 
 def resume(

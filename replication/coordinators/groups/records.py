@@ -16,14 +16,15 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from replication.coordinators import binary
+from replication.coordinators.groups import keys
 from replication.coordinators.groups.classic.events import AppendGroup
 from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.consumer import records as consumer_records
-from replication.coordinators.groups.consumer import state as consumer
 from replication.coordinators.groups.consumer.events import AppendConsumer
 from replication.coordinators.groups.kinds import AnyGroup
 from replication.coordinators.groups.messages import Append
@@ -51,7 +52,7 @@ class ConsumerKey(NamedTuple):
     """A part of a group of the consumer protocol; None: one that is of no use any more."""
 
     group: str
-    key: consumer.Key | None
+    key: keys.Key | None
 
 
 Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey
@@ -59,7 +60,8 @@ Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
     if isinstance(append, AppendGroup):
-        return [(group_key(group), group_value(append.group))]
+        gone = consumer_records.rows_of(group, dict.fromkeys(append.group.unstored))
+        return [(group_key(group), group_value(append.group)), *gone]
     if isinstance(append, AppendConsumer):
         return consumer_records.rows_of(group, append.values)
     assert isinstance(append, AppendOffsets), "nothing else is stored"
@@ -67,12 +69,7 @@ def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
         (offset_key(group, tp), None if stored is None else offset_value(stored))
         for tp, stored in append.offsets.items()
     ]
-    if append.deletes_group:
-        rows.append((group_key(group), None))
-    if append.deletes_consumer_group:
-        keys = consumer.Key(consumer.Kind.HEADER), consumer.Key(consumer.Kind.TARGET_EPOCH)
-        rows += consumer_records.rows_of(group, dict.fromkeys(keys))
-    return rows
+    return rows + consumer_records.rows_of(group, dict.fromkeys(append.gone_keys))
 
 
 class Loaded:
@@ -84,7 +81,9 @@ class Loaded:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self.consumers: dict[str, dict[consumer.Key, Any]] = {}
+        self.consumers: dict[str, dict[keys.Key, Any]] = {}
+        # Parts that count no more, since a classic group was stored later; nobody has deleted them.
+        self._stale: dict[str, set[keys.Key]] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
         # group -> producer id -> offsets in its open transaction
         self.uncommitted: dict[str, dict[int, dict[TopicPartition, Committed]]] = {}
@@ -100,7 +99,7 @@ class Loaded:
             self._deleted[name] = position
         elif isinstance(name, GroupKey):
             self.groups[name.group] = read_group(name.group, value)
-            self.consumers.pop(name.group, None)
+            self._stale.setdefault(name.group, set()).update(self.consumers.pop(name.group, ()))
         elif isinstance(name, ConsumerKey):
             if name.key is not None:
                 self.consumers.setdefault(name.group, {})[name.key] = consumer_records.decode(name.key, value)
@@ -128,23 +127,27 @@ class Loaded:
         elif isinstance(name, ConsumerKey):
             if name.key is not None:
                 self.consumers.get(name.group, {}).pop(name.key, None)
+                self._stale.get(name.group, set()).discard(name.key)
         elif name.group in self.offsets:
             self.offsets[name.group].pop(name.tp, None)
 
     def names(self) -> Iterable[str]:
         with_offsets = (name for name, offsets in self.offsets.items() if offsets)
-        modern = (name for name, values in self.consumers.items() if values)
+        modern = (name for parts in (self.consumers, self._stale) for name, values in parts.items() if values)
         return dict.fromkeys((*self.groups, *modern, *with_offsets, *self.uncommitted))
 
     def group(self, name: str) -> AnyGroup:
         """Return the group without its offsets; `resume` begins the sessions of its members.
 
-        Where one protocol's records were not all deleted before those of the other, the later ones count.
+        Where one protocol's records were not all deleted before those of the other, the later ones count. The others go
+        with the next write: later records would make them count again.
         """
-        values = self.consumers.get(name)
-        if values and consumer.Key(consumer.Kind.HEADER) in values:
-            return consumer_records.group_of(name, values)
-        return self.groups.get(name, Group(id=name))
+        values, stale = self.consumers.get(name, {}), frozenset(self._stale.get(name, ()))
+        if keys.Key(keys.Kind.HEADER) in values:
+            group = consumer_records.group_of(name, values)
+            left = stale | {keys.Key(keys.Kind.CLASSIC)} if name in self.groups else stale
+            return replace(group, unstored=group.unstored | left)
+        return replace(self.groups.get(name, Group(id=name)), unstored=stale | values.keys())
 
 
 @lru_cache(maxsize=8192)  # most groups commit offsets of the same partitions again and again

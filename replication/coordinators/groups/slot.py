@@ -16,11 +16,11 @@ from replication.model.cluster import TopicPartition
 class Slot:
     """`settled` is the group after its last event, `group` with the heartbeats and commits since then."""
 
-    __slots__ = ("begun", "due_ms", "ended", "heartbeats", "settled", "stored", "timer")
+    __slots__ = ("begun", "due_ms", "ended", "sessions", "settled", "stored", "timer")
 
     def __init__(self, group: AnyGroup) -> None:
         self.settled: AnyGroup = group
-        self.heartbeats: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}  # when they end now, of the members that were heard
         self.stored: dict[TopicPartition, tuple[NewOffset, int]] = {}  # with its place in the log
         self.begun: dict[int, tuple[TopicPartition, ...]] = {}  # commits in flight, by their numbers
         self.ended: set[int] = set()
@@ -29,22 +29,21 @@ class Slot:
 
     @property
     def group(self) -> AnyGroup:
-        if self.heartbeats or self.stored or self.begun or self.ended:
+        if self.sessions or self.stored or self.begun or self.ended:
             stored = {tp: Committed(*new, position) for tp, (new, position) in self.stored.items()}
             if isinstance(self.settled, Group):
-                self.settled = with_deferred(self.settled, self.heartbeats, stored, self.begun, self.ended)
+                self.settled = with_deferred(self.settled, self.sessions, stored, self.begun, self.ended)
             else:
                 offsets = with_commits(self.settled.offsets, stored, self.begun, self.ended)
-                self.settled = replace(self.settled, offsets=offsets)
-            self.heartbeats, self.stored, self.begun, self.ended = {}, {}, {}, set()
+                deadlines_ms = {**self.settled.deadlines_ms, **self.sessions}
+                self.settled = replace(self.settled, offsets=offsets, deadlines_ms=deadlines_ms)
+            self.sessions, self.stored, self.begun, self.ended = {}, {}, {}, set()
         return self.settled
 
-    def add_heartbeat(self, member_id: str, now_ms: int) -> bool:
-        """Defer a heartbeat of a classic member; return whether its session ends before the timer goes off."""
-        assert isinstance(self.settled, Group), "others change their group"
-        self.heartbeats[member_id] = now_ms
-        due_ms = now_ms + self.settled.members[member_id].session_timeout_ms
-        return self.timer is None or due_ms < self.due_ms
+    def add_heartbeat(self, member_id: str, end_ms: int) -> bool:
+        """Defer a heartbeat of a member whose session ends then; return whether that is before the timer goes off."""
+        self.sessions[member_id] = end_ms
+        return self.timer is None or end_ms < self.due_ms
 
     def add_stored(self, offsets: Mapping[TopicPartition, NewOffset], position: int) -> None:
         stored = self.stored

@@ -14,7 +14,7 @@ from replication.coordinators.patterns import matching
 from replication.errors import KafkaError
 from replication.model.metadata import Metadata
 
-KEPT_MAX = 1000  # expressions whose topics are kept
+KEPT_MAX = 1000  # expressions whose topics, or faults, are kept
 
 
 class ClusterTopics(Mapping[str, Topic]):
@@ -22,6 +22,11 @@ class ClusterTopics(Mapping[str, Topic]):
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
+        self.known_at = 0  # counts changes
+        metadata.listen(self._note)
+
+    def _note(self) -> None:
+        self.known_at += 1
 
     def __getitem__(self, name: str) -> Topic:
         found = self._metadata.topic(name)
@@ -41,14 +46,14 @@ class TopicPatterns:
         self._metadata = metadata
         self._names: frozenset[str] = frozenset()
         self._may_differ = True
-        self._matched: dict[str, tuple[str, ...]] = {}
+        self._matched: dict[str, asyncio.Future[tuple[str, ...] | KafkaError]] = {}
         metadata.listen(self._note)
 
     def _note(self) -> None:
         self._may_differ = True
 
     async def matched(self, pattern: str) -> tuple[str, ...]:
-        """Return the names that the whole expression matches, sorted.
+        """Return the names that the whole expression matches, sorted: found once, while names are the same.
 
         Raises: KafkaError: INVALID_REGULAR_EXPRESSION.
         """
@@ -57,16 +62,20 @@ class TopicPatterns:
             self._may_differ = False
             if names != self._names:
                 self._names, self._matched = names, {}
-        found = self._matched.get(pattern)
-        if found is None:
-            names = self._names
-            try:
-                found = await asyncio.to_thread(matching, pattern, sorted(names))
-            except KafkaError as error:
-                message = f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error.message}."
-                raise KafkaError(error.code, message) from None
-            if names is self._names:
-                if len(self._matched) >= KEPT_MAX:
-                    self._matched.clear()
-                self._matched[pattern] = found
+        search = self._matched.get(pattern)
+        if search is None:
+            if len(self._matched) >= KEPT_MAX:
+                self._matched.clear()
+            search = self._matched[pattern] = asyncio.ensure_future(asyncio.to_thread(_found, pattern, self._names))
+        found = await asyncio.shield(search)  # of all who ask; one who goes away does not end it
+        if isinstance(found, KafkaError):
+            message = f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {found.message}."
+            raise KafkaError(found.code, message)
         return found
+
+
+def _found(pattern: str, names: frozenset[str]) -> tuple[str, ...] | KafkaError:
+    try:
+        return matching(pattern, sorted(names))
+    except KafkaError as error:
+        return error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from logstore.log.producers.state import ProducerState
+from logstore.log.producers.state import OpenTransaction
 from logstore.records.marker import Marker
 from replication.errors import ErrorCode
 
@@ -101,10 +101,9 @@ class Writers:
             question.is_void = question.is_void or _ends(marker, asked)
 
 
-def has_begun(states: Iterable[ProducerState], producer_id: int, producer_epoch: int) -> bool:
-    """Return whether a log with these states has a batch of the producer's transaction of this epoch."""
-    wanted = producer_id, producer_epoch
-    return any((state.producer_id, state.epoch) == wanted and state.is_open for state in states)
+def has_begun(opened: Iterable[OpenTransaction], producer_id: int, producer_epoch: int) -> bool:
+    """Return whether a log with these open transactions has a batch of the producer's one of this epoch."""
+    return any((each.producer_id, each.producer_epoch) == (producer_id, producer_epoch) for each in opened)
 
 
 def _ends(marker: Marker, producer_epoch: int) -> bool:

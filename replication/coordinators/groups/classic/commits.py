@@ -51,14 +51,15 @@ def delete_offsets(draft: WorkingState, event: offset_events.DeleteOffsets) -> N
 
 
 def delete_group(draft: WorkingState, event: events.DeleteGroup) -> None:
-    if draft.group().is_blank:
+    group = draft.group()
+    if group.is_blank:
         draft.answer(event.request, Done(ErrorCode.GROUP_ID_NOT_FOUND))
     elif draft.phase is not Phase.EMPTY:
         draft.answer(event.request, Done(ErrorCode.NON_EMPTY_GROUP))
     else:
         if not draft.offsets.committed and not draft.generation:
             draft.pending = {}
-        post(draft, offset_events.DeleteAll(event.request, draft.generation))
+        post(draft, offset_events.DeleteAll(event.request, draft.generation, group.keys))
 
 
 def expire(draft: WorkingState, event: offset_events.ExpireOffsets) -> None:
@@ -72,7 +73,7 @@ def expire(draft: WorkingState, event: offset_events.ExpireOffsets) -> None:
         elif draft.since_ms != NO_TIME:
             since_ms = draft.since_ms
     empty_generation = draft.generation if is_empty and not draft.pending else None
-    post(draft, offset_events.ExpireOffsets(since_ms, subscribed, empty_generation))
+    post(draft, offset_events.ExpireOffsets(since_ms, subscribed, empty_generation, draft.group().keys))
 
 
 def deleted(draft: WorkingState, write: offset_events.GoneOffsets, outcome: Appended) -> None:
@@ -80,4 +81,5 @@ def deleted(draft: WorkingState, write: offset_events.GoneOffsets, outcome: Appe
     is_stored = outcome.error is ErrorCode.NONE
     if is_stored and draft.phase is Phase.EMPTY and draft.generation == write.empty_generation:
         draft.generation, draft.protocol_type, draft.since_ms = 0, None, NO_TIME
+        draft.unstored -= write.gone_keys
     post(draft, outcome)

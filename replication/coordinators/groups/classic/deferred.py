@@ -19,19 +19,18 @@ from replication.model.cluster import TopicPartition
 
 def with_deferred(
     group: Group,
-    heartbeats: Mapping[str, int],
+    sessions: Mapping[str, int],
     stored: Mapping[TopicPartition, Committed],
     begun: Mapping[int, tuple[TopicPartition, ...]] = MappingProxyType({}),
     ended: Collection[int] = (),
 ) -> Group:
-    """Return the group after these heartbeats (member: monotonic time), and with these offsets stored.
+    """Return the group after heartbeats (member: the monotonic end of its session), and with these offsets stored.
 
     `begun`: the commits that are in flight since; `ended`: of those that were before, which are not any more.
     """
     members = {**group.members}
-    for member_id, at_ms in heartbeats.items():
-        member = members[member_id]
-        members[member_id] = replace(member, deadline_ms=at_ms + member.session_timeout_ms)
+    for member_id, end_ms in sessions.items():
+        members[member_id] = replace(members[member_id], deadline_ms=end_ms)
     return replace(group, members=members, offsets=with_commits(group.offsets, stored, begun, ended))
 
 

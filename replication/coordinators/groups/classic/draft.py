@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from replication.coordinators.groups.classic.events import AppendGroup, Effect, EmptyGroup, Joined, Synced
 from replication.coordinators.groups.classic.state import Group, Member, Phase
+from replication.coordinators.groups.keys import Key
 from replication.coordinators.groups.messages import Answer, Body, Now
 from replication.coordinators.groups.offsets.state import Offsets
 from replication.coordinators.groups.settings import GroupSettings
@@ -32,10 +33,11 @@ class WorkingState:
     has_newcomer: bool
     sync_until_ms: int | None
     unsynced: frozenset[str]
+    unstored: frozenset[Key]
     offsets: Offsets
 
     def __init__(self, group: Group, now: Now, limits: GroupSettings) -> None:
-        thaw(group, self, shared=("unsynced",))
+        thaw(group, self, shared=("unsynced", "unstored"))
         self.now = now
         self.limits = limits
         self.effects: list[Effect] = []

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
 from replication.coordinators.groups.offsets.state import NO_TIME, Offsets
 
 NO_GENERATION = -1
@@ -79,12 +80,18 @@ class Group:
     has_newcomer: bool = False  # a member joined since the last delay
     sync_until_ms: int | None = None  # members that have not synced by then are expelled
     unsynced: frozenset[str] = frozenset()
+    unstored: frozenset[Key] = NO_KEYS  # of the other protocol, that the log may have: they go with the next write
     offsets: Offsets = field(default_factory=Offsets)
 
     @property
     def is_blank(self) -> bool:
         has_members = self.members or self.pending or self.generation or self.phase not in (Phase.EMPTY, Phase.DEAD)
-        return self.offsets.is_empty and not has_members
+        return self.offsets.is_empty and not (has_members or self.unstored)
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """The records that the log may have of the group."""
+        return self.unstored | {Key(Kind.CLASSIC)} if self.generation else self.unstored
 
     @property
     def topics(self) -> frozenset[str] | None:

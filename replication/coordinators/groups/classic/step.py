@@ -27,6 +27,7 @@ from replication.coordinators.groups.classic.draft import WorkingState
 from replication.coordinators.groups.classic.joining import join, static_id_stored
 from replication.coordinators.groups.classic.permission import check_member, holder_of, may_stay, who_is
 from replication.coordinators.groups.classic.state import Group, Member, Phase
+from replication.coordinators.groups.keys import NO_KEYS
 from replication.coordinators.groups.messages import Appended, Done, Now, Write
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed, Offsets
@@ -199,6 +200,8 @@ def _unload(draft: WorkingState, event: events.Unloaded) -> None:
 
 def _appended(draft: WorkingState, outcome: Appended) -> None:
     outcome = replace(outcome, error=error_of_append(outcome.error, type(outcome.write)))
+    if outcome.error is ErrorCode.NONE and isinstance(outcome.write, _WITH_GROUP):
+        draft.unstored = NO_KEYS
     match outcome.write:
         case events.NewAssignment() as write:
             _assignment_stored(draft, write, outcome)
@@ -219,6 +222,8 @@ def error_of_append(error: ErrorCode, write: type[Write]) -> ErrorCode:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return ERRORS_OF_APPENDS.get(error, error)
 
+
+_WITH_GROUP = events.NewAssignment, events.NewStaticId, events.EmptyGroup  # what an AppendGroup is for
 
 _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
     events.Join: join,

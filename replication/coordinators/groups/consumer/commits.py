@@ -8,7 +8,7 @@ from typing import Protocol
 
 from replication.coordinators.groups.classic.events import DeleteGroup
 from replication.coordinators.groups.consumer.draft import WorkingGroup
-from replication.coordinators.groups.consumer.state import Current, Key, Kind
+from replication.coordinators.groups.consumer.state import Current
 from replication.coordinators.groups.messages import Appended, Done
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.step import step
@@ -52,13 +52,8 @@ def may_fetch(group: Membership, member_id: str | None, epoch: int) -> ErrorCode
 
 
 def post(draft: WorkingGroup, event: offset_events.Event) -> None:
-    """Change the offsets. If the group is deleted with them, its records are, too."""
     draft.offsets, effects = step(draft.offsets, event, draft.now, draft.limits)
-    for effect in effects:
-        if isinstance(effect, offset_events.AppendOffsets) and effect.deletes_group:
-            draft.effects.append(replace(effect, deletes_group=False, deletes_consumer_group=True))
-        else:
-            draft.effects.append(effect)
+    draft.effects += effects
 
 
 def commit(draft: WorkingGroup, event: offset_events.Commit) -> None:
@@ -70,20 +65,20 @@ def commit(draft: WorkingGroup, event: offset_events.Commit) -> None:
 
 
 def delete_offsets(draft: WorkingGroup, event: offset_events.DeleteOffsets) -> None:
-    post(draft, replace(event, subscribed=draft.group().topics))
+    post(draft, replace(event, subscribed=draft.subscribed_names()))
 
 
 def delete_group(draft: WorkingGroup, event: DeleteGroup) -> None:
     if draft.members:
         draft.refuse(event.request, Done(ErrorCode.NON_EMPTY_GROUP))
     else:
-        post(draft, offset_events.DeleteAll(event.request, draft.epoch))
+        post(draft, offset_events.DeleteAll(event.request, draft.epoch, draft.group().keys))
 
 
 def expire(draft: WorkingGroup, event: offset_events.ExpireOffsets) -> None:
     """Offsets expire counted from their commit; those of subscribed topics do not."""
-    group = draft.group()
-    post(draft, offset_events.ExpireOffsets(None, group.topics, None if group.members else group.epoch))
+    empty_epoch = None if draft.members else draft.epoch
+    post(draft, offset_events.ExpireOffsets(None, draft.subscribed_names(), empty_epoch, draft.group().keys))
 
 
 def deleted(draft: WorkingGroup, write: offset_events.GoneOffsets, outcome: Appended) -> None:
@@ -93,5 +88,5 @@ def deleted(draft: WorkingGroup, write: offset_events.GoneOffsets, outcome: Appe
         # The next write stores it anew, if there is one; this step stores nothing.
         draft.epoch = draft.target_epoch = draft.topics_hash = 0
         draft.before = replace(draft.before, epoch=0, target_epoch=0, topics_hash=0)
-        draft.unstored -= {Key(Kind.HEADER), Key(Kind.TARGET_EPOCH)}
+        draft.unstored -= write.gone_keys
     post(draft, outcome)

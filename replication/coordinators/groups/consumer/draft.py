@@ -13,15 +13,16 @@ from replication.coordinators.groups.consumer.state import (
     ConsumerGroup,
     Current,
     InFlight,
-    Key,
     Matched,
     Member,
     Piece,
     Pieces,
     changed,
     contents,
-    subscribed,
+    matched,
+    subscribed_by_any,
 )
+from replication.coordinators.groups.keys import NO_KEYS, Key
 from replication.coordinators.groups.messages import Answer, Append, Body, Now
 from replication.coordinators.groups.offsets.events import ForgetLater
 from replication.coordinators.groups.offsets.state import Offsets
@@ -29,7 +30,8 @@ from replication.coordinators.groups.settings import GroupSettings
 from replication.model.edit import freeze, thaw
 
 Value = TypeVar("Value")
-_MAPPINGS = (*("members", "currents", "targets", "regexes", "deadlines_ms", "revoke_until_ms", "unstored", "names"),)
+_TIMES = "deadlines_ms", "revoke_until_ms"
+_MAPPINGS = (*("members", "currents", "targets", "regexes", "visible", "unstored", "names"), *_TIMES)
 
 
 class WorkingGroup:
@@ -41,7 +43,9 @@ class WorkingGroup:
     target_epoch: int
     targets: Mapping[str, Pieces]
     regexes: Mapping[str, Matched]
+    visible: Mapping[str, tuple[str, ...]]
     names: frozenset[str] | None
+    known_at: int | None
     deadlines_ms: Mapping[str, int]
     revoke_until_ms: Mapping[str, int]
     writes: int
@@ -58,7 +62,8 @@ class WorkingGroup:
         self.limits = limits
         self.effects: list[Append | Answer | ForgetLater] = []
         self._answers: list[tuple[int, Body]] = []
-        self._counted = group.members, group.regexes  # the ones that `names` is of
+        self._matched = group.members, group.visible  # the ones that `regexes` is of
+        self._counted = group.members, group.regexes, group.visible  # the ones that `names` is of
 
     def answer(self, request: int, body: Body) -> None:
         """Answer once all that this event changes is stored."""
@@ -69,6 +74,7 @@ class WorkingGroup:
         self.effects.append(Answer(request, body))
 
     def group(self) -> ConsumerGroup:
+        self._match()
         if not self._is_counted():
             self.names = None
         return freeze(ConsumerGroup, self)
@@ -83,7 +89,7 @@ class WorkingGroup:
         if self.unstored:
             present = contents(after)
             values = {**{key: present.get(key) for key in self.unstored}, **values}
-            self.unstored = frozenset()
+            self.unstored = NO_KEYS
         self.writes += 1
         self.in_flight = InFlight(self.writes, frozenset(values), tuple(self._answers))
         self.effects.append(AppendConsumer(ConsumerChange(self.writes), values))
@@ -103,20 +109,38 @@ class WorkingGroup:
         self.targets = without(self.targets, member_id)
         self.deadlines_ms = without(self.deadlines_ms, member_id)
         self.revoke_until_ms = without(self.revoke_until_ms, member_id)
-        used = {member.regex for member in self.members.values()}
-        if not self.regexes.keys() <= used:
-            self.regexes = {regex: found for regex, found in self.regexes.items() if regex in used}
+        if member_id in self.visible:
+            self.visible = without(self.visible, member_id)
+
+    def _match(self) -> None:
+        """Have every expression of a member, and no other one, with the topics that any of its members may see."""
+        if self._matched[0] is self.members and self._matched[1] is self.visible:
+            return
+        self._matched = self.members, self.visible
+        if not self.regexes and not self.visible:
+            return
+        found: dict[str, set[str]] = {}
+        for member in self.members.values():
+            if member.regex:
+                found.setdefault(member.regex, set()).update(matched(self, member))
+        self.regexes = {
+            regex: known
+            if (known := self.regexes.get(regex)) is not None and known.topics == topics
+            else Matched(topics, self.now.wall_ms)
+            for regex, topics in ((regex, tuple(sorted(names))) for regex, names in found.items())
+        }
 
     def subscribed_names(self) -> frozenset[str]:
         """Return the topics that somebody subscribes to: counted anew if a member or an expression has changed."""
+        self._match()
         if self.names is None or not self._is_counted():
-            self.names = frozenset().union(*(subscribed(each, self.regexes) for each in self.members.values()))
-            self._counted = self.members, self.regexes
+            self.names = subscribed_by_any(self)
+            self._counted = self.members, self.regexes, self.visible
         return self.names
 
     def _is_counted(self) -> bool:
-        members, regexes = self._counted
-        return self.members is members and self.regexes is regexes
+        members, regexes, visible = self._counted
+        return self.members is members and self.regexes is regexes and self.visible is visible
 
     def static_member(self, instance_id: str) -> Member | None:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)

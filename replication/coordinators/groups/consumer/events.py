@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from replication.coordinators.groups.classic.events import Leave
-from replication.coordinators.groups.consumer.state import Key, Pieces, Topics
+from replication.coordinators.groups.consumer.state import Pieces, Topics
+from replication.coordinators.groups.keys import Key
 from replication.coordinators.groups.messages import Append, Body, Write
 from replication.errors import ErrorCode
 
@@ -17,7 +18,7 @@ class ConsumerHeartbeat:
     """A member joins (epoch 0), stays, or leaves (-1; -2: it comes back under its instance id).
 
     None, or -1 for the timeout: as before. `matched`: the topics that the member's regular expression matches, sorted;
-    None: it has none. `known`: the topics of the cluster.
+    None: it has none. `known`: the topics of the cluster; `known_at`: another number once they change, None: not known.
     """
 
     request: int
@@ -34,6 +35,7 @@ class ConsumerHeartbeat:
     owned: Pieces | None = None
     matched: tuple[str, ...] | None = None
     known: Topics = field(default_factory=dict)
+    known_at: int | None = None
 
 
 Waiting: TypeAlias = ConsumerHeartbeat | Leave  # they change what is stored, and wait while something is being stored
@@ -44,11 +46,6 @@ class ConsumerChange(Write):
     """The state of a group; `number` counts these writes."""
 
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGone(Write):
-    """A group of the consumer protocol becomes a classic one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from replication.coordinators.groups.consumer.state import (
     LEAVING_FOR_A_WHILE,
     NO_PIECES,
     Current,
-    Matched,
     Member,
     Progress,
     Topics,
@@ -70,7 +69,9 @@ def _lead_all(draft: WorkingGroup, staying: Collection[Staying]) -> None:
     """Make targets if something changed, and lead each member to its own."""
     if not staying:
         return
-    topics = _subscribed_topics(draft, list(staying)[-1].event.known)
+    latest = list(staying)[-1].event
+    topics = _subscribed_topics(draft, latest.known)
+    draft.known_at = latest.known_at
     topics_hash = hash_of(topics)
     if any(each.is_changed for each in staying) or draft.topics_hash != topics_hash:
         draft.topics_hash = topics_hash
@@ -95,14 +96,18 @@ def _lead(draft: WorkingGroup, event: ConsumerHeartbeat, former: Current) -> Non
         **draft.deadlines_ms,
         member_id: draft.now.ms + draft.limits.group_consumer_session_timeout_ms,
     }
-    _limit_revocation(draft, member_id, current)
-    says_all = event.rebalance_timeout_ms != -1 and event.owned is not None
+    _limit_revocation(draft, member_id, former, current)
     is_behind = event.epoch != former.epoch  # it joins, or has not had the last answer
-    is_told = is_behind or says_all or current.assigned != former.assigned
+    is_told = is_behind or says_all(event) or current.assigned != former.assigned
     draft.answer(
         event.request,
         Heard(member_id=member_id, epoch=current.epoch, assigned=current.assigned if is_told else None),
     )
+
+
+def says_all(event: ConsumerHeartbeat) -> bool:
+    """Does the member say all of itself, since it lost an answer?"""
+    return event.rebalance_timeout_ms != -1 and event.owned is not None
 
 
 # ---------------------------------------------------------------- who it is
@@ -139,7 +144,7 @@ def _static_before(draft: WorkingGroup, event: ConsumerHeartbeat, instance_id: s
                 f"Static member {event.member_id} with instance id {instance_id} cannot join the group because the "
                 f"instance id is owned by {holder.id} member.",
             )
-        if holder.id == event.member_id:
+        if draft.currents[holder.id].epoch != LEAVING_FOR_A_WHILE:
             _check_epoch(draft, event, holder)
         return holder
     if holder is None:
@@ -189,32 +194,34 @@ def _check_room(draft: WorkingGroup) -> None:
 
 def _subscribe(draft: WorkingGroup, event: ConsumerHeartbeat, before: Member | None) -> bool:
     """Take in what the member says of itself; return whether the group needs other targets."""
-    member = _described(before or Member(id=event.member_id), event)
+    member = described(before or Member(id=event.member_id), event)
     current = draft.currents[before.id] if before is not None else Current()
     is_back = before is not None and current.epoch == LEAVING_FOR_A_WHILE
     is_new = before is None
+    former = subscribed(draft, before) if before is not None else None
     if before is not None and (before.id != member.id or is_back):
         target = draft.targets.get(before.id, NO_PIECES)
         draft.remove(before.id)
         draft.targets = {**draft.targets, member.id: target}
         current = replace(current, epoch=JOINING, previous_epoch=JOINING, progress=Progress.STABLE, revoking=NO_PIECES)
-    former = subscribed(before, draft.before.regexes) if before is not None else None
     if event.epoch == JOINING and not is_new and not is_back:
         # It begins anew, and reads nothing: what it gave up thereby is free.
         current = Current()
-    if member.regex and event.matched is not None:
-        found = draft.regexes.get(member.regex)
-        if found is None or found.topics != event.matched:
-            draft.regexes = {**draft.regexes, member.regex: Matched(event.matched, draft.now.wall_ms)}
     draft.put(member, current)
-    if draft.regexes:
-        used = {each.regex for each in draft.members.values()}
-        if not draft.regexes.keys() <= used:
-            draft.regexes = {regex: found for regex, found in draft.regexes.items() if regex in used}
-    return is_new or subscribed(member, draft.regexes) != former
+    _see(draft, member, event.matched, before)
+    return is_new or subscribed(draft, member) != former
 
 
-def _described(member: Member, event: ConsumerHeartbeat) -> Member:
+def _see(draft: WorkingGroup, member: Member, matched: tuple[str, ...] | None, before: Member | None) -> None:
+    """Take in the topics of its expression that the member may see; None: as before, if the expression is the same."""
+    if member.regex and matched is not None:
+        draft.visible = with_one(draft.visible, member.id, matched)
+    elif before is not None and before.regex != member.regex:
+        draft.visible = without(draft.visible, member.id)
+
+
+def described(member: Member, event: ConsumerHeartbeat) -> Member:
+    """Return the member as it says that it is now."""
     return replace(
         member,
         id=event.member_id,
@@ -243,7 +250,7 @@ def _make_targets(draft: WorkingGroup, topics: Topics) -> None:
     name = chosen_assignor(draft.members.values(), draft.limits.group_consumer_assignors.split(",")[0])
     wishes = {
         member.id: Wish(
-            frozenset(topics[topic].id for topic in subscribed(member, draft.regexes) if topic in topics),
+            frozenset(topics[topic].id for topic in subscribed(draft, member) if topic in topics),
             draft.targets.get(member.id, NO_PIECES),
             member.instance_id,
         )
@@ -254,10 +261,11 @@ def _make_targets(draft: WorkingGroup, topics: Topics) -> None:
     draft.target_epoch = draft.epoch
 
 
-def _limit_revocation(draft: WorkingGroup, member_id: str, current: Current) -> None:
+def _limit_revocation(draft: WorkingGroup, member_id: str, former: Current, current: Current) -> None:
+    """Give the member its rebalance timeout for each time that it must give up partitions."""
     if current.progress is not Progress.REVOKING:
         draft.revoke_until_ms = without(draft.revoke_until_ms, member_id)
-    elif member_id not in draft.revoke_until_ms:
+    elif current.revoking != former.revoking or member_id not in draft.revoke_until_ms:
         until_ms = draft.now.ms + draft.members[member_id].rebalance_timeout_ms
         draft.revoke_until_ms = with_one(draft.revoke_until_ms, member_id, until_ms)
 

@@ -8,6 +8,7 @@ member of the classic protocol, of racks, and of the epochs of assignments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -17,14 +18,14 @@ from replication.coordinators.groups.consumer.state import (
     ConsumerGroup,
     Current,
     Header,
-    Key,
-    Kind,
     Matched,
     Member,
     Piece,
     Pieces,
     Progress,
+    contents,
 )
+from replication.coordinators.groups.keys import Key, Kind
 from replication.model.cluster import topic_id_of, topic_uuid
 
 DEPRECATED = 4  # partitions of subscribed topics: written by Kafka before 4.1, and of no use here
@@ -192,14 +193,15 @@ def _skip_tags(at: binary.Cursor) -> None:
 
 
 def group_of(group_id: str, values: Mapping[Key, Any]) -> ConsumerGroup:
-    """Return the group of these values, without those that belong to no member; members lack nothing."""
+    """Return the group of these values; those that belong to no member go with the next write. Members lack nothing."""
     header: Header = values.get(Key(Kind.HEADER), Header(0, 0))
     of: dict[Kind, dict[str, Any]] = {kind: {} for kind in OF_MEMBERS}
     for key, value in values.items():
         if key.kind in of:
             of[key.kind][key.of] = value
     members = of[Kind.MEMBER]
-    return ConsumerGroup(
+    used = {member.regex for member in members.values()}
+    group = ConsumerGroup(
         id=group_id,
         epoch=header.epoch,
         topics_hash=header.topics_hash,
@@ -207,5 +209,6 @@ def group_of(group_id: str, values: Mapping[Key, Any]) -> ConsumerGroup:
         currents={name: of[Kind.CURRENT].get(name, Current()) for name in members},
         target_epoch=values.get(Key(Kind.TARGET_EPOCH), 0),
         targets={name: pieces for name, pieces in of[Kind.TARGET].items() if name in members},
-        regexes=of[Kind.REGEX],
+        regexes={regex: found for regex, found in of[Kind.REGEX].items() if regex in used},
     )
+    return replace(group, unstored=frozenset(values.keys() - contents(group).keys()))

@@ -12,8 +12,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
 from replication.coordinators.groups.messages import Body
 from replication.coordinators.groups.offsets.state import Offsets
 
@@ -87,7 +88,7 @@ class Current:
 
 
 class Matched(NamedTuple):
-    """The topics that a regular expression matched, sorted, and when (wall time) that was found."""
+    """The topics that a regular expression matched for any of its members, sorted; and when (wall time) it did."""
 
     topics: tuple[str, ...]
     at_ms: int
@@ -98,25 +99,6 @@ class Header(NamedTuple):
 
     epoch: int
     topics_hash: int
-
-
-class Kind(enum.IntEnum):
-    """Kafka's types of the records of a group; CLASSIC is the one of the other protocol."""
-
-    CLASSIC = 2
-    HEADER = 3
-    MEMBER = 5
-    TARGET_EPOCH = 6
-    TARGET = 7
-    CURRENT = 8
-    REGEX = 16
-
-
-class Key(NamedTuple):
-    """The subject of a record: `of` is a member or a regular expression, "" the group itself."""
-
-    kind: Kind
-    of: str = ""
 
 
 class InFlight(NamedTuple):
@@ -143,14 +125,18 @@ class ConsumerGroup:
     target_epoch: int = 0
     targets: Mapping[str, Pieces] = field(default_factory=dict)
     regexes: Mapping[str, Matched] = field(default_factory=dict)
+    # A member sees these topics of its expression, as it was found for its last heartbeats.
+    # `regexes` has what any of its members may see; so may all that were not heard since the group was loaded.
+    visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: frozenset[str] | None = None  # the topics that somebody subscribes to; None: not counted yet
+    known_at: int | None = None  # `known_at` of the event whose topics the targets were last compared with
     # Monotonic times: when the session of a member ends, and until when it must have given up partitions.
     deadlines_ms: Mapping[str, int] = field(default_factory=dict)
     revoke_until_ms: Mapping[str, int] = field(default_factory=dict)
     writes: int = 0
     in_flight: InFlight | None = None
     queue: tuple[Any, ...] = ()  # the events that came since that write began, see `events.Waiting`
-    unstored: frozenset[Key] = frozenset()  # that the log may have otherwise: they go with the next write
+    unstored: frozenset[Key] = NO_KEYS  # that the log may have otherwise: they go with the next write
     is_dead: bool = False
     offsets: Offsets = field(default_factory=Offsets)
 
@@ -166,6 +152,12 @@ class ConsumerGroup:
         return Phase.STABLE if is_done else Phase.RECONCILING
 
     @property
+    def keys(self) -> frozenset[Key]:
+        """The records that the log may have of the group."""
+        coming = self.in_flight.keys if self.in_flight is not None else NO_KEYS
+        return self.unstored | coming | contents(self).keys()
+
+    @property
     def is_blank(self) -> bool:
         return not (self.members or self.epoch or self.in_flight or self.unstored) and self.offsets.is_empty
 
@@ -173,18 +165,36 @@ class ConsumerGroup:
     def protocol_type(self) -> str:
         return TYPE
 
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that somebody subscribes to."""
-        return frozenset().union(*(subscribed(member, self.regexes) for member in self.members.values()))
-
     def assignor(self, default: str) -> str:
         return chosen_assignor(self.members.values(), default)
 
 
-def subscribed(member: Member, regexes: Mapping[str, Matched]) -> frozenset[str]:
-    matched = regexes.get(member.regex) if member.regex else None
-    return frozenset(member.topics) | frozenset(matched.topics if matched is not None else ())
+class Subscriptions(Protocol):
+    """A group, or its working state."""
+
+    @property
+    def members(self) -> Mapping[str, Member]: ...
+    @property
+    def regexes(self) -> Mapping[str, Matched]: ...
+    @property
+    def visible(self) -> Mapping[str, tuple[str, ...]]: ...
+
+
+def matched(group: Subscriptions, member: Member) -> tuple[str, ...]:
+    """Return the topics of the member's expression that it may see."""
+    if not member.regex:
+        return ()
+    if (found := group.visible.get(member.id)) is not None:
+        return found
+    return group.regexes[member.regex].topics if member.regex in group.regexes else ()
+
+
+def subscribed(group: Subscriptions, member: Member) -> frozenset[str]:
+    return frozenset((*member.topics, *matched(group, member)))
+
+
+def subscribed_by_any(group: Subscriptions) -> frozenset[str]:
+    return frozenset().union(*(subscribed(group, member) for member in group.members.values()))
 
 
 def chosen_assignor(members: Iterable[Member], default: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from replication.coordinators.groups.keys import NO_KEYS, Key
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Write
 from replication.coordinators.groups.offsets.state import Committed
 from replication.errors import ErrorCode
@@ -60,19 +61,22 @@ class ExpireOffsets:
 
     `since_ms`: the retention begins there; None: with each commit. `subscribed`: topics whose offsets stay; None: all.
     `empty_generation`: of a group that nobody is in, and that is deleted with its last offset; None: of any other one.
+    `gone_keys`: the records of the group that are deleted then.
     """
 
     since_ms: int | None = None
     subscribed: frozenset[str] | None = frozenset()
     empty_generation: int | None = None
+    gone_keys: frozenset[Key] = NO_KEYS
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteAll:
-    """The group is deleted, which nobody is in; `request` asked for it."""
+    """The group is deleted, which nobody is in, with these records; `request` asked for it."""
 
     request: int
     empty_generation: int
+    gone_keys: frozenset[Key]
 
 
 Event: TypeAlias = (
@@ -96,12 +100,14 @@ class NewOffsets(Write):
 class GoneOffsets(Write):
     """Deleted offsets; `request` asked for it, if any.
 
-    `empty_generation`: the group is deleted with them if it has this generation then, and nobody is in it.
+    `empty_generation`: the group is deleted with them if it has this generation then, and nobody is in it; the records
+    of `gone_keys` are in any case.
     `positions`: where the last offset of each partition lies, if their topics are gone.
     """
 
     partitions: tuple[TopicPartition, ...]
     empty_generation: int | None = None
+    gone_keys: frozenset[Key] = NO_KEYS
     request: int | None = None
     refused: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -112,11 +118,10 @@ class GoneOffsets(Write):
 
 @dataclass(frozen=True, slots=True)
 class AppendOffsets(Append):
-    """Store offsets (None: deleted). The others: the records of a group of that protocol are deleted with them."""
+    """Store offsets (None: deleted). `gone_keys`: records of the group that are deleted with them."""
 
     offsets: Mapping[TopicPartition, Committed | None]
-    deletes_group: bool = False
-    deletes_consumer_group: bool = False
+    gone_keys: frozenset[Key] = NO_KEYS
 
 
 @dataclass(frozen=True, slots=True)

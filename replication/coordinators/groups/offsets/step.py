@@ -122,7 +122,7 @@ def _expire(draft: WorkingOffsets, event: events.ExpireOffsets) -> None:
     )
     is_used = draft.in_flight or draft.uncommitted
     if event.empty_generation is not None and not is_used and len(expired) == len(draft.committed):
-        _remove_all(draft, event.empty_generation, None)
+        _remove_all(draft, event)
     elif expired:
         _remove(draft, events.GoneOffsets(expired))
 
@@ -172,12 +172,12 @@ def _remove(draft: WorkingOffsets, write: events.GoneOffsets) -> None:
     draft.effects.append(events.AppendOffsets(write, dict.fromkeys(write.partitions)))
 
 
-def _remove_all(draft: WorkingOffsets, generation: int, request: int | None) -> None:
+def _remove_all(draft: WorkingOffsets, event: events.ExpireOffsets | events.DeleteAll) -> None:
     """Delete the offsets, and the group: there is nothing to store of one that was never stored."""
-    write = events.GoneOffsets(tuple(draft.committed), generation, request)
-    if draft.committed or generation:
-        deleted = dict.fromkeys(draft.committed)
-        draft.effects.append(events.AppendOffsets(write, deleted, deletes_group=generation > 0))
+    request = event.request if isinstance(event, events.DeleteAll) else None
+    if draft.committed or event.gone_keys:
+        write = events.GoneOffsets(tuple(draft.committed), event.empty_generation, event.gone_keys, request)
+        draft.effects.append(events.AppendOffsets(write, dict.fromkeys(draft.committed), event.gone_keys))
     elif request is not None:
         draft.answer(request, Done())
 
@@ -232,7 +232,7 @@ _ACTS: Mapping[type[events.Event], Callable[[WorkingOffsets, Any], None]] = {
     events.Commit: _commit,
     events.TransactionEnded: _transaction_ended,
     events.DeleteOffsets: _delete,
-    events.DeleteAll: lambda draft, event: _remove_all(draft, event.empty_generation, event.request),
+    events.DeleteAll: _remove_all,
     events.ForgetTopics: _forget,
     events.ForgetAgain: lambda draft, event: _remove_gone(draft, event.positions),
     events.ExpireOffsets: _expire,

@@ -16,6 +16,7 @@ from logstore.errors import (
     RecordTooLargeError,
     StorageError,
 )
+from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.segments.segment_reader import Space
 from logstore.log.tiering import advance_tiered_offset, tiered_offset
 from logstore.records.batch import Record, batches, build, check, header_at, records
@@ -256,6 +257,87 @@ def test_a_segment_that_was_removed_and_is_made_again_is_as_durable_as_before(ro
     found = Env(files=disk.after_crash(Crash.LOST))
     values = [(0, b"x" * 30), (1, b"y" * 30), (2, b"w" * 30)]
     assert contents(reopen(log.directory, found, recovery_point=3)) == values
+
+
+def test_what_could_be_taken_back_of_a_failed_append_is_not_durable_under_its_old_name(root, env, disk, monkeypatch):
+    """It made two segments, of which one went; then the disk failed again."""
+    log = make(root, env, segment_bytes=100)
+    for path in (*disk.names, str(log.directory), str(root)):
+        disk.fsync(path)
+    appended(log, batch(b"x" * 30))
+    with monkeypatch.context() as patched:
+
+        def fails(path, position, data, write=disk.write):
+            if not path.endswith("2.log"):
+                return write(path, position, data)
+            log.flush()  # by another thread
+            raise StorageError("Input/output error")
+
+        def stays(path, unlink=disk.unlink):
+            if path.endswith("1.log"):
+                raise StorageError("Input/output error")
+            unlink(path)
+
+        patched.setattr(disk, "write", fails)
+        patched.setattr(disk, "unlink", stays)
+        with pytest.raises(StorageError):
+            appended(log, batch(b"y" * 30) + batch(b"z" * 30))
+    for value in (b"y", b"w"):
+        appended(log, batch(value * 30))
+    end = log.flush()
+    found = Env(files=disk.after_crash(Crash.LOST))
+    assert contents(reopen(log.directory, found, recovery_point=end)) == contents(log)
+    assert f"{2:020d}.log" in found.files.list(log.directory).names
+
+
+def test_a_flush_that_began_before_a_cut_does_not_know_the_names_behind_it(root, env, disk, monkeypatch):
+    """A snapshot of producers went with the cut, and is made again: its name is not on disk yet."""
+    log = make(root, env)
+    for path in (*disk.names, str(log.directory), str(root)):
+        disk.fsync(path)
+
+    def append_with_snapshot():
+        appended(log, build([Record(0, 1000, None, b"x")], producer=(7, 0, log.log_end_offset)))
+        with log.lock():
+            ProducerTracker(log.files).write_snapshot(log.files.view)
+
+    def cuts(view, refresh=log.files.refresh_names):
+        found = refresh(view)
+        monkeypatch.undo()
+        log.truncate_to(1)
+        return found
+
+    appended(log, build([Record(0, 1000, None, b"x")], producer=(7, 0, 0)))
+    append_with_snapshot()
+    monkeypatch.setattr(log.files, "refresh_names", cuts)
+    log.flush()
+    append_with_snapshot()
+    assert log.flush() == 2
+    assert f"{log.directory}/{2:020d}.snapshot" in disk.names
+    assert disk.after_crash(Crash.LOST).names.keys() == disk.names.keys()
+
+
+def test_a_flush_while_a_log_is_mended_does_not_know_the_names_behind_it(root, env, disk, monkeypatch):
+    log = make(root, env, segment_bytes=100)
+    for path in (*disk.names, str(log.directory), str(root)):
+        disk.fsync(path)
+    for value in (b"x", b"y", b"z"):
+        appended(log, batch(value * 30))
+    path = f"{log.directory}/{1:020d}.log"
+    disk.write(path, 70, b"damage")
+
+    def refresh(refresh=log.files.refresh):
+        monkeypatch.undo()
+        log.flush()  # by another thread
+        return refresh()
+
+    monkeypatch.setattr(log.files, "refresh", refresh)
+    assert log.recover().log_end_offset == 1
+    for value in (b"y", b"z"):
+        appended(log, batch(value * 30))
+    assert log.flush() == 3
+    found = Env(files=disk.after_crash(Crash.LOST))
+    assert contents(reopen(log.directory, found, recovery_point=3)) == contents(log)
 
 
 def test_flush_messages_flushes_within_the_append(root, env, disk):

@@ -1,5 +1,6 @@
 """Groups of the consumer protocol, whatever members, the log and the coordinator do: no partition has two readers."""
 
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import settings
@@ -9,7 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replication.coordinators.groups.classic.events import Ticked
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat, Heard
-from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, Piece, Topic, contents
+from replication.coordinators.groups.consumer.quiet import quiet_answer
+from replication.coordinators.groups.consumer.state import (
+    ConsumerGroup,
+    Phase,
+    Piece,
+    Topic,
+    contents,
+    subscribed_by_any,
+)
 from replication.coordinators.groups.kinds import deadline_ms, resume, step
 from replication.coordinators.groups.messages import Answer, Appended, Now
 from replication.coordinators.groups.records import Loaded, records_of
@@ -68,8 +77,19 @@ class Groups(RuleBasedStateMachine):
         return Now(self.now_ms, 1_000_000 + self.now_ms)
 
     def post(self, event):
-        self.group, effects = step(self.group, event, self.now(), self.limits)
+        before = self.group
+        self.group, effects = step(before, event, self.now(), self.limits)
+        if isinstance(event, ConsumerHeartbeat) and isinstance(before, ConsumerGroup):
+            self.judge_quiet(before, event, effects)
         self.perform(effects)
+
+    def judge_quiet(self, before, event, effects):
+        """An answer without a step is that of the step, which has then changed the end of a session only."""
+        found = quiet_answer(before, event)
+        if found is not None:
+            assert effects == (Answer(event.request, found),)
+            ends = {**before.deadlines_ms, event.member_id: self.now_ms + 45_000}
+            assert self.group == replace(before, deadlines_ms=ends, names=self.group.names)
 
     def perform(self, effects):
         for effect in effects:
@@ -113,6 +133,7 @@ class Groups(RuleBasedStateMachine):
                 topics=client.topics if all_of_it else None,
                 owned=client.reads if all_of_it else None,
                 known=self.known,
+                known_at=sum(topic.partitions for topic in self.known.values()),
             )
         )
 
@@ -229,7 +250,7 @@ class Groups(RuleBasedStateMachine):
     def nothing_is_held_twice(self):
         if not isinstance(getattr(self, "group", None), ConsumerGroup):
             return
-        assert self.group.names in (None, self.group.topics)
+        assert self.group.names in (None, subscribed_by_any(self.group))
         held = [piece for current in self.group.currents.values() for piece in current.held]
         assert len(held) == len(set(held))
         assert self.group.currents.keys() == self.group.members.keys()

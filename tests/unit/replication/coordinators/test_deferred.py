@@ -22,7 +22,10 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ROLLED = 3  # the generation
 
 
-def member(member_id, instance_id=None, session_ms=10_000):
+SESSION_MS = 10_000
+
+
+def member(member_id, instance_id=None, session_ms=SESSION_MS):
     return Member(
         id=member_id,
         instance_id=instance_id,
@@ -55,6 +58,10 @@ GROUPS = [
 ]
 
 
+def end_of(group, member_id, now):
+    return now.ms + group.members[member_id].session_timeout_ms
+
+
 def name_of(group):
     return f"{group.phase}-{group.generation}-{len(group.offsets.committed)}"
 
@@ -70,7 +77,7 @@ def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group):
         error = may_stay(group, member_id, generation, instance_id)
         assert answer.body == Done(error)
         if not error:
-            assert after == with_deferred(group, {member_id: NOW.ms}, {})
+            assert after == with_deferred(group, {member_id: end_of(group, member_id, NOW)}, {})
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=name_of)
@@ -85,7 +92,7 @@ def test_a_commit_is_noted_only_if_the_group_takes_it(group):
             outcome = Appended(effect.write, ErrorCode.NONE, 200)
             after, (answer,) = step(between, outcome, NOW, LIMITS)
             assert answer.body == OffsetsDone()
-            heard = {member_id: NOW.ms} if member_id in group.members else {}
+            heard = {member_id: end_of(group, member_id, NOW)} if member_id in group.members else {}
             assert after == with_deferred(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
 
 
@@ -97,9 +104,9 @@ def test_many_that_were_noted_are_as_many_steps():
         commit = Commit(request=position, offsets={tp: new}, member_id=name, generation=ROLLED)
         after, (effect,) = step(after, commit, now, LIMITS)
         after, _ = step(after, Appended(effect.write, ErrorCode.NONE, position), now, LIMITS)
-        heard[name], stored[tp] = now.ms, replace(new, position=position)
+        heard[name], stored[tp] = end_of(group, name, now), replace(new, position=position)
     assert after == with_deferred(group, heard, stored)
-    assert after.members["a"].deadline_ms == LATER.ms + 10_000
+    assert after.members["a"].deadline_ms == LATER.ms + SESSION_MS
 
 
 def test_of_two_offsets_the_later_one_in_the_log_is_taken():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from replication.coordinators.binary import UnknownRecordError, partition_of
 from replication.coordinators.groups.classic.events import AppendGroup, EmptyGroup
 from replication.coordinators.groups.classic.state import Group, Member, Phase
+from replication.coordinators.groups.keys import Key, Kind
 from replication.coordinators.groups.offsets.events import AppendOffsets
 from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.records import (
@@ -159,7 +160,7 @@ def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
         TopicPartition("u", 0): 5,
     }
     assert list(loaded.names()) == ["g"]
-    for key, value in records_of("g", AppendOffsets(EmptyGroup(), {}, deletes_group=True)):
+    for key, value in records_of("g", AppendOffsets(EmptyGroup(), {}, gone_keys=frozenset({Key(Kind.CLASSIC)}))):
         loaded.apply(99, key, value)
     assert loaded.groups == {}
 

@@ -55,6 +55,9 @@ def _kept(
 
 def _levelled(held: dict[str, set[Piece]], topic: str, readers: Sequence[str]) -> bool:
     """Move partitions of the topic from readers with most to those with least; return whether any moved."""
+    counts = [len(held[member]) for member in readers]
+    if max(counts) - min(counts) <= 1:  # nearly always: nobody's partitions are looked at
+        return False
     own = {member: sorted(n for of, n in held[member] if of == topic) for member in readers}
     least = [(len(held[member]), member) for member in readers]
     most = [(-count, member) for count, member in least if own[member]]
