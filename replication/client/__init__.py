@@ -11,7 +11,11 @@ each; `producer`, tables to topics, also in a transaction; `membership`, a membe
 requests; `consumer_membership` and `heartbeats`, both of one that is assigned partitions; `members`, kept alive;
 `reading`, partitions fetched ahead; `consumer`, a member that reads; `client_loop`, `blocking`, `typed`, rows of
 columns, `latest`, the last of each key, `schemas`, of the topic `_schemas`, `registry_settings` and `schema_registry`,
-those of a registry, and `kafka_client`, all of that without an event loop.
+those of a registry, `samples`, of a range's size, and `kafka_client`, all of that without an event loop.
 
-Everything but those eight belongs to one event loop. Nothing decodes a record before Arrow does.
+Share groups (KIP-932) stand beside `consumer`: `share_settings`; `share_sessions` and `deliveries`, machines of the
+sessions with brokers and of acknowledgements; `share_ahead`, what is acquired; `share_requests`; `share_reading`, the
+requests to all leaders; `share_consumer`, a member, with and without an event loop.
+
+Everything but those ten belongs to one event loop. Nothing decodes a record before Arrow does.
 """

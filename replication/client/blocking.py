@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # has it done in the client's event loop, and waits
-Wrapped = TypeVar("Wrapped", AsyncProducer, AsyncTransactionalProducer, AsyncConsumer)
+Wrapped = TypeVar("Wrapped")
 Arguments = ParamSpec("Arguments")
 Found = TypeVar("Found")
 
@@ -40,7 +40,7 @@ class Closing(ABC):
         """End it."""
 
 
-class _Blocking(Closing, Generic[Wrapped]):
+class Blocking(Closing, Generic[Wrapped]):
     """Every call of it waits for that of the asynchronous one; `end` closes that."""
 
     def __init__(self, wrapped: Wrapped, run: Run, end: End) -> None:
@@ -56,19 +56,19 @@ class _Blocking(Closing, Generic[Wrapped]):
         self._run(self._end())
 
 
-def _waiting(
+def waiting(
     call: Callable[Concatenate[Wrapped, Arguments], Coroutine[Any, Any, Found]],
-) -> Callable[Concatenate[_Blocking[Wrapped], Arguments], Found]:
+) -> Callable[Concatenate[Blocking[Wrapped], Arguments], Found]:
     """The same call, of a class that wraps the asynchronous one, and waits for it."""
 
     @wraps(call)
-    def run(self: _Blocking[Wrapped], /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Found:
+    def run(self: Blocking[Wrapped], /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Found:
         return self._run(call(self._wrapped, *arguments, **named))  # type: ignore[no-any-return]
 
     return run
 
 
-class Producer(_Blocking[AsyncProducer]):
+class Producer(Blocking[AsyncProducer]):
     """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
 
     def __exit__(self, *error: object) -> None:
@@ -85,10 +85,10 @@ class Producer(_Blocking[AsyncProducer]):
 
         return self._run(send())  # type: ignore[no-any-return]
 
-    flush = _waiting(AsyncProducer.flush)
+    flush = waiting(AsyncProducer.flush)
 
 
-class TransactionalProducer(_Blocking[AsyncTransactionalProducer]):
+class TransactionalProducer(Blocking[AsyncTransactionalProducer]):
     """`AsyncTransactionalProducer` for code without an event loop: from any thread."""
 
     @property
@@ -96,11 +96,11 @@ class TransactionalProducer(_Blocking[AsyncTransactionalProducer]):
         """Forward to `AsyncTransactionalProducer.partitions`."""
         return self._wrapped.partitions
 
-    append = _waiting(AsyncTransactionalProducer.append)
-    flush = _waiting(AsyncTransactionalProducer.flush)
+    append = waiting(AsyncTransactionalProducer.append)
+    flush = waiting(AsyncTransactionalProducer.flush)
 
 
-class Consumer(_Blocking[AsyncConsumer]):
+class Consumer(Blocking[AsyncConsumer]):
     """`AsyncConsumer` for code without an event loop, for one thread at a time; made by `KafkaClient.consumer`.
 
     `on_assign` and `on_revoke` are called in a thread of their own while `poll` waits; they may use the consumer.
@@ -112,8 +112,8 @@ class Consumer(_Blocking[AsyncConsumer]):
             if (rows := self.poll()) is not None:
                 yield rows
 
-    poll = _waiting(AsyncConsumer.poll)
-    commit = _waiting(AsyncConsumer.commit)
+    poll = waiting(AsyncConsumer.poll)
+    commit = waiting(AsyncConsumer.commit)
 
     @property
     def assignment(self) -> Tps:
@@ -126,15 +126,15 @@ class Consumer(_Blocking[AsyncConsumer]):
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Forward to `AsyncConsumer.seek`."""
-        self._run(_done(lambda: self._wrapped.seek(tp, offset)))
+        self._run(done(lambda: self._wrapped.seek(tp, offset)))
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Forward to `AsyncConsumer.pause`."""
-        self._run(_done(lambda: self._wrapped.pause(tps)))
+        self._run(done(lambda: self._wrapped.pause(tps)))
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """Forward to `AsyncConsumer.resume`."""
-        self._run(_done(lambda: self._wrapped.resume(tps)))
+        self._run(done(lambda: self._wrapped.resume(tps)))
 
 
 def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:
@@ -146,5 +146,6 @@ def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:
         future.set_result(done.result())
 
 
-async def _done(what: Callable[[], None]) -> None:
+async def done(what: Callable[[], None]) -> None:
+    """Do it in the event loop."""
     what()

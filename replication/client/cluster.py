@@ -31,6 +31,7 @@ from replication.client.nearest import ReadReplicas
 from replication.client.security import PLAINTEXT, Security
 from replication.errors import ErrorCode, KafkaError, ProtocolError, code_in
 from replication.model.cluster import TopicPartition
+from replication.model.metadata import BrokerAddress
 from replication.network.client import Client, Clients
 from replication.protocol.apis import ApiKey
 
@@ -77,8 +78,8 @@ class Cluster:
     ) -> None:
         self._bootstrap = addresses_of(bootstrap)
         self.timeout_ms, self.timeout_s = timeout_ms, timeout_ms / 1000
-        self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
-        made = partial(Clients, client_id, timeout_ms=self._request_timeout_ms, security=security, asks_versions=True)
+        self.request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
+        made = partial(Clients, client_id, timeout_ms=self.request_timeout_ms, security=security, asks_versions=True)
         self._clients = made()
         self._waiting = made()  # brokers answer a connection in order: a fetch that waits would hold up the others
         self.read_replicas = ReadReplicas(rack)
@@ -170,9 +171,21 @@ class Cluster:
             if name in self._topics:
                 self._topics[name] = (-self._max_age_s, self._topics[name][1])
 
+    def learn(self, tp: TopicPartition, leader: PartitionLeader, address: BrokerAddress | None) -> None:
+        """Believe a broker that names another leader of the partition, if that is a newer one; else ask again."""
+        known = self._topics.get(tp.topic)
+        if known is None or self._cluster is None:
+            return
+        if leader.broker == NO_LEADER or leader.epoch <= known[1].leaders.get(tp.partition, leader).epoch:
+            self.forget([tp.topic])
+            return
+        self._topics[tp.topic] = known[0], known[1]._replace(leaders={**known[1].leaders, tp.partition: leader})
+        if address is not None:
+            self._cluster = self._cluster._replace(brokers={**self._cluster.brokers, address.id: address})
+
     async def _ask_metadata(self, names: Collection[str] | None, backoff: Backoff | None = None) -> ClusterMetadata:
         request = metadata_request(names)
-        attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
+        attempt_ms = min(self.request_timeout_ms, METADATA_TIMEOUT_MS)
         answer = await self.call_any(ApiKey.METADATA, request, backoff, timeout_ms=attempt_ms)
         if self._cluster is None:
             for lacks in (text for needed, text in _LACKING.items() if answer.__version__ < needed):
@@ -208,12 +221,14 @@ class Cluster:
     async def call_leader(self, leader: int, topics: Collection[str], key: ApiKey, request: Any, **bounds: Any) -> Any:
         """Call a leader as `call` does, but give up a silent leader as soon as other brokers name a new one.
 
-        A broker that hangs answers nothing, and its session ends long before a request does.
+        A broker that hangs answers nothing, and its session ends long before a request does. `waits` among the bounds:
+        as of `connection`.
 
         Raises: as `call`; OSError: the call was given up, with every other call that waits on that connection.
         """
-        broker = await self.connection(leader)
-        led = {name: {p for p, known in self._leaders_of(name).items() if known.broker == leader} for name in topics}
+        broker = await self.connection(leader, waits=bounds.pop("waits", False))
+        known = {name: self._topics[name][1].leaders for name in topics if name in self._topics}
+        led = {name: {p for p, each in leaders.items() if each.broker == leader} for name, leaders in known.items()}
         return await unless_silent(broker, broker.call(key, request, **bounds), lambda: self._is_replaced(leader, led))
 
     async def _is_replaced(self, leader: int, led: Mapping[str, Collection[int]]) -> bool:
@@ -230,9 +245,6 @@ class Cluster:
             if p in partitions
         )
 
-    def _leaders_of(self, topic: str) -> Mapping[int, PartitionLeader]:
-        return self._topics[topic][1].leaders if topic in self._topics else {}
-
     async def call_any(self, key: ApiKey, request: Any, backoff: Backoff | None = None, **bounds: Any) -> Any:
         """Ask whoever answers: brokers that are known, then the bootstrap addresses; again until the deadline.
 
@@ -241,7 +253,7 @@ class Cluster:
         Raises: UnreachableError, UnsupportedVersionError, AuthenticationError.
         """
         backoff = backoff or self.backoff()
-        attempt_s = bounds.get("timeout_ms", self._request_timeout_ms) / 1000
+        attempt_s = bounds.get("timeout_ms", self.request_timeout_ms) / 1000
         failures = Failures(was_reached=self._cluster is not None)
         while True:
             for host, port in self._candidates():
@@ -337,7 +349,7 @@ class Cluster:
         await asyncio.gather(*map(ask_quietly, brokers))
 
     async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Any:
-        attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
+        attempt_ms = min(self.request_timeout_ms, METADATA_TIMEOUT_MS)
         return await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)
 
     def _candidates(self) -> list[tuple[str, int]]:

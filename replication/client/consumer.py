@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from logstore.errors import InvalidConfigError, InvalidRequestError, PylogError
 from replication.client import groups, membership
@@ -36,6 +36,7 @@ __all__ = ["AsyncConsumer", "ConsumerSettings", "RebalanceListener", "apart"]
 logger = logging.getLogger(__name__)
 
 CLOSE_S, LEAVE_S = 10.0, 3.0  # for what a closing member still commits, and for its last word
+Told = TypeVar("Told")
 RebalanceListener = Callable[[Tps], Awaitable[None]]
 
 
@@ -265,11 +266,11 @@ def subscription(topics: Iterable[str], settings: ConsumerSettings) -> tuple[str
     return found
 
 
-def apart(listener: Callable[[Tps], None] | None) -> RebalanceListener:
+def apart(listener: Callable[[Told], None] | None) -> Callable[[Told], Awaitable[None]]:
     """`listener` in a thread of its own, so that it may wait for the event loop."""
 
-    async def call(tps: Tps) -> None:
+    async def call(told: Told) -> None:
         if listener is not None:
-            await asyncio.to_thread(listener, tps)
+            await asyncio.to_thread(listener, told)
 
     return call

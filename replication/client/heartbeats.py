@@ -7,13 +7,12 @@ is not known yet is assigned by the heartbeat after it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from replication.client.cluster import Cluster, metadata_request
 from replication.client.consumer_membership import Answered, Heartbeat
 from replication.client.coordinators import group_key
 from replication.client.membership import Tps
-from replication.client.settings import ConsumerSettings
 from replication.errors import ErrorCode, UnsupportedVersionError, code_in
 from replication.model.cluster import TopicPartition, rows_by_topic, topic_id_of, topic_uuid
 from replication.protocol.apis import ApiKey
@@ -29,10 +28,28 @@ def pattern_of(topics: Iterable[str]) -> str | None:
     return next((topic for topic in topics if topic.startswith("^")), None)
 
 
+class MemberSettings(Protocol):
+    """The settings of a member that a coordinator needs."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def group_instance_id(self) -> str | None: ...
+    @property
+    def group_remote_assignor(self) -> str | None: ...
+    @property
+    def max_poll_interval_ms(self) -> int: ...
+    @property
+    def rack(self) -> str: ...
+
+
 class Heartbeats:
     """Belongs to one event loop. Every call raises as `Coordinators.call` does."""
 
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings, topics: tuple[str, ...]) -> None:
+    _API = ApiKey.CONSUMER_GROUP_HEARTBEAT
+    _INSTEAD = "group_protocol='classic' does without it"
+
+    def __init__(self, cluster: Cluster, settings: MemberSettings, topics: tuple[str, ...]) -> None:
         self._cluster = cluster
         self._settings = settings
         self._pattern = pattern_of(topics)
@@ -62,11 +79,11 @@ class Heartbeats:
         try:
             answer = await self._call(request, 0 if self._pattern is None else _WITH_PATTERNS)
         except UnsupportedVersionError as error:
-            raise UnsupportedVersionError(f"{error}; group_protocol='classic' does without it") from None
+            raise UnsupportedVersionError(f"{error}; {self._INSTEAD}") from None
         if (code := code_in(answer)) is not ErrorCode.NONE:
             message = answer.error_message or ""
             if code is ErrorCode.UNSUPPORTED_VERSION:
-                message = f"{message or 'too old a Kafka'}; group_protocol='classic' does without it"
+                message = f"{message or 'too old a Kafka'}; {self._INSTEAD}"
             return Answered(beat, code, message=message)
         self.interval_ms = round(answer.heartbeat_interval.total_seconds() * 1000)
         if answer.assignment is not None:
@@ -85,8 +102,8 @@ class Heartbeats:
 
     async def _call(self, request: dict[str, Any], version_min: int) -> Any:
         who = {"group_id": self._settings.group_id, "instance_id": self._settings.group_instance_id}
-        group, api = group_key(self._settings.group_id), ApiKey.CONSUMER_GROUP_HEARTBEAT
-        return await self._cluster.coordinators.call(group, api, who | request, code_in, version_min=version_min)
+        group = group_key(self._settings.group_id)
+        return await self._cluster.coordinators.call(group, self._API, who | request, code_in, version_min=version_min)
 
     async def _resolved(self) -> Tps:
         """The assigned partitions of topics that are known by now."""
@@ -109,3 +126,10 @@ class Heartbeats:
     def _by_id(self, tps: Tps) -> list[dict[str, Any]]:
         topics = rows_by_topic((tp, tp.partition) for tp in sorted(tps))
         return [{"topic_id": topic_uuid(self._ids[topic]), "partitions": each} for topic, each in topics.items()]
+
+
+class ShareHeartbeats(Heartbeats):
+    """Those of a member of a share group (KIP-932): what only other groups have is left out of its requests."""
+
+    _API = ApiKey.SHARE_GROUP_HEARTBEAT
+    _INSTEAD = "share groups need Kafka 4.1 or later, and its feature share.version"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack
 
 from logstore.config import setting_text
 from logstore.errors import PylogError, TopicExistsError
-from logstore.records.batch import batches
 from logstore.records.latest import check_view
 from logstore.records.tables import Tabular
 from logstore.schemas.registry import COLUMNS_OF_TOPICS
@@ -43,6 +42,7 @@ from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, Extent, TopicMetadata
 from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, ProducerSettings
 from replication.client.registry_settings import RegistrySettings, registry_of
+from replication.client.samples import SAMPLE_BYTES, Sample, sample_of
 from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import alter_settings, settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic, delete_topic
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
     from logstore.schemas.choice import Typing
     from logstore.schemas.registry import Schemas
+    from replication.client.share_consumer import ShareConsumer
+    from replication.client.share_reading import Outcome
 
 Arguments = ParamSpec("Arguments")
 Found = TypeVar("Found")
@@ -65,25 +67,6 @@ TRANSACTION_TIMEOUT_MS = 60_000  # Kafka's default
 __all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample", "UnsupportedVersionError"]
 
 logger = logging.getLogger(__name__)
-
-
-SAMPLE_BYTES = 64 * 1024
-
-
-class Sample(NamedTuple):
-    """Some batches at the begin of a range: their size, and how many offsets they and the first one span."""
-
-    size_bytes: int
-    offsets: int
-    first_batch_offsets: int
-
-    def bytes_of(self, offsets: int) -> int:
-        """About the stored bytes of so many offsets, if all are like these."""
-        return round(self.size_bytes / max(1, self.offsets) * offsets)
-
-    def offsets_of(self, size_bytes: int) -> int | None:
-        """About the offsets that so many bytes have; None: there is no batch to tell it by."""
-        return size_bytes * self.offsets // self.size_bytes if self.size_bytes else None
 
 
 def _waiting(
@@ -318,12 +301,7 @@ class KafkaClient(Closing):
     def sample(self, topic: str, partition: int, start: int, end: int, *, max_bytes: int = SAMPLE_BYTES) -> Sample:
         """The size of the first batches of a range, at least one. Raises: as `read`."""
         asked = fetch(self._cluster, TopicPartition(topic, partition), start, end, max_bytes=max_bytes)
-        found = self._run(asked) if start < end else Fetched((), end)
-        headers = [header for part in found.parts for _, header in batches(part)]
-        if not headers:
-            return Sample(0, end - start, 0)
-        size_bytes = sum(map(len, found.parts))
-        return Sample(size_bytes, headers[-1].next_offset - headers[0].base_offset, headers[0].next_offset - start)
+        return sample_of(self._run(asked) if start < end else Fetched((), end), start, end)
 
     def append(
         self,
@@ -386,6 +364,28 @@ class KafkaClient(Closing):
             records_of = partial(chosen, typing=typing, schemas=lambda: self.schemas)
             return TypedConsumer(consumer, self._run, self._ending(consumer.close), records_of)
         return Consumer(consumer, self._run, self._ending(consumer.close))
+
+    def share_consumer(
+        self,
+        topics: str | Sequence[str],
+        group_id: str,
+        *,
+        on_acknowledged: Callable[[tuple[Outcome, ...]], None] | None = None,
+        **settings: Any,
+    ) -> ShareConsumer:
+        """A member of a share group (KIP-932), with `ShareConsumerSettings`. It ends with this client.
+
+        Its members acquire records of the same partitions, one by one, and acknowledge them. `on_acknowledged` is told
+        what became of acknowledgements; without it the refused ones are logged.
+
+        Raises: InvalidConfigError.
+        """
+        from replication.client.share_consumer import ShareConsumer, share_member
+
+        names = [topics] if isinstance(topics, str) else topics
+        given = {"group_id": group_id, "rack": self._rack, **settings}
+        member = self._run(share_member(self.where, names, given, on_acknowledged, self._security))
+        return ShareConsumer(member, self._run, self._ending(member.close))
 
     # ------------------------------------------------------------ transactions
 

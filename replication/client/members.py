@@ -21,7 +21,7 @@ from replication.client import consumer_membership, groups, membership
 from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster, UnreachableError
 from replication.client.consumer_membership import ConsumerMembership
-from replication.client.heartbeats import Heartbeats
+from replication.client.heartbeats import Heartbeats, MemberSettings, ShareHeartbeats
 from replication.client.member_requests import REQUESTS, MemberRequests
 from replication.client.membership import Effect, Membership, Phase
 from replication.client.settings import ConsumerSettings
@@ -40,7 +40,7 @@ class Member(ABC):
     `polled_s` is when the program last polled, infinite while it does; `error` is why it cannot be a member.
     """
 
-    def __init__(self, settings: ConsumerSettings, changed: asyncio.Event) -> None:
+    def __init__(self, settings: MemberSettings, changed: asyncio.Event) -> None:
         self._settings, self._changed = settings, changed
         self.due: deque[Effect] = deque()
         self.error: PylogError | None = None
@@ -146,7 +146,8 @@ class ClassicMember(Member):
     ) -> None:
         super().__init__(settings, changed)
         self._requests = MemberRequests(cluster, settings, topics)
-        is_cooperative = settings.classic.assignor == "cooperative-sticky"
+        self._heartbeat_s = settings.classic.heartbeat_interval_ms / 1000
+        is_cooperative = settings.assignor == "cooperative-sticky"
         self._member = Membership(is_cooperative=is_cooperative, is_static=settings.group_instance_id is not None)
         self._joining: asyncio.Task[None] | None = None
 
@@ -206,7 +207,7 @@ class ClassicMember(Member):
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._settings.classic.heartbeat_interval_ms / 1000)
+            await asyncio.sleep(self._heartbeat_s)
             m = self._member
             if m.phase not in (Phase.SYNCING, Phase.STABLE):
                 continue
@@ -228,12 +229,14 @@ class ClassicMember(Member):
 class ConsumerMember(Member):
     """A member of a group whose coordinator assigns the partitions."""
 
+    _heartbeats = Heartbeats
+
     def __init__(
-        self, cluster: Cluster, settings: ConsumerSettings, topics: tuple[str, ...], changed: asyncio.Event
+        self, cluster: Cluster, settings: MemberSettings, topics: tuple[str, ...], changed: asyncio.Event
     ) -> None:
         super().__init__(settings, changed)
         self._cluster = cluster
-        self._requests = Heartbeats(cluster, settings, topics)
+        self._requests = self._heartbeats(cluster, settings, topics)
         member_id = topic_id_of(UUID(int=SYSTEM.random.getrandbits(128), version=4))
         self._member = ConsumerMembership(id=member_id, is_static=settings.group_instance_id is not None)
         self._news = asyncio.Event()  # a heartbeat should not wait
@@ -296,3 +299,18 @@ class ConsumerMember(Member):
                 self._step(consumer_membership.Unanswered())
                 await asyncio.sleep(RETRY_S)
                 self._news.set()
+
+
+class ShareMember(ConsumerMember):
+    """A member of a share group, whose coordinator assigns partitions to several members at once."""
+
+    _heartbeats = ShareHeartbeats
+
+    def _step(self, event: consumer_membership.Event) -> None:
+        before = self._member
+        super()._step(event)
+        if before.phase is consumer_membership.Phase.IN and self.is_expelled:
+            logger.warning(
+                "group=%s the group does not know member %s in epoch %d any more: it joins again with the next poll",
+                self._settings.group_id, before.id, before.epoch,
+            )  # fmt: skip

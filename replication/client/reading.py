@@ -160,7 +160,7 @@ class PartitionReader:
                     offset = rows.column("offset")[-1].as_py() + 1
                     self.positions[tp] = Position(offset, ahead[0].end.leader_epoch)
                     self._ahead[tp] = self._ahead.pop(tp)  # the others first
-                    return _named(rows, tp)
+                    return named(rows, tp)
         return None
 
     async def close(self) -> None:
@@ -382,8 +382,8 @@ class PartitionReader:
         self._not_before |= dict.fromkeys(tps, asyncio.get_running_loop().time() + RETRY_S)
 
 
-def _named(rows: pa.RecordBatch, tp: TopicPartition) -> pa.RecordBatch:
-    """With the columns `topic` and `partition` in front."""
+def named(rows: pa.RecordBatch, tp: TopicPartition) -> pa.RecordBatch:
+    """The rows with the columns `topic` and `partition` in front."""
     import pyarrow as pa
 
     # Made of buffers: `pa.array` and `pa.repeat` would load pandas first, for a fifth of a second.

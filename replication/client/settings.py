@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from logstore.config import setting_text
@@ -32,6 +33,7 @@ _OWN = {
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
 
 Settings = TypeVar("Settings")
+_NO_HINTS: Mapping[str, str] = MappingProxyType({})
 # Kafka's names where ours are others, or what to do instead.
 _HINTS = {
     "batch_size": "here it is batch_bytes",
@@ -281,11 +283,17 @@ async def _until_shown(cluster: Cluster, resource: tuple[int, str], wanted: Mapp
     await cluster.until_all(ApiKey.DESCRIBE_CONFIGS, request, shows, of=None if broker is None else [broker])
 
 
-def settings_of(kind: type[Settings], given: Mapping[str, Any], what: str) -> Settings:
-    """These settings of `what` as a `kind`, which is a dataclass. Raises: InvalidConfigError: an unknown name."""
+def settings_of(
+    kind: type[Settings], given: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NO_HINTS
+) -> Settings:
+    """These settings of `what` as a `kind`, which is a dataclass; `hints` say what to do instead of others.
+
+    Raises: InvalidConfigError: an unknown name.
+    """
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for name in given.keys() - known:
         ours = name.replace(".", "_")
-        hint = f"; {_HINTS[ours]}" if ours in _HINTS else did_you_mean(ours, known)
+        instead = hints.get(ours) or _HINTS.get(ours)
+        hint = f"; {instead}" if instead else did_you_mean(ours, known)
         raise InvalidConfigError(f"unknown setting {name!r} of {what}{hint}", option=name)
     return kind(**given)

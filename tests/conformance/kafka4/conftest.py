@@ -16,6 +16,16 @@ GROUPS = {
     "group.consumer.session.timeout.ms": 6000,
     "group.consumer.min.session.timeout.ms": 6000,
 }
+# `test_share_groups` needs these: the same, locks of seconds, and no record is given up.
+SHARE_GROUPS = {
+    "group.share.heartbeat.interval.ms": 300,
+    "group.share.min.heartbeat.interval.ms": 300,
+    "group.share.session.timeout.ms": 6000,
+    "group.share.min.session.timeout.ms": 6000,
+    "group.share.record.lock.duration.ms": 5000,
+    "group.share.min.record.lock.duration.ms": 1000,
+    "group.share.delivery.count.limit": 10,
+}
 
 
 @pytest.fixture(scope="package")
@@ -26,7 +36,7 @@ def one_broker(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def three_brokers(tmp_path_factory):
-    with Kafka4(tmp_path_factory.mktemp("kafka4"), 3, settings=GROUPS) as running:
+    with Kafka4(tmp_path_factory.mktemp("kafka4"), 3, settings=GROUPS | SHARE_GROUPS) as running:
         yield running
 
 

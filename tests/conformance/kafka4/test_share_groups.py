@@ -1,0 +1,75 @@
+"""Our own members of share groups, on a real Kafka 4.4 of three brokers."""
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from replication.client.kafka_client import KafkaClient
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import TopicPartition
+from tests.docs.test_readme import blocks
+from tests.support import share_life
+from tests.support.repeats import only_long
+from tests.support.share_members import ShareGroup, members_and_leaders_die
+
+ROOT = Path(__file__).parents[3]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
+
+
+@pytest.fixture
+def client(three_brokers):
+    with KafkaClient(three_brokers.bootstrap) as client:
+        yield client
+
+
+def test_each_kind_of_acknowledgement_acts(client):
+    client.create_topic("kinds", replicas=3)
+    share_life.each_kind_of_acknowledgement_acts(client, "kinds", "kinds-share")
+
+
+def test_polls_and_ends_of_blocks_accept_or_release(client):
+    client.create_topic("polls", replicas=3)
+    share_life.polls_and_ends_of_blocks_accept_or_release(client, "polls", "polls-share")
+
+
+def test_an_expelled_member_joins_again_and_says_so(client, caplog):
+    client.create_topic("expelled", replicas=3)
+    share_life.an_expelled_member_joins_again(client, "expelled", "expelled-share", caplog)
+
+
+def test_a_group_of_another_type_is_refused_at_once(client):
+    client.create_topic("classic", replicas=3)
+    client.append("classic", [{"value": "a"}])
+    with client.consumer("classic", "classic-group", auto_offset_reset="earliest") as consumer:
+        assert consumer.poll(60_000) is not None
+    with (
+        client.share_consumer("classic", "classic-group") as member,
+        pytest.raises(KafkaError, match="is not a share group") as refused,
+    ):
+        member.poll(60_000)
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_member_of_a_dead_leader_ends_in_time(client, three_brokers, caplog):
+    client.create_topic("dead", replicas=3)
+    leader = client.run(lambda cluster: cluster.leader(TopicPartition("dead", 0))).broker
+    try:
+        share_life.a_member_of_a_dead_leader_ends_in_time(
+            client, "dead", "dead-share", lambda: three_brokers.kill(leader), caplog
+        )
+    finally:
+        three_brokers.start(leader)
+
+
+def test_the_example_of_the_page_runs(three_brokers, capsys):
+    (code,) = blocks("py", (ROOT / "docs" / "client.md").read_text())
+    exec(code, {"KafkaClient": KafkaClient, "bootstrap": three_brokers.bootstrap, "pc": pc})
+    assert "10 jobs done, at the second delivery" in capsys.readouterr().out
+
+
+def test_each_record_is_accepted_once_while_members_and_a_leader_are_killed(client, three_brokers, tmp_path):
+    client.create_topic("shared", partitions=3, replicas=3)
+    share_life.from_the_beginning(client, "workers")
+    with ShareGroup(client, "shared", "workers", tmp_path) as group:
+        members_and_leaders_die(group, three_brokers.kill, three_brokers.start)
