@@ -1,17 +1,17 @@
-"""Brokers against a real Kafka 0.9: the same client, the same machine, in turns.
+"""Brokers against a real Kafka: the same client, the same machine, in turns.
 
-PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_cluster.py [--rounds 7] [--scale 1]
+python tests/benchmarks/bench_cluster.py [--kafka 4.4] [--rounds 7] [--scale 1]
     [--only produce,partitions,consume,latency,transactions,failover,catchup,idle,start] [--gigabytes 2] [--path DIR]
 
-Without PYLOG_KAFKA_HOME the columns of Kafka stay empty. CPU is that of the brokers, user and system, without the
-clients and without ZooKeeper: the client is often what limits, so records per CPU second tell more than wall time.
-Topics are new for each kind of row; the first round of each side warms it up and is not counted.
+Maven fetches the Kafka 4.4; `--kafka 0.9` takes the one in PYLOG_KAFKA_HOME, and where there is none, or with `--kafka
+none`, the columns of Kafka stay empty. CPU is that of the brokers, user and system, without the clients and without a
+ZooKeeper: the client is often what limits, so records per CPU second tell more than wall time. Topics are new for each
+kind of row; the first two rounds of each side warm it up, and are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import shutil
 import signal
@@ -29,18 +29,15 @@ from typing import Any, Protocol, Self
 
 import real_kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from harness import show
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata
+from harness import AGAIN, ratio, show
 
-from replication.coordination import cluster, open_tree
-from replication.coordination.tree import Tree
 from replication.local_cluster import LocalCluster
-from replication.model import cluster as model
-from replication.model.cluster import ClusterState
 
 KINDS = ("produce", "partitions", "consume", "latency", "transactions", "failover", "catchup", "idle", "start")
 TICKS = os.sysconf("SC_CLK_TCK")
 PARTITIONS = 6
+WARM = 2  # rounds in which a JVM compiles
 MIB = 1024 * 1024
 SESSION_MS = 6000
 SETTINGS = {"zookeeper.session.timeout.ms": SESSION_MS, "auto.leader.rebalance.enable": "false"}
@@ -50,12 +47,11 @@ class Side(Protocol):
     """A measured cluster: brokers, and how to reach them."""
 
     name: str
+    is_old: bool  # Kafka 0.9: neither batches of today nor transactions
     client: Mapping[str, object]
 
     @property
     def bootstrap(self) -> str: ...
-    @property
-    def coordination(self) -> str: ...
     def pids(self) -> list[int]: ...
     def create(self, topic: str, partitions: int, replicas: int) -> None: ...
     def kill(self, broker: int) -> None: ...
@@ -69,28 +65,33 @@ class Side(Protocol):
 
 class Pylog(LocalCluster):
     name = "pylog"
+    is_old = False
     client: Mapping[str, object] = {}
 
     def pids(self) -> list[int]:
         return [self.pid(broker) for broker in self.live]
 
     def create(self, topic: str, partitions: int, replicas: int) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        asked = admin.create_topics([NewTopic(topic, partitions, replicas)], operation_timeout=60)
-        asked[topic].result(60)
+        real_kafka.create(self.bootstrap, topic, partitions, replicas)
 
 
 @contextmanager
-def sides(brokers: int, root: Path) -> Iterator[list[Side]]:
-    """Pylog, and Kafka if there is one, both up at once so that they take turns."""
+def sides(brokers: int, root: Path, kafka: str = real_kafka.NEWEST) -> Iterator[list[Side]]:
+    """Pylog, and a Kafka of this version if there is one, both up at once so that they take turns."""
     with tempfile.TemporaryDirectory(dir=root, prefix="pylog-bench-") as name:
         directory = Path(name)
         with Pylog(brokers, directory / "pylog", SETTINGS) as ours:
-            if real_kafka.home() is None:
+            peer = real_kafka.peer(kafka, brokers, directory / "kafka", SETTINGS)
+            if peer is None:
                 yield [ours]
                 return
-            with real_kafka.RealKafka(brokers, directory / "kafka", SETTINGS) as peer:
+            with peer:
                 yield [ours, peer]
+
+
+def add_kafka(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the peer of `sides`."""
+    parser.add_argument("--kafka", default=real_kafka.NEWEST, choices=("4.4", "0.9", "none"), help="to measure against")
 
 
 # Memory and CPU of the brokers, from /proc.
@@ -123,17 +124,19 @@ def measured(side: Side, work: Callable[[], object]) -> Cost:
 
 
 def in_turns(measured_sides: list[Side], rounds: int, cost: Callable[[Side], Cost]) -> dict[str, list[Cost]]:
-    found: dict[str, list[Cost]] = {side.name: [] for side in measured_sides}
-    for number in range(rounds + 1):
-        for side in measured_sides:
+    """The costs of each round, by the side's name; the peer comes once more in each, for the noise."""
+    named = [(side.name, side) for side in measured_sides] + [(AGAIN, side) for side in measured_sides[1:]]
+    found: dict[str, list[Cost]] = {name: [] for name, _ in named}
+    for number in range(WARM + rounds):
+        for name, side in named:
             one = cost(side)
-            if number:
-                found[side.name].append(one)
+            if number >= WARM:
+                found[name].append(one)
     return found
 
 
 def rates(what: str, records: int, costs: Mapping[str, list[Cost]], goal: str) -> list[object]:
-    """A row: records per second and per CPU second, and the medians over rounds of the ratios."""
+    """A row: records per second and per CPU second, the medians over rounds of the ratios, and their noise."""
     row: list[object] = [what]
     for name in ("pylog", "Kafka"):
         if name not in costs:
@@ -143,14 +146,17 @@ def rates(what: str, records: int, costs: Mapping[str, list[Cost]], goal: str) -
         cpu = statistics.median(cost.cpu_s for cost in costs[name])
         row += [f"{records / wall:,.0f}", f"{records / max(cpu, 1 / TICKS):,.0f}"]
     if "Kafka" not in costs:
-        return told([*row, "", "", goal])
-    pairs = list(zip(costs["pylog"], costs["Kafka"], strict=True))
-    wall = statistics.median(peer.wall_s / own.wall_s for own, peer in pairs)
-    cpu = statistics.median(max(peer.cpu_s, 1 / TICKS) / max(own.cpu_s, 1 / TICKS) for own, peer in pairs)
-    return told([*row, wall, cpu, goal])
+        return told([*row, "", "", "", goal])
+    seconds = {
+        kind: {name: [max(getattr(cost, kind), 1 / TICKS) for cost in rounds] for name, rounds in costs.items()}
+        for kind in ("wall_s", "cpu_s")
+    }
+    wall, cpu = (ratio(found["pylog"], found["Kafka"]) for found in seconds.values())
+    noises = [f"{ratio(found[AGAIN], found['Kafka']):.2f}" for found in seconds.values()]
+    return told([*row, wall, cpu, ", ".join(noises), goal])
 
 
-RATE_COLUMNS = ["what", "pylog/s", "per CPU s", "Kafka/s", "per CPU s", "wall ratio", "CPU ratio", "goal"]
+RATE_COLUMNS = ["what", "pylog/s", "per CPU s", "Kafka/s", "per CPU s", "wall ratio", "CPU ratio", "noise", "goal"]
 
 
 # Produce and consume.
@@ -191,7 +197,7 @@ def bench_produce(both: list[Side], brokers: int, size: int, count: int, rounds:
     return rates(f"produce {size} B, brokers and RF {brokers}", count, costs, goal)
 
 
-MANY = (10, 1000, 5000)  # partitions; Kafka 0.9 takes the first two
+MANY = (10, 1000, 5000)  # partitions; Kafka takes the first two
 
 
 def bench_partitions(both: list[Side], count: int, rounds: int) -> list[list[object]]:
@@ -266,12 +272,13 @@ def bench_latency(both: list[Side], brokers: int, seconds: float, rounds: int) -
     found: dict[str, list[tuple[float, float]]] = {}
     for side in both:
         side.create("timed", PARTITIONS, brokers)
-    for number in range(rounds + 1):
-        for side in both:
+    named = [(side.name, side) for side in both] + [(AGAIN, side) for side in both[1:]]
+    for number in range(WARM + rounds):
+        for name, side in named:
             times = sorted(latencies_ms(side, int(200 * seconds)))
-            if number:
+            if number >= WARM:
                 marks = times[len(times) // 2], times[int(len(times) * 0.99)]
-                found.setdefault(side.name, []).append(marks)
+                found.setdefault(name, []).append(marks)
     rows = []
     for index, mark in enumerate(("p50", "p99")):
         values = {name: [round_[index] for round_ in all_] for name, all_ in found.items()}
@@ -291,72 +298,83 @@ def compared(what: str, unit: str, values: Mapping[str, list[float]], goal: str)
     row: list[object] = [what]
     row += [f"{statistics.median(values[name]):,.2f} {unit}" if name in values else "" for name in ("pylog", "Kafka")]
     if "Kafka" not in values:
-        return told([*row, "", goal])
-    pairs = zip(values["pylog"], values["Kafka"], strict=True)
-    return told([*row, statistics.median(peer / max(own, 1e-9) for own, peer in pairs), goal])
+        return told([*row, "", "", goal])
+    own, peer = ([max(one, 1e-9) for one in values[name]] for name in ("pylog", "Kafka"))
+    return told([*row, ratio(own, peer), ratio(values[AGAIN], peer) if AGAIN in values else "", goal])
 
 
-def bench_transactions(count: int, root: Path) -> list[list[object]]:
+def bench_transactions(count: int, root: Path, kafka: str) -> list[list[object]]:
     """Transactions of 100 records each, one after the other. Kafka 0.9 has none."""
-    commits_ms = list[float]()
-    with Pylog(3, root / "transactions", SETTINGS) as side:
-        side.create("t", PARTITIONS, 3)
-        client = producer(side, **{"transactional.id": "bench"})
-        client.init_transactions(60)
-        began = time.perf_counter()
-        for _ in range(count):
-            client.begin_transaction()
-            for i in range(100):
-                client.produce("t", b"x" * 100, partition=i % PARTITIONS)
-            assert client.flush(60) == 0
-            ended = time.perf_counter()
-            client.commit_transaction(60)
-            commits_ms.append((time.perf_counter() - ended) * 1000)
-        rate = count / (time.perf_counter() - began)
-    times = sorted(commits_ms)
-    what = "transactions of 100 records, 3 brokers, RF 3"
-    marks = {"p50": times[len(times) // 2], "p99": times[int(len(times) * 0.99)]}
-    rows = [compared(f"{what}: {name} of commit_transaction", "ms", {"pylog": [ms]}, "") for name, ms in marks.items()]
-    return [compared(what, "/s", {"pylog": [rate]}, ""), *rows]
+    found: dict[str, list[list[float]]] = {}
+    with sides(3, root, kafka) as both:
+        for side in both:
+            if side.is_old:
+                continue
+            side.create("t", PARTITIONS, 3)
+            client = producer(side, **{"transactional.id": "bench"})
+            client.init_transactions(60)
+            for _ in range(count // 10):  # warm
+                commit_ms(client)
+            began = time.perf_counter()
+            times = sorted(commit_ms(client) for _ in range(count))
+            each_ms = (time.perf_counter() - began) * 1000 / count
+            found[side.name] = [[each_ms], [times[count // 2]], [times[int(count * 0.99)]]]
+    what = "a transaction of 100 records, 3 brokers, RF 3"
+    marks = "the whole, mean", "commit_transaction, p50", "commit_transaction, p99"
+    return [
+        compared(f"{what}: {mark}", "ms", {name: rows[at] for name, rows in found.items()}, "")
+        for at, mark in enumerate(marks)
+    ]
 
 
-VALUE_COLUMNS = ["what", "pylog", "Kafka", "ratio", "goal"]
+def commit_ms(client: Producer) -> float:
+    """Return how long it took to commit a transaction, once its records were acknowledged."""
+    client.begin_transaction()
+    for i in range(100):
+        client.produce("t", b"x" * 100, partition=i % PARTITIONS)
+    assert client.flush(60) == 0
+    ended = time.perf_counter()
+    client.commit_transaction(60)
+    return (time.perf_counter() - ended) * 1000
 
 
-# Failover and catch-up, as the coordination store shows them; the same reader for both.
+VALUE_COLUMNS = ["what", "pylog", "Kafka", "ratio", "noise", "goal"]
 
 
-async def _until(side: Side, holds: Callable[[ClusterState], bool], limit_s: float = 300) -> float:
+# Failover and catch-up, as a client sees them in the metadata; the same reader for both.
+
+
+def _until(side: Side, holds: Callable[[ClusterMetadata], bool], limit_s: float = 300) -> float:
     """When it held, by this process' clock."""
-    tree = await open_tree(side.coordination, on_session=lambda event: None)
-    try:
-        async with asyncio.timeout(limit_s):
-            while not holds(await _read(tree)):  # noqa: ASYNC110  each look is a whole one
-                await asyncio.sleep(0.01)
-            return time.perf_counter()
-    finally:
-        await tree.close()
+    with closing(
+        Consumer({"bootstrap.servers": side.bootstrap, "group.id": "-", "log_level": 0, **side.client})
+    ) as one:
+        until_s = time.perf_counter() + limit_s
+        while not holds(one.list_topics(timeout=60)):
+            assert time.perf_counter() < until_s, f"{side.name}: it did not come to that"
+            time.sleep(0.02)
+        return time.perf_counter()
+
+
+def _partitions(found: ClusterMetadata, topic: str) -> list[PartitionMetadata]:
+    return list(found.topics[topic].partitions.values()) if topic in found.topics else []
 
 
 def failover_s(side: Side, partitions: int) -> tuple[float, float]:
     """(from the end of the session to the last new leader, from the kill to that)."""
     side.create("many", partitions, 3)
-    asyncio.run(_until(side, lambda state: _led(state) >= partitions))
+    _until(side, lambda found: sum(len(one.isrs) == 3 for one in _partitions(found, "many")) == partitions)
     time.sleep(5)
     killed = time.perf_counter()
     side.kill(1)
-    gone = asyncio.run(_until(side, lambda state: 1 not in state.brokers))
-    done = asyncio.run(_until(side, lambda state: all(one.leader != 1 for one in state.leadership.values())))
+    gone = _until(side, lambda found: 1 not in found.brokers)
+    done = _until(side, lambda found: all(one.leader not in (1, -1) for one in _partitions(found, "many")))
     return done - gone, done - killed
 
 
-def _led(state: ClusterState) -> int:
-    return sum(one.leader >= 0 and len(one.isr) == 3 for one in state.leadership.values())
-
-
-def bench_failover(partitions: int, root: Path) -> list[list[object]]:
+def bench_failover(partitions: int, root: Path, kafka: str) -> list[list[object]]:
     expiry, kill = dict[str, list[float]](), dict[str, list[float]]()
-    with sides(3, root) as both:
+    with sides(3, root, kafka) as both:
         for side in both:
             after_expiry, after_kill = failover_s(side, partitions)
             expiry[side.name], kill[side.name] = [after_expiry], [after_kill]
@@ -371,45 +389,30 @@ def catch_up_mb_s(side: Side, size_bytes: int) -> float:
     side.create("lagging", 1, 2)
     client, value = producer(side), os.urandom(16_000)
     send(client, "lagging", 100, value, 1)
-    state = asyncio.run(_state(side))
-    follower = next(
-        b for tp, one in state.leadership.items() if tp.topic == "lagging" for b in one.isr if b != one.leader
-    )
+    led = []
+
+    def is_led(found: ClusterMetadata) -> bool:
+        led[:] = _partitions(found, "lagging")
+        return len(led) == 1 and len(led[0].isrs) == 2
+
+    _until(side, is_led)
+    follower = next(broker for broker in led[0].isrs if broker != led[0].leader)
     side.kill(follower)
-    asyncio.run(_until(side, lambda now: _isr(now) == 1))
+    _until(side, lambda found: [len(one.isrs) for one in _partitions(found, "lagging")] == [1])
     send(client, "lagging", size_bytes // len(value), value, 1)
     began = time.perf_counter()
     side.restart(follower)
-    return size_bytes / 1e6 / (asyncio.run(_until(side, lambda now: _isr(now) == 2, 900)) - began)
+    caught_up = _until(side, lambda found: [len(one.isrs) for one in _partitions(found, "lagging")] == [2], 900)
+    return size_bytes / 1e6 / (caught_up - began)
 
 
-async def _state(side: Side) -> ClusterState:
-    tree = await open_tree(side.coordination, on_session=lambda event: None)
-    try:
-        return await _read(tree)
-    finally:
-        await tree.close()
-
-
-async def _read(tree: Tree) -> ClusterState:
-    """Brokers, topics and leaderships: what the trees of both have."""
-    brokers, topics = await cluster.read_brokers(tree), await cluster.read_topics(tree)
-    partitions = [model.TopicPartition(name, p) for name, topic in topics.items() for p in topic.replicas]
-    states = await cluster.read_states(tree, partitions)
-    return ClusterState(brokers, topics, {tp: state for tp, state in states.items() if state is not None})
-
-
-def _isr(state: ClusterState) -> int:
-    return next(len(one.isr) for tp, one in state.leadership.items() if tp.topic == "lagging")
-
-
-def bench_catch_up(gigabytes: float, root: Path) -> list[object]:
+def bench_catch_up(gigabytes: float, root: Path, kafka: str) -> list[object]:
     size_bytes = int(gigabytes * 1e9)
     found = {}
-    with sides(2, root) as both:
+    with sides(3, root, kafka) as both:  # two of three controllers of a Kafka 4.4 have to be there
         for side in both:
             found[side.name] = catch_up_mb_s(side, size_bytes)
-        logs = both[0].log_dir(1) / "lagging-0"
+        logs = next(path for n in (1, 2, 3) if (path := both[0].log_dir(n) / "lagging-0").exists())
         began = time.perf_counter()
         shutil.copytree(logs, root / "pylog-bench-copy")
         os.sync()
@@ -418,12 +421,12 @@ def bench_catch_up(gigabytes: float, root: Path) -> list[object]:
     row: list[object] = [f"catch-up of {gigabytes:g} GB, restart to ISR (cp and sync: {copy:,.0f} MB/s)"]
     row += [f"{found[name]:,.0f} MB/s" if name in found else "" for name in ("pylog", "Kafka")]
     ratio = found["pylog"] / found["Kafka"] if "Kafka" in found else ""
-    return told([*row, ratio, "200 MB/s or 0.8 of cp"])
+    return told([*row, ratio, "", "200 MB/s or 0.8 of cp"])
 
 
-def bench_idle(partitions: int, seconds: float, root: Path) -> list[list[object]]:
+def bench_idle(partitions: int, seconds: float, root: Path, kafka: str) -> list[list[object]]:
     cpu, memory = dict[str, list[float]](), dict[str, list[float]]()
-    with sides(1, root) as both:
+    with sides(1, root, kafka) as both:
         for side in both:
             side.create("many", partitions, 1)
         time.sleep(10)
@@ -440,17 +443,16 @@ def bench_idle(partitions: int, seconds: float, root: Path) -> list[list[object]
     ]
 
 
-def bench_start(rounds: int, root: Path) -> list[object]:
-    makers: dict[str, Callable[[Path], Side]] = {"pylog": lambda path: Pylog(3, path, SETTINGS)}
-    if real_kafka.home() is not None:
-        makers["Kafka"] = lambda path: real_kafka.RealKafka(3, path, SETTINGS)
-    found: dict[str, list[float]] = {name: [] for name in makers}
+def bench_start(rounds: int, root: Path, kafka: str) -> list[object]:
+    found = dict[str, list[float]]()
     for _ in range(rounds):
-        for name, make in makers.items():
-            with tempfile.TemporaryDirectory(dir=root) as directory:
+        with tempfile.TemporaryDirectory(dir=root) as directory:
+            ours: Side = Pylog(3, Path(directory) / "pylog", SETTINGS)
+            peer = real_kafka.peer(kafka, 3, Path(directory) / "kafka", SETTINGS)
+            for side in (ours, peer) if peer is not None else (ours,):
                 began = time.perf_counter()
-                with make(Path(directory) / "brokers"):
-                    found[name].append(time.perf_counter() - began)
+                with side:
+                    found.setdefault(side.name, []).append(time.perf_counter() - began)
     return compared("3 brokers and their coordination, from nothing to ready", "s", found, "pylog < 3 s")
 
 
@@ -504,6 +506,7 @@ def beside(both: list[Side], brokers: int, asked: argparse.Namespace) -> tuple[l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(KINDS))
+    add_kafka(parser)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of records, partitions and seconds")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the lag that is caught up")
@@ -516,22 +519,22 @@ def main() -> None:
         speeds, values = list[list[object]](), list[list[object]]()
         for brokers in (1, 3):
             if only & {"produce", "latency", *({"consume", "partitions"} if brokers == 1 else ())}:
-                with sides(brokers, root) as both:
+                with sides(brokers, root, asked.kafka) as both:
                     found = beside(both, brokers, asked)
                     speeds += found[0]
                     values += found[1]
         if speeds:
             show("Records", RATE_COLUMNS, speeds)
         if "transactions" in only:
-            values += bench_transactions(int(1000 * scale), root)
+            values += bench_transactions(int(1000 * scale), root, asked.kafka)
         if "failover" in only:
-            values += bench_failover(int(1000 * scale), root)
+            values += bench_failover(int(1000 * scale), root, asked.kafka)
         if "catchup" in only:
-            values.append(bench_catch_up(asked.gigabytes, root))
+            values.append(bench_catch_up(asked.gigabytes, root, asked.kafka))
         if "idle" in only:
-            values += bench_idle(int(1000 * scale), 30 * scale, root)
+            values += bench_idle(int(1000 * scale), 30 * scale, root, asked.kafka)
         if "start" in only:
-            values += [bench_start(rounds, root), *bench_commands(rounds, root)]
+            values += [bench_start(rounds, root, asked.kafka), *bench_commands(rounds, root)]
         if values:
             show("Times", VALUE_COLUMNS, values)
 

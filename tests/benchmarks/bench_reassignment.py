@@ -1,26 +1,28 @@
-"""Moving partitions to other brokers, beside a real Kafka 0.9: from the plan in the tree to its end there.
+"""Moving partitions to other brokers, beside a real Kafka 4.4: from the request to its end.
 
-PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_reassignment.py [--rounds 5] [--megabytes 160] [--path DIR]
+python tests/benchmarks/bench_reassignment.py [--rounds 5] [--megabytes 160] [--path DIR]
 
 8 brokers, 8 partitions of 3 replicas. A move gives every partition three brokers that had nothing of it, so thrice
-the megabytes are copied. Both sides take turns, Kafka twice per round: its second move is the noise. Without
-PYLOG_KAFKA_HOME only pylog is measured.
+the megabytes are copied. Both sides take turns, Kafka twice per round: its second move is the noise. Without a Kafka
+only pylog is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import statistics
 import tempfile
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
-from bench_cluster import Cost, Side, measured, producer, send, sides
+from bench_cluster import Cost, measured, producer, send, sides
 from harness import AGAIN, show
 
-from replication.coordination import nodes, open_tree
-from replication.model.cluster import Reassignment, TopicPartition
+from replication.client.admin import reassign, reassignments
+from replication.client.kafka_client import KafkaClient
+from replication.model.cluster import TopicPartition
 
 BROKERS = PARTITIONS = 8
 REPLICAS = 3
@@ -29,28 +31,19 @@ LIMIT_S = 600
 VALUE_BYTES = 16_000
 
 
-def plan(turn: int) -> bytes:
-    """Return the request for the node: in every other turn the brokers on the other side of the ring."""
+def move(client: KafkaClient, turn: int) -> None:
+    """In every other turn to the brokers on the other side of the ring."""
     first = BROKERS // 2 * (turn % 2)
-    return nodes.encode_reassignment(
-        {
-            TopicPartition(TOPIC, p): Reassignment(
-                tuple((p + first + i) % BROKERS + 1 for i in range(REPLICAS)), original=None
-            )
-            for p in range(PARTITIONS)
-        }
-    )
-
-
-async def move(side: Side, turn: int) -> None:
-    tree = await open_tree(side.coordination, on_session=lambda event: None)
-    try:
-        await tree.create(nodes.REASSIGNMENT, plan(turn))
-        async with asyncio.timeout(LIMIT_S):
-            while await tree.get(nodes.REASSIGNMENT) is not None:  # noqa: ASYNC110  the same way for both
-                await asyncio.sleep(0.02)
-    finally:
-        await tree.close()
+    plan = {
+        TopicPartition(TOPIC, p): tuple((p + first + i) % BROKERS + 1 for i in range(REPLICAS))
+        for p in range(PARTITIONS)
+    }
+    refused = {tp: why for tp, why in client.run(reassign, plan).items() if why}
+    assert not refused, refused
+    until_s = time.monotonic() + LIMIT_S
+    while client.run(reassignments):
+        assert time.monotonic() < until_s, "it does not end"
+        time.sleep(0.02)
 
 
 def main() -> None:
@@ -60,18 +53,22 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help="directory on the disk to measure; default: a temporary one")
     asked = parser.parse_args()
     copied_mb = asked.megabytes * REPLICAS
-    with tempfile.TemporaryDirectory(dir=asked.path) as name, sides(BROKERS, Path(name)) as both:
+    clients = dict[str, KafkaClient]()
+    with ExitStack() as ends:
+        room = Path(ends.enter_context(tempfile.TemporaryDirectory(dir=asked.path)))
+        both = ends.enter_context(sides(BROKERS, room))
         for side in both:
             side.create(TOPIC, PARTITIONS, REPLICAS)
             send(producer(side), TOPIC, asked.megabytes * 1_000_000 // VALUE_BYTES, os.urandom(VALUE_BYTES), PARTITIONS)
-            asyncio.run(move(side, 0))  # to a known place, and warm
+            clients[side.name] = ends.enter_context(KafkaClient(side.bootstrap))
+            move(clients[side.name], 0)  # to a known place, and warm
         found: dict[str, list[Cost]] = {}
         turns = dict.fromkeys((side.name for side in both), 0)
         for _ in range(asked.rounds):
             for side, what in [*((side, side.name) for side in both), *((side, AGAIN) for side in both[1:])]:
                 turns[side.name] += 1
                 turn = turns[side.name]
-                cost = measured(side, lambda side=side, turn=turn: asyncio.run(move(side, turn)))
+                cost = measured(side, lambda client=clients[side.name], turn=turn: move(client, turn))
                 print(f"{what}: {cost.wall_s:.2f} s, CPU {cost.cpu_s:.2f} s", flush=True)
                 found.setdefault(what, []).append(cost)
     show(

@@ -1,13 +1,13 @@
-"""Small requests beside Kafka 0.9: how many brokers answer per second of their CPU, and after how long.
+"""Small requests beside a real Kafka: how many brokers answer per second of their CPU, and after how long.
 
-PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_small_requests.py [--only produce,produce-all,fetch,…]
-    [--connections 10,100,1000] [--seconds 3] [--rounds 3] [--path DIR]
+python tests/benchmarks/bench_small_requests.py [--kafka 4.4] [--only produce,produce-all,fetch,…]
+    [--connections 1,10,100,1000] [--seconds 3] [--rounds 3] [--path DIR]
 
 Each connection sends one request, waits for its answer, and sends the next. *produce*: 10 records of 100 B to one of 10
 partitions of one broker, acks=1; *produce-all*: the same to three brokers and replicas, acks=all; the others ask one
 broker, by 100 connections: *fetch* for such a batch, *metadata* of the topic, *commit* of one offset, *heartbeat* of a
 group with one member, *api-versions* (which Kafka 0.9 does not know); *commit-all*: three brokers and replicas. Both
-sides get the same versions where Kafka 0.9 has them; else pylog gets what clients of today send. The sides take turns;
+sides get the same versions, but for Kafka 0.9, which gets its own. The sides take turns, and warm up for three rounds;
 CPU is that of all brokers, user and system; the clients use the other core. The echo server reads as many bytes as a
 produce request has and sends as many back: what a Python loop costs that does nothing.
 """
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import uvloop
-from bench_cluster import Side, cpu_s, sides
+from bench_cluster import Side, add_kafka, cpu_s, sides
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from harness import AGAIN, ratio, show
@@ -45,6 +45,7 @@ CONNECTIONS = 100  # of the kinds that are asked with one number only
 KINDS = ("produce", "produce-all", "commit-all", "fetch", "metadata", "commit", "heartbeat", "api-versions")
 PRODUCED_BYTES = 1263
 READY_S = 60
+WARM = 3  # rounds in which a JVM compiles
 ECHO = """
 import asyncio, sys, uvloop
 ANSWER = bytes(60)
@@ -119,7 +120,7 @@ def message_set() -> bytes:
 
 
 def produce(side: Side, acks: int, partition: int) -> bytes:
-    if side.name == "Kafka":
+    if side.is_old:
         data = message_set()
         return frame(
             0, 1, struct.pack(">hi", acks, 30_000) + in_partition(partition, struct.pack(">i", len(data)) + data)
@@ -133,7 +134,7 @@ def fetch(side: Side, partition: int) -> bytes:
     """Wait up to 500 ms for one byte: there is one batch. Kafka 0.9 cuts at the bytes, later versions after a batch."""
     size = len(message_set())
     head = struct.pack(">iii", -1, 500, 1)
-    if side.name == "Kafka":
+    if side.is_old:
         return frame(1, 1, head + in_partition(partition, struct.pack(">qi", 0, size)))
     head += struct.pack(">ibii", size, 0, 0, -1)
     asked = struct.pack(">iqqi", -1, 0, -1, size)
@@ -167,13 +168,14 @@ async def coordinator(port: int, n: int) -> int:
         await asyncio.sleep(0.2)
 
 
-async def heartbeat(port: int, group: str) -> bytes:
+async def heartbeat(side: Side, port: int, group: str) -> bytes:
     """The heartbeat of a new member of a new group: join, sync, and what its generation and name are then."""
     protocols = struct.pack(">i", 1) + text("range") + struct.pack(">i", 0)
-    join = frame(11, 0, text(group) + struct.pack(">i", 30_000) + text("") + text("consumer") + protocols)
+    version, times = (0, struct.pack(">i", 30_000)) if side.is_old else (2, struct.pack(">ii", 30_000, 30_000))
+    join = frame(11, version, text(group) + times + text("") + text("consumer") + protocols)
     until = time.monotonic() + READY_S
     while True:
-        answer = await ask(port, join)
+        answer = (await ask(port, join))[0 if side.is_old else 4 :]  # after the throttle time
         error, generation = struct.unpack_from(">hi", answer)
         if not error:
             break
@@ -199,7 +201,7 @@ def refused(side: Side, kind: str, answer: bytes) -> bool:
     if kind in ("metadata", "api-versions"):
         return False
     if kind.startswith("produce"):
-        at = 13 if side.name == "pylog" else 19
+        at = 19 if side.is_old else 13
         return answer[at : at + 2] != b"\0\0"
     return answer[-2:] != b"\0\0"
 
@@ -248,13 +250,19 @@ async def requests(side: Side, kind: str, connections: int) -> list[tuple[int, b
         made.append((port, request(side, kind, n)))
     if kind == "heartbeat":
         groups = (f"beating-{time.time_ns()}-{n}" for n in range(connections))
-        made = [(ports[0], beat) for beat in await asyncio.gather(*(heartbeat(ports[0], group) for group in groups))]
-    until = time.monotonic() + READY_S
+        beats = await asyncio.gather(*(heartbeat(side, ports[0], group) for group in groups))
+        made = [(ports[0], beat) for beat in beats]
     for port, one in made:
-        while refused(side, kind, answer := await ask(port, one)):
-            assert time.monotonic() < until, f"{side.name} refuses {kind}: {answer!r}"
-            await asyncio.sleep(0.2)
+        await accepted(side, kind, port, one)
     return made
+
+
+async def accepted(side: Side, kind: str, port: int, one: bytes) -> None:
+    """Ask until it is not refused."""
+    until = time.monotonic() + READY_S
+    while refused(side, kind, answer := await ask(port, one)):
+        assert time.monotonic() < until, f"{side.name} refuses {kind}: {answer!r}"
+        await asyncio.sleep(0.2)
 
 
 async def load(asked: Sequence[tuple[int, bytes]], answer_bytes: int, seconds: float) -> list[float]:
@@ -292,17 +300,17 @@ def row(measured: Sequence[Side], kind: str, connections: int, options: argparse
     """The cost of one kind of request with so many connections."""
     works: dict[str, Callable[[], Found]] = {}
     for side in measured:
-        if side.name == "Kafka" and kind == "api-versions":
+        if side.is_old and kind == "api-versions":
             continue
         asked, pids = uvloop.run(requests(side, kind, connections)), side.pids()
         works[side.name] = partial(measure, pids, asked, options.seconds)
     found: dict[str, list[Found]] = {name: [] for name in (*works, AGAIN)}
     peer = works.get("Kafka", works["pylog"])
     with echoing() as (pid, port):
-        for number in range(options.rounds + 1):  # the first warms up
+        for number in range(WARM + options.rounds):
             for name, work in {**works, AGAIN: peer}.items():
                 one = work()
-                if number:
+                if number >= WARM:
                     found[name].append(one)
         bare = measure([pid], [(port, bytes(PRODUCED_BYTES))] * connections, options.seconds, 60)
 
@@ -327,7 +335,8 @@ def main() -> None:
     """Print one row for each kind and number of connections."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(KINDS))
-    parser.add_argument("--connections", default="10,100,1000")
+    add_kafka(parser)
+    parser.add_argument("--connections", default="1,10,100,1000")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--path", type=Path)
@@ -337,11 +346,11 @@ def main() -> None:
     for brokers, group in itertools.groupby(
         sorted(kinds, key=KINDS.index), lambda kind: 3 if kind.endswith("-all") else 1
     ):
-        with sides(brokers, options.path or Path(tempfile.gettempdir())) as measured:
+        with sides(brokers, options.path or Path(tempfile.gettempdir()), options.kafka) as measured:
             for side in measured:
                 side.create(TOPIC, PARTITIONS, brokers)
                 for n, port in enumerate(leaders(side)):
-                    asyncio.run(ask(port, produce(side, 1, n)))
+                    asyncio.run(accepted(side, "produce", port, produce(side, 1, n)))
                 asyncio.run(ask(leaders(side)[0], frame(10, 0, text("a group"))))  # makes the topic of offsets
             for kind in group:
                 each = map(int, options.connections.split(",")) if kind.startswith("produce") else (CONNECTIONS,)

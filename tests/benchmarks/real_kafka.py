@@ -1,6 +1,7 @@
-"""A real Kafka 0.9 with its ZooKeeper, on loopback, to measure against.
+"""A real Kafka on loopback, to measure against: 4.4, which Maven fetches, or 0.9 with its ZooKeeper.
 
-PYLOG_KAFKA_HOME is the directory of an unpacked distribution (with `bin/kafka-server-start.sh`); Java 17 will do.
+For the latter, PYLOG_KAFKA_HOME is the directory of an unpacked distribution (with `bin/kafka-server-start.sh`); Java
+17 will do.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.kafka4 import Kafka4, jars
+
+NEWEST = "4.4"
 READY_S = 60
 STOP_S = 20
 # The scripts' own choices are of a time before Java 17.
@@ -34,10 +44,61 @@ def free_port() -> int:
         return port
 
 
-class RealKafka:
+def create(bootstrap: str, topic: str, partitions: int, replicas: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = admin.create_topics([NewTopic(topic, partitions, replicas)], operation_timeout=60, request_timeout=90)
+    asked[topic].result(90)
+
+
+class Kafka44(Kafka4):
+    """Brokers 1 to N of a Kafka 4.4, whose JVM is as its users have it. A context manager."""
+
+    name = "Kafka"
+    is_old = False
+    client: Mapping[str, object] = {}
+
+    def __init__(self, brokers: int, directory: Path, settings: Mapping[str, object]) -> None:
+        named = dict(settings)
+        session_ms = named.pop("zookeeper.session.timeout.ms", None)
+        if isinstance(session_ms, int):
+            named |= {"broker.session.timeout.ms": session_ms, "broker.heartbeat.interval.ms": session_ms // 3}
+        super().__init__(directory, brokers, settings=named, heap_mb=1024, quick=False)
+
+    def pids(self) -> list[int]:
+        """The brokers that are up."""
+        return [process.pid for process in self._processes.values() if process.poll() is None]
+
+    def create(self, topic: str, partitions: int, replicas: int) -> None:
+        create(self.bootstrap, topic, partitions, replicas)
+
+    def restart(self, broker: int) -> None:
+        self.start(broker)
+
+    def log_dir(self, broker: int) -> Path:
+        return Path(self.data(broker))
+
+
+def peer(version: str, brokers: int, directory: Path, settings: Mapping[str, object]) -> Kafka44 | Kafka09 | None:
+    """Return the brokers of this version, not yet started; None where there are none."""
+    if version == "0.9":
+        return Kafka09(brokers, directory, settings) if home() is not None else None
+    return Kafka44(brokers, directory, settings) if version == NEWEST and _are_jars_there() else None
+
+
+def _are_jars_there() -> bool:
+    try:
+        jars()
+    except pytest.skip.Exception as missing:
+        print(missing, file=sys.stderr)
+        return False
+    return True
+
+
+class Kafka09:
     """Brokers 1 to N. A context manager."""
 
     name = "Kafka"
+    is_old = True
     client: Mapping[str, object] = {"api.version.request": False, "broker.version.fallback": "0.9.0"}
 
     def __init__(self, brokers: int, directory: Path, settings: Mapping[str, object]) -> None:

@@ -117,14 +117,14 @@ def connect_jars():
     return fetched("connect-4.4.0", FILES / "connect.pom.xml")
 
 
-def java(*words, heap_mb=256, libs=None, classes=None):
+def java(*words, heap_mb=256, libs=None, classes=None, jvm=QUICK):
     """Return the command that runs a class with all jars, Kafka's or those of the folder `libs`.
 
     `words` begin with options of the JVM, or with the class, which may be in the folder `classes`.
     """
     config = f"-Dlog4j2.configurationFile={FILES / 'log4j2.yaml'}"
     path = f"{libs or jars()}/*" if classes is None else f"{classes}:{libs or jars()}/*"
-    return ["java", f"-Xmx{heap_mb}m", *QUICK, config, "-cp", path, *map(str, words)]
+    return ["java", f"-Xmx{heap_mb}m", *jvm, config, "-cp", path, *map(str, words)]
 
 
 def run_tool(tool, *words, given="", timeout_s=60, check=True):
@@ -157,14 +157,16 @@ def java_program(source, classes, *arguments, heap_mb=256, libs=None):
 class Kafka4:
     """Brokers of a Kafka 4.4 (KRaft, each broker and controller) on loopback, numbered from 1. A context manager.
 
-    `settings` go to every broker. `start`, `kill` (with -9), `stop` (clean) and `pid` take a broker's number.
+    `settings` go to every broker. `start`, `kill` (with -9), `stop` (clean) and `pid` take a broker's number. `quick`:
+    a JVM that starts soon, with the first compiler only; else it is as users have it.
     """
 
-    def __init__(self, directory, brokers=1, *, settings=None, heap_mb=400):
+    def __init__(self, directory, brokers=1, *, settings=None, heap_mb=400, quick=True):
         self.directory = Path(directory) / "kafka"
         self.numbers = list(range(1, brokers + 1))
         self._settings = settings or {}
         self._heap_mb = heap_mb
+        self._jvm = QUICK if quick else ()
         self._processes = {}
         self._ports = {}
 
@@ -255,9 +257,8 @@ class Kafka4:
         }
 
     def start(self, number, *, wait=True):
-        heap = (f"-Xms{self._heap_mb}m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-        command = java("kafka.Kafka", self.directory / f"{number}.properties", heap_mb=self._heap_mb)
-        command[2:2] = heap
+        file = self.directory / f"{number}.properties"
+        command = java(f"-Xms{self._heap_mb}m", "kafka.Kafka", file, heap_mb=self._heap_mb, jvm=self._jvm)
         with (self.directory / f"broker-{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         if wait:
