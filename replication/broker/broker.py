@@ -153,6 +153,7 @@ class Broker:
         )
         await_metadata(self.server.pipeline, metadata)
         self.metrics.admission = self.server.admission
+        self.server.admission.on_closed = self.coordinators.share_partitions.connection_closed
         port = await self._listen("listeners", self.server, self.config.listener.port)
         self.endpoint = self.config.advertised(port)
         if self.config.metrics_port >= 0:

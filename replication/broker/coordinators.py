@@ -12,10 +12,12 @@ from replication.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from replication.broker.handlers.coordinators import SHARE, CoordinatorHandlers
 from replication.broker.handlers.groups import GroupHandlers
 from replication.broker.handlers.offset_commits import OffsetCommitHandler
+from replication.broker.handlers.share import ShareHandlers
 from replication.broker.handlers.share_state import ShareStateHandlers
 from replication.broker.handlers.transactions import TransactionHandlers
 from replication.broker.internal_topics import InternalTopic
 from replication.broker.markers import Markers
+from replication.broker.share.partitions import SharePartitions
 from replication.broker.share_states import ShareStateCalls
 from replication.broker.topic_admin import TopicAdmin
 from replication.broker.verification import Verification
@@ -70,6 +72,7 @@ class Coordinators:
         self._finding = CoordinatorHandlers(config, metadata, admin, self.groups, self.transactions, self.shares)
         ready = partial(self._finding.ready, SHARE)
         self.share_states = ShareStateCalls(number, metadata, sharing, self.shares, ready)
+        self.share_partitions = SharePartitions(replicas, self.share_states, group_configs.of, env)
         self.verification = Verification(config, metadata, asking, self.transactions)
         self.commits = CommitHandlers(replicas, self.groups, self.verification, env.clock)
 
@@ -79,6 +82,7 @@ class Coordinators:
         self.shares.begin()
 
     def end(self) -> None:
+        self.share_partitions.end()
         self.shares.end()
         self.transactions.end()
         self._markers.end()
@@ -101,6 +105,7 @@ class Coordinators:
             ConsumerGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
             self.commits,
             ShareStateHandlers(self.shares, level),
+            ShareHandlers(self._config, self.share_partitions, self._replicas.metadata, level),
             TransactionHandlers(self._finding, transactions, groups, self._replicas, clock),
         )
         return {key: handler for family in families for key, handler in family.handlers().items()}

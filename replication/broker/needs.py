@@ -37,7 +37,14 @@ Found: TypeAlias = Sequence[Need]
 
 TOPIC, GROUP_SETTINGS = 2, 32  # types of resources that have settings: all others are the cluster's
 ANSWER_REFUSED = frozenset(
-    {ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.OFFSET_FETCH}
+    {
+        ApiKey.FETCH,
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.SHARE_FETCH,
+        ApiKey.SHARE_ACKNOWLEDGE,
+    }
 )  # their handlers do
 GROUP, TRANSACTION, SHARE = 0, 1, 2  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
@@ -95,6 +102,12 @@ def _group(work: Work) -> Found:
         requests.JoinGroupRequest | requests.HeartbeatRequest | requests.LeaveGroupRequest | requests.SyncGroupRequest
     ) = work.body
     return (of_group(Operation.READ, body.group_id),)
+
+
+def _share(work: Work) -> Found:
+    """The topics are looked at by the handler: most are of a session, and not of the request."""
+    body: requests.ShareFetchRequest | requests.ShareAcknowledgeRequest = work.body
+    return () if body.group_id is None else (of_group(Operation.READ, body.group_id),)
 
 
 def _consumer_heartbeat(work: Work) -> Found:
@@ -283,6 +296,8 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer_groups,
+    ApiKey.SHARE_FETCH: _share,
+    ApiKey.SHARE_ACKNOWLEDGE: _share,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.READ_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.WRITE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),

@@ -307,6 +307,9 @@ class BrokerConfig(_Given):
     )
 
     # ------------------------------------------------------------ share groups
+    group_share_max_share_sessions: int = setting(
+        2000, "Share sessions of this broker; a member that would open one more waits.", minimum=1, maximum=INT32_MAX
+    )
     share_coordinator_state_topic_num_partitions: int = setting(
         50, "Partitions of __share_group_state when it is created.", minimum=1
     )

@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +118,7 @@ class Admission:
         self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
         self.is_closing = False
         self.all_gone = asyncio.Event()
+        self.on_closed: Callable[[int], None] = lambda connection_id: None
         self._is_full = False  # since the last connection that found a place
         self._for_room: OrderedDict[Admitted, None] = OrderedDict()  # who waits, in their turn
         self._for_bytes: OrderedDict[Admitted, None] = OrderedDict()

@@ -84,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self.admission.hold(-self._held_bytes)
         self._held_bytes = 0
         self.admission.forget(self)
+        self.admission.on_closed(self._id)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._frames.room() if self._frames.large_bytes else None

@@ -20,7 +20,7 @@ Response: TypeAlias = Mapping[str, Any]  # by the names of its fields, for every
 # Takes the work and its body, which is of its API's type; returns the response, now or later.
 Handler: TypeAlias = "Callable[[Work, Any], Awaitable[Any] | Any]"
 # Requests that may wait for others without an end: they never count as queued.
-PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
+PARKING = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 # Bytes of answers that may wait for slow readers; above that, answers hold little more than a batch.
 UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 

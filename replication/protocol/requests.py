@@ -541,6 +541,68 @@ class DescribeTopicPartitionsRequest:
     cursor: Cursor | None
 
 
+class AcknowledgementBatch:
+    __slots__ = ()
+    first_offset: int
+    last_offset: int
+    acknowledge_types: tuple[int, ...]
+
+
+class FetchPartition:
+    __slots__ = ()
+    partition_index: int
+    acknowledgement_batches: tuple[AcknowledgementBatch, ...]
+
+
+class FetchTopic:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[FetchPartition, ...]
+
+
+class ForgottenTopic:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[int, ...]
+
+
+class ShareFetchRequest:
+    __slots__ = ()
+    group_id: str | None
+    member_id: str | None
+    share_session_epoch: int
+    max_wait: timedelta
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    topics: tuple[FetchTopic, ...]
+    forgotten_topics_data: tuple[ForgottenTopic, ...]
+    share_acquire_mode: int = 0  # 2 on
+    is_renew_ack: bool = False  # 2 on
+
+
+class AcknowledgePartition:
+    __slots__ = ()
+    partition_index: int
+    acknowledgement_batches: tuple[AcknowledgementBatch, ...]
+
+
+class AcknowledgeTopic:
+    __slots__ = ()
+    topic_id: UUID | None
+    partitions: tuple[AcknowledgePartition, ...]
+
+
+class ShareAcknowledgeRequest:
+    __slots__ = ()
+    group_id: str | None
+    member_id: str | None
+    share_session_epoch: int
+    topics: tuple[AcknowledgeTopic, ...]
+    is_renew_ack: bool = False  # 2 on
+
+
 class PartitionData:
     __slots__ = ()
     partition: int

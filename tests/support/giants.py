@@ -233,6 +233,16 @@ LEADERSHIP = {  # of another broker: what is not one's own makes no files
 RESOURCE = {"resource_type": 2, "resource_name": "name-0000000"}
 SETTING = {"name": "retention.ms", "value": "1000"}
 TOPIC_ID = uuid.UUID(int=7)
+SHARE_HEAD = {"group_id": GROUP, "member_id": "m", "share_session_epoch": 0, "is_renew_ack": False}
+SHARE_LIMITS = {
+    "max_wait": 0,
+    "min_bytes": 1,
+    "max_bytes": 1 << 20,
+    "max_records": 500,
+    "batch_size": 500,
+    "forgotten_topics_data": (),
+}
+ACKNOWLEDGED = {"first_offset": 0, "last_offset": 9, "acknowledge_types": (1,)}
 WRITTEN = {"state_epoch": 1, "leader_epoch": 1, "start_offset": 0, "delivery_complete_count": 0}
 STATE_BATCH = {"first_offset": 0, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
 
@@ -409,6 +419,22 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
         "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },
     ApiKey.LIST_CONFIG_RESOURCES: {"all": plain({"resource_types": (2,) * 1000})},
+    ApiKey.SHARE_FETCH: {
+        "partitions": many(
+            "topics",
+            {"topic_id": TOPIC_ID, "partitions": [{"partition_index": NUMBERED, "acknowledgement_batches": ()}]},
+            SHARE_HEAD | SHARE_LIMITS,
+            inner="partitions",
+        ),
+    },
+    ApiKey.SHARE_ACKNOWLEDGE: {
+        "batches": many(
+            "topics",
+            {"topic_id": TOPIC_ID, "partitions": [{"partition_index": 0, "acknowledgement_batches": [ACKNOWLEDGED]}]},
+            SHARE_HEAD | {"share_session_epoch": 1},
+            weight=5,
+        ),
+    },
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: {"partitions": share_states({"state_epoch": 1, "start_offset": 0})},
     ApiKey.READ_SHARE_GROUP_STATE: {"partitions": share_states({"leader_epoch": 1})},
     ApiKey.WRITE_SHARE_GROUP_STATE: {

@@ -144,6 +144,11 @@ MARKERS = [
 ]  # fmt: skip
 WAIT = {"timeout": 5000, "validate_only": True}
 
+SHARE_MEMBER = {"group_id": SECRET, "member_id": "m", "share_session_epoch": 0, "is_renew_ack": False}
+SHARE_LIMITS = {
+    "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 500, "batch_size": 500,
+    "share_acquire_mode": 0, "forgotten_topics_data": (),
+}  # fmt: skip
 SHARE_PARTITION = {
     "partition": 0, "state_epoch": 1, "leader_epoch": 0, "start_offset": 0, "delivery_complete_count": 0,
     "state_batches": (),
@@ -223,6 +228,8 @@ AS_A_WHOLE = {
     ApiKey.LIST_CONFIG_RESOURCES: ({}, CLUSTER),
     ApiKey.UPDATE_FEATURES: ({"feature_updates": (), **WAIT}, CLUSTER),
     ApiKey.DESCRIBE_LOG_DIRS: ({"topics": rows(OPEN, partitions=(0,))}, CLUSTER),
+    ApiKey.SHARE_FETCH: (SHARE_MEMBER | SHARE_LIMITS | {"topics": ()}, GROUP),
+    ApiKey.SHARE_ACKNOWLEDGE: (SHARE_MEMBER | {"topics": ()}, GROUP),
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
     ApiKey.READ_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
     ApiKey.WRITE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),
@@ -303,6 +310,37 @@ def test_a_request_that_is_refused_as_a_whole_says_so_once_or_in_every_row(asker
         assert not found.results, "it has no place for an error"
         return
     assert set().union(*codes_of(found).values()) == {expected}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_member_of_a_share_group_gets_nothing_of_a_topic_that_it_may_not_read(broker, asker, version):
+    acknowledged = [{"first_offset": 0, "last_offset": 0, "acknowledge_types": (1,)}]
+
+    def topics(batches):
+        row = {"partition_index": 0, "acknowledgement_batches": batches}
+        return [{"topic_id": id_of(broker, name), "partitions": [row]} for name in BOTH]
+
+    def codes(answer, field):
+        return {topic.topic_id: getattr(topic.partitions[0], field) for topic in answer.responses}
+
+    opened = asker.ask(
+        ApiKey.SHARE_FETCH, version, SHARE_MEMBER | SHARE_LIMITS | {"group_id": OPEN, "topics": topics(())}
+    )
+    assert codes(opened, "error_code") == {id_of(broker, OPEN): 0, id_of(broker, SECRET): TOPIC}
+    for epoch, key, field in (
+        (1, ApiKey.SHARE_FETCH, "acknowledge_error_code"),
+        (2, ApiKey.SHARE_ACKNOWLEDGE, "error_code"),
+    ):
+        body = (
+            SHARE_MEMBER
+            | SHARE_LIMITS
+            | {"group_id": OPEN, "share_session_epoch": epoch, "topics": topics(acknowledged)}
+        )
+        if key is ApiKey.SHARE_ACKNOWLEDGE:
+            body = {name: value for name, value in body.items() if name not in SHARE_LIMITS}
+        found = codes(asker.ask(key, version, body), field)
+        assert found[id_of(broker, SECRET)] == TOPIC
+        assert found[id_of(broker, OPEN)] not in DENIALS
 
 
 def test_lists_leave_out_what_the_client_may_not_see(asker):
