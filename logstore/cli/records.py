@@ -168,6 +168,12 @@ def _signals_end_stdin() -> Iterator[None]:
     help="Protocol of the group; consumer: its coordinator assigns the partitions. [default: classic]",
 )
 @click.option(
+    "--share-group",
+    cls=ClusterOption,
+    metavar="GROUP",
+    help="Read as a member of this share group; accept what is printed.",
+)
+@click.option(
     "--isolation-level",
     cls=ClusterOption,
     type=click.Choice(["read_committed", "read_uncommitted"]),
@@ -197,6 +203,8 @@ def consume(
     \b
     $ pylog consume orders --from-beginning --property print.key=true --path data
     $ pylog consume orders --group billing --max-messages 10 \\
+        --bootstrap-server 127.0.0.1:9092
+    $ pylog consume jobs --share-group workers --timeout-ms 1000 \\
         --bootstrap-server 127.0.0.1:9092
 
     \b

@@ -48,7 +48,7 @@ def _groups_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=Commands)
 def groups() -> None:
-    """List, describe, reset and delete consumer groups.
+    """List, describe, reset and delete groups of consumers, share groups too.
 
     \b
     $ pylog groups list --bootstrap-server 127.0.0.1:9092
@@ -84,7 +84,8 @@ def describe(
     $ pylog groups describe billing --bootstrap-server 127.0.0.1:9092
     $ pylog groups describe --state --all-groups --bootstrap-server 127.0.0.1:9092
 
-    Members without partitions come last, in rows without a topic.
+    Members without partitions come last, in rows without a topic. All members of a share group read all of its
+    partitions, and none is named: CURRENT-OFFSET is where the group begins, and LAG counts records that are not done.
     """
     from replication.tools.groups import described, members, state
 
@@ -97,7 +98,7 @@ def describe(
 
     def rows_of(group: Any) -> list[dict[str, Any]]:
         rows = described(client, group)
-        if not any(row["consumer_id"] for row in rows) and group.members is not None:
+        if group.members == ():
             talk(f"group {group.id} has no members")
         return rows
 
@@ -160,7 +161,7 @@ def delete(client: KafkaClient, groups: tuple[str, ...], output: str) -> None:
 @_topics_option
 @on_cluster
 def delete_offsets(client: KafkaClient, group: str, topics: tuple[str, ...], output: str) -> None:
-    """Delete the committed offsets of topics that no member of the group subscribes to.
+    """Delete the committed offsets of topics that no member of the group subscribes to; of a share group whole topics.
 
     \b
     $ pylog groups delete-offsets --group billing --topic orders:0 \\

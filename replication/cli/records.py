@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from logstore.cli.columns import typed_formatter, typed_target
 from logstore.cli.records import check_view, formatter, line_writer, print_records, start_of, write_lines
@@ -40,11 +41,12 @@ def consume(
     template: str | None,
     group: str | None,
     group_protocol: str | None,
+    share_group: str | None,
     isolation_level: str,
     output: str,
     typing: Typing,
 ) -> None:
-    from replication.tools.console import Isolation, latest_records, members_records, records
+    from replication.tools.console import Isolation, latest_records, members_records, records, share_records
 
     with usage_errors():
         format_record = formatter(output, template, given, typing)
@@ -53,6 +55,8 @@ def consume(
     check_view(view, offset=offset, from_beginning=from_beginning, follow=follow, timeout_ms=timeout_ms, group=group)
     if group_protocol is not None and group is None:
         raise click.UsageError("--group-protocol is of a group: give --group too")
+    if share_group is not None:
+        _check_share_group(group=group, offset=offset, partition=partition, view=view, from_beginning=from_beginning)
     printed: dict[int, int] | None = None
     first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]
     follow = follow or timeout_ms is not None
@@ -71,8 +75,29 @@ def consume(
             from_beginning=from_beginning, isolation=isolation, timeout_ms=timeout_ms, printed=printed,
             is_over=end_of_signals().is_set, group_protocol=group_protocol or "classic",
         )  # fmt: skip
+    elif share_group is not None:
+        printed, follow = {}, True
+        found = partial(
+            share_records, client, name, share_group,
+            timeout_ms=timeout_ms, printed=printed, is_over=end_of_signals().is_set,
+        )  # fmt: skip
     else:
         start = first or ("latest" if follow else "earliest")
         timeout_ms = timeout_ms if follow else 0
         found = partial(records, client, name, partition, start, isolation=isolation, timeout_ms=timeout_ms)
     print_records(found, format_record, max_messages=max_messages, follow=follow, printed=printed)
+
+
+def _check_share_group(**others: Any) -> None:
+    """Raise UsageError for options that a share group has no use for."""
+    given = [name for name, value in others.items() if value is not None and value is not False]
+    source = click.get_current_context().get_parameter_source("isolation_level")
+    given += ["isolation_level"] if source is ParameterSource.COMMANDLINE else []
+    if "group" in given:
+        raise click.UsageError("give --group or --share-group, not both")
+    settings = {"from_beginning": "share.auto.offset.reset=earliest", "isolation_level": "share.isolation.level"}
+    for name in given:
+        hint = "leave it out"
+        if name in settings:
+            hint = f"{settings[name]} is a setting of the group: pylog configs alter --entity-type groups"
+        raise click.UsageError(f"--{name.replace('_', '-')} is not for a share group: {hint}")

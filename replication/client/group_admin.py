@@ -5,14 +5,14 @@ Belongs to one event loop.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.assignors import decode_assignment
 from replication.client.cluster import Cluster
 from replication.client.coordinators import group_key
-from replication.errors import ErrorCode, UnsupportedVersionError, code_in, error_of, raise_for_code
-from replication.model.cluster import TopicPartition, by_partition, by_topic
+from replication.errors import ErrorCode, KafkaError, UnsupportedVersionError, code_in, error_of, raise_for_code
+from replication.model.cluster import TopicPartition, by_partition, by_topic, rows_by_topic
 from replication.protocol.apis import ApiKey
 
 CONSUMER = "consumer"  # the protocol type whose assignments are partitions
@@ -150,3 +150,78 @@ async def delete_offsets(cluster: Cluster, group: str, partitions: Collection[To
     raise_for_code(answer, f"group {group!r}")
     for tp, row in by_partition(answer.topics):
         raise_for_code(row, f"offset of {tp} in group {group!r}")
+
+
+async def is_share_group(cluster: Cluster, group: str) -> bool:
+    """Return whether there is such a share group. Raises: KafkaError: no coordinator until the deadline."""
+    try:
+        return (await describe_group(cluster, group)).type == SHARE
+    except KafkaError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return False
+
+
+class ShareOffset(NamedTuple):
+    """Where a share group stands in a partition: records below `start` are done; `lag` are those that are not.
+
+    `start` None: nobody has read there yet; `lag` None: it is not known, or the brokers do not tell it.
+    """
+
+    start: int | None
+    lag: int | None
+
+
+async def share_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareOffset]:
+    """Where a share group stands in all partitions that it has read.
+
+    Raises: KafkaError: there is no such group, a partition's is not known, or no coordinator until the deadline.
+    """
+    request = {"groups": [{"group_id": group, "topics": None}]}
+    (row,) = (await _ask(cluster, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, group, request, _code_of_group)).groups
+    raise_for_code(row, row.error_message or f"group {group!r}")
+    found = {}
+    for topic in row.topics:
+        for each in topic.partitions:
+            tp = TopicPartition(topic.topic_name, each.partition_index)
+            raise_for_code(each, f"offset of {tp} in group {group!r}")
+            known = each.start_offset >= 0
+            lag = getattr(each, "lag", -1)
+            found[tp] = ShareOffset(each.start_offset if known else None, lag if lag >= 0 else None)
+    return found
+
+
+async def alter_share_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Have a share group that has no members go on at these offsets.
+
+    Raises: KafkaError: one was refused (others may be done), there is no such group, or it has members.
+    """
+    rows = rows_by_topic((tp, {"partition_index": tp.partition, "start_offset": at}) for tp, at in offsets.items())
+    topics = [{"topic_name": name, "partitions": found} for name, found in rows.items()]
+    request = {"group_id": group, "topics": topics}
+    answer = await _ask(cluster, ApiKey.ALTER_SHARE_GROUP_OFFSETS, group, request, code_in)
+    raise_for_code(answer, answer.error_message or f"group {group!r}")
+    for topic in answer.responses:
+        for each in topic.partitions:
+            what = f"offset of {topic.topic_name}-{each.partition_index} in group {group!r}"
+            raise_for_code(each, f"{what}: {each.error_message}" if each.error_message else what)
+
+
+async def delete_share_offsets(cluster: Cluster, group: str, topics: Collection[str]) -> None:
+    """Have a share group that has no members forget these topics: it would begin anew there.
+
+    Raises: as `alter_share_offsets`.
+    """
+    request = {"group_id": group, "topics": [{"topic_name": name} for name in topics]}
+    answer = await _ask(cluster, ApiKey.DELETE_SHARE_GROUP_OFFSETS, group, request, code_in)
+    raise_for_code(answer, answer.error_message or f"group {group!r}")
+    for topic in answer.responses:
+        raise_for_code(topic, f"offsets of {topic.topic_name!r} in group {group!r}")
+
+
+async def _ask(cluster: Cluster, api: ApiKey, group: str, request: Any, code_of: Callable[[Any], ErrorCode]) -> Any:
+    return await cluster.coordinators.call(group_key(group), api, request, code_of)
+
+
+def _code_of_group(answer: Any) -> ErrorCode:
+    return code_in(answer.groups[0])

@@ -21,7 +21,7 @@ from replication.model.cluster import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["ClusterTarget", "Isolation", "latest_records", "members_records", "records"]
+__all__ = ["ClusterTarget", "Isolation", "latest_records", "members_records", "records", "share_records"]
 
 LOOK_S = 0.2  # between two looks for what came
 COMMIT_MS = 5_000  # between two commits of a member
@@ -174,6 +174,47 @@ def members_records(  # noqa: PLR0913  likewise
             if batch is not None:
                 rows = console_records(topic, batch, batch.column("partition")[0].as_py())
                 yield from itertools.takewhile(lambda _: not is_over(), rows)
+                read_ms = SYSTEM.clock.now_ms()
+            elif timeout_ms is not None and SYSTEM.clock.now_ms() - read_ms >= timeout_ms:
+                return
+
+
+def share_records(  # noqa: PLR0913  likewise
+    client: KafkaClient,
+    topic: str,
+    group: str,
+    *,
+    timeout_ms: int | None,
+    skipped: Skipped,
+    printed: MutableMapping[int, int],
+    is_over: Callable[[], bool],
+) -> Iterator[ConsoleRecord]:
+    """Yield records as a member of a share group, until none came for `timeout_ms`, or `is_over`.
+
+    Records below the offset in `printed`, which the caller advances, are accepted, and the others of a poll released.
+    Raises: as `members_records`; UnsupportedVersionError: the brokers know no share groups.
+    """
+    import pyarrow.compute as pc
+
+    client.topic(topic)  # a member would wait for one that is not there
+    with client.share_consumer(topic, group, share_acknowledgement_mode="explicit") as member:
+        read_ms = SYSTEM.clock.now_ms()
+        while not is_over():
+            try:
+                batch = member.poll(100 if timeout_ms is None else max(1, min(100, timeout_ms)))
+            except UnreadableBatchError as error:
+                skipped(error)
+                continue
+            if batch is not None:
+                partition = batch.column("partition")[0].as_py()
+                printed.pop(partition, None)  # a record that was released before has a lower offset
+                try:
+                    rows = console_records(topic, batch, partition)
+                    yield from itertools.takewhile(lambda _: not is_over(), rows)
+                finally:
+                    is_printed = pc.less(batch.column("offset"), printed.get(partition, 0))
+                    member.acknowledge(batch.filter(is_printed))
+                    member.acknowledge(batch.filter(pc.invert(is_printed)), "release")
                 read_ms = SYSTEM.clock.now_ms()
             elif timeout_ms is not None and SYSTEM.clock.now_ms() - read_ms >= timeout_ms:
                 return

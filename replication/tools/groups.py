@@ -36,8 +36,10 @@ def described(client: KafkaClient, group: group_admin.DescribedGroup) -> list[Ro
     The lag counts offsets up to the high watermark. A member without partitions has a row of its own, without a topic.
     Raises: KafkaError: nobody keeps the group.
     """
+    if group.type == group_admin.SHARE:
+        return _share_rows(client, group)
     owners = {tp: member for member in group.members or () for tp in member.partitions}
-    committed = {} if group.type == group_admin.SHARE else client.committed(group.id)
+    committed = client.committed(group.id)
     ends = _present_ends(client, {*committed, *owners})
     idle = [(None, member) for member in group.members or () if not member.partitions]
     rows = []
@@ -59,6 +61,33 @@ def described(client: KafkaClient, group: group_admin.DescribedGroup) -> list[Ro
             }
         )
     return rows
+
+
+def _share_rows(client: KafkaClient, group: group_admin.DescribedGroup) -> list[Row]:
+    """Return `described` of a share group: a partition has as many readers as there are members, and none is named.
+
+    The lag counts the records that are not done.
+    """
+    known = client.run(group_admin.share_offsets, group.id)
+    read = {tp for member in group.members or () for tp in member.partitions}
+    ends = _present_ends(client, {*known, *read})
+    nowhere = group_admin.ShareOffset(None, None)
+    return [
+        {
+            "group": group.id,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "current_offset": known.get(tp, nowhere).start,
+            "log_end_offset": ends.get(tp),
+            "lag": known.get(tp, nowhere).lag,
+            "consumer_id": None,
+            "host": None,
+            "client_id": None,
+            "state": group.state,
+            "type": group.type,
+        }
+        for tp in sorted({*known, *read})
+    ]
 
 
 def _present_ends(client: KafkaClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -126,11 +155,25 @@ def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[Topic
 
     Raises: as `delete_offsets`; InvalidRequestError: it has committed nothing of them.
     """
-    chosen = parse_topics(topics)
-    tps = [tp for tp in sorted(client.committed(group)) if tp.topic in chosen and _is_chosen(chosen, tp)]
+    chosen, is_share = parse_topics(topics), client.run(group_admin.is_share_group, group)
+    known = sorted(_positions(client, group, is_share=is_share))
+    tps = [tp for tp in known if tp.topic in chosen and _is_chosen(chosen, tp)]
     _check_some(client, group, tps, "of these topics")
-    client.run(group_admin.delete_offsets, group, tps)
+    if not is_share:
+        client.run(group_admin.delete_offsets, group, tps)
+        return tps
+    if parts := [name for name, numbers in chosen.items() if numbers is not None]:
+        raise InvalidRequestError(f"a share group forgets whole topics: give {parts[0]!r} without partitions")
+    client.run(group_admin.delete_share_offsets, group, sorted({tp.topic for tp in tps}))
     return tps
+
+
+def _positions(client: KafkaClient, group: str, *, is_share: bool) -> dict[TopicPartition, int]:
+    """The offsets from which the group goes on, by partition; those that nobody has read yet are left out."""
+    if is_share:
+        known = client.run(group_admin.share_offsets, group)
+        return {tp: each.start for tp, each in known.items() if each.start is not None}
+    return {tp: each.offset for tp, each in client.committed(group).items()}
 
 
 def _check_some(client: KafkaClient, group: str, tps: Collection[TopicPartition], where: str) -> None:
@@ -169,7 +212,7 @@ def planned(
     Raises: UnknownTopicError, UnknownPartitionError; InvalidRequestError: there is nothing to set; KafkaError: no topic
     is named, and there is no such group, or nobody keeps it.
     """
-    committed = client.committed(group)
+    committed = _positions(client, group, is_share=client.run(group_admin.is_share_group, group))
     tps = sorted(given) if given is not None else _scope(client, committed, topics)
     _check_some(client, group, tps, "yet, and no topic is named")
     extents = [client.offsets(dict.fromkeys(tps, edge)) for edge in (EARLIEST, LATEST)]
@@ -177,7 +220,7 @@ def planned(
     rows = []
     for tp in tps:
         start, end = (found[tp].offset for found in extents)
-        known = committed[tp].offset if tp in committed else None
+        known = committed.get(tp)
         wanted = Reset(Place.OFFSET, given[tp]) if given is not None else reset
         new = new_offset(wanted, known, start, end, at_time[tp].offset if tp in at_time else None)
         rows.append({"group": group, **tp._asdict(), "current_offset": known, "new_offset": new})
@@ -202,4 +245,8 @@ def _scope(
 
 def commit(client: KafkaClient, group: str, plan: Iterable[Row]) -> None:
     """Store the new offsets of a plan. Raises: KafkaError: the group has members."""
-    client.commit(group, {TopicPartition(row["topic"], row["partition"]): Committed(row["new_offset"]) for row in plan})
+    offsets = {TopicPartition(row["topic"], row["partition"]): row["new_offset"] for row in plan}
+    if client.run(group_admin.is_share_group, group):
+        client.run(group_admin.alter_share_offsets, group, offsets)
+    else:
+        client.commit(group, {tp: Committed(offset) for tp, offset in offsets.items()})

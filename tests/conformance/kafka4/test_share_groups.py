@@ -9,7 +9,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from tests.docs.test_readme import blocks
-from tests.support import share_life
+from tests.support import share_life, share_tools
 from tests.support.repeats import only_long
 from tests.support.share_members import ShareGroup, members_and_leaders_die
 
@@ -49,6 +49,17 @@ def test_a_group_of_another_type_is_refused_at_once(client):
     ):
         member.poll(60_000)
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    share_tools.bad_input_has_one_clear_line(client, "classic", "classic-group")
+
+
+def test_consume_accepts_what_it_prints(client):
+    client.create_topic("printed", replicas=3)
+    share_tools.consume_accepts_what_it_prints(client, "printed", "printers")
+
+
+def test_groups_are_listed_described_reset_and_deleted(client):
+    client.create_topic("described", partitions=2, replicas=3)
+    share_tools.groups_are_listed_described_reset_and_deleted(client, "described", "describers")
 
 
 def test_a_member_of_a_dead_leader_ends_in_time(client, three_brokers, caplog):
