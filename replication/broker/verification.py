@@ -3,7 +3,8 @@
 A batch that comes late, after its transaction has ended, would open one that nobody ends. So the leader takes
 transactional batches of a producer only from when the coordinator says that the transaction holds the partition until
 the next marker comes: where a marker of that transaction overtakes the answer, the coordinator is asked again. Batches
-that wait for an answer are appended in their order. Belongs to the event loop.
+that wait for an answer are appended in their order. All partitions of a transaction that are asked about in one turn of
+the loop, as those of one Produce, are one request, and one append of the coordinator. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from typing import NamedTuple
+from collections.abc import Coroutine, Mapping, Set
+from typing import Any, NamedTuple, TypeVar
 
 from logstore.errors import PylogError
 from replication.config.broker import BrokerConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
 from replication.errors import ErrorCode, KafkaError, ProtocolError
-from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
+from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition, by_topic
 from replication.model.metadata import Metadata
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
@@ -29,6 +31,7 @@ from replication.replica.leader.writers import Question, Waiter, has_begun
 
 logger = logging.getLogger(__name__)
 
+Found = TypeVar("Found")
 # Between two questions while the coordinator cannot say: at first as in Kafka, then a part of the wait so far.
 RETRY_S, RETRY_S_MAX, RETRY_PART = 0.02, 0.2, 0.125
 # A question is asked for no more than half the time of its request, so that the answer finds its client.
@@ -59,7 +62,8 @@ class Verification:
         self._metadata = metadata
         self._clients = clients
         self._transactions = transactions
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._together: dict[Asked, tuple[set[TopicPartition], asyncio.Task[Mapping[TopicPartition, ErrorCode]]]] = {}
 
     def append(
         self,
@@ -113,12 +117,16 @@ class Verification:
         question.wait(tell, sequence)
         question.until_s = max(question.until_s, loop.time() + ASKED_PART * timeout_ms / 1000)
         if is_new:
-            task = loop.create_task(self._ask(leader, asked, question))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task = self._start(self._ask(leader, asked, question))
             # Where it ended early; else all are answered already.
             over = ErrorCode.NOT_LEADER_OR_FOLLOWER
             task.add_done_callback(lambda _: leader.writers.answered(*producer, over))
+
+    def _start(self, what: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _ask(self, leader: Leader, asked: Asked, question: Question) -> None:
         """Ask until the coordinator knows, and no marker has overtaken what it said; then tell all who wait."""
@@ -127,7 +135,7 @@ class Verification:
         while True:
             question.is_void = False
             begun = not question.comes_late or await _has_begun(leader, asked)
-            error = question.judge(await self._ask_safely(leader.replica.tp, asked))
+            error = question.judge(await self._ask_once(leader.replica.tp, asked))
             now_s = loop.time()
             if leader.is_over or not error.is_retriable or now_s >= question.until_s:
                 break
@@ -135,16 +143,31 @@ class Verification:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER if leader.is_over else _producer_error(error, adds=asked.adds)
         leader.writers.answered(asked.producer_id, asked.producer_epoch, error, has_begun=begun)
 
-    async def _ask_safely(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
-        try:
-            return await self._ask_once(tp, asked)
-        except KafkaError as failure:
-            return failure.code
-        except (OSError, TimeoutError, ProtocolError) as failure:
-            logger.info("tp=%s the coordinator does not answer: %s", tp, failure)
-            return ErrorCode.NOT_ENOUGH_REPLICAS
-
     async def _ask_once(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
+        if asked not in self._together:
+            tps: set[TopicPartition] = set()
+            self._together[asked] = tps, self._start(self._ask_together(asked, tps))
+        tps, answer = self._together[asked]
+        tps.add(tp)
+        code = (await asyncio.shield(answer)).get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code is ErrorCode.OPERATION_NOT_ATTEMPTED:  # another partition was refused, and all with it
+            code = (await self._ask_about(asked, {tp})).get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return code
+
+    async def _ask_together(self, asked: Asked, tps: Set[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
+        del self._together[asked]  # this begins once all that ask in this turn have done so
+        return await self._ask_about(asked, tps)
+
+    async def _ask_about(self, asked: Asked, tps: Set[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
+        try:
+            return await self._answers(asked, tps)
+        except KafkaError as failure:
+            return dict.fromkeys(tps, failure.code)
+        except (OSError, TimeoutError, ProtocolError) as failure:
+            logger.info("tp=%s the coordinator does not answer: %s", min(tps), failure)
+            return dict.fromkeys(tps, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    async def _answers(self, asked: Asked, tps: Set[TopicPartition]) -> Mapping[TopicPartition, ErrorCode]:
         name = asked.transactional_id
         leader = self._metadata.leader(TRANSACTIONS_TOPIC, self._transactions.terms.partition_of(name))
         if leader == self._config.broker_id:
@@ -154,28 +177,32 @@ class Verification:
                     request=request,
                     producer_id=asked.producer_id,
                     producer_epoch=asked.producer_epoch,
-                    partitions=frozenset({tp}),
+                    partitions=frozenset(tps),
                     is_question=not asked.adds,
                 ),
             )
             assert isinstance(add, events.Added), "every event has its kind of answer"
-            return add.error or add.refused.get(tp, ErrorCode.NONE)
+            return {tp: add.error or add.refused.get(tp, ErrorCode.NONE) for tp in tps}
         address = self._metadata.brokers().get(-1 if leader is None else leader)
         if address is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return dict.fromkeys(tps, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         row = {
             "transactional_id": name,
             "producer_id": asked.producer_id,
             "producer_epoch": asked.producer_epoch,
             "verify_only": not asked.adds,
-            "topics": [{"name": tp.topic, "partitions": [tp.partition]}],
+            "topics": by_topic({tp: tp.partition for tp in sorted(tps)}, "partitions"),
         }
         key = ApiKey.ADD_PARTITIONS_TO_TXN
         answer = await self._clients.call(address.host, address.port, key, {"transactions": [row]})
         if answer.error_code:
-            return ErrorCode(int(answer.error_code))
+            return dict.fromkeys(tps, ErrorCode(int(answer.error_code)))
         (found,) = answer.results_by_transaction
-        return ErrorCode(int(found.topic_results[0].results_by_partition[0].partition_error_code))
+        return {
+            TopicPartition(topic.name, each.partition_index): ErrorCode(int(each.partition_error_code))
+            for topic in found.topic_results
+            for each in topic.results_by_partition
+        }
 
 
 async def _has_begun(leader: Leader, asked: Asked) -> bool:
