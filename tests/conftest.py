@@ -32,8 +32,8 @@ WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_onc
 SMOKE = "tests/spark/test_smoke.py"
 # These share a real Kafka: of three brokers, or of one.
 KAFKA4 = "tests/conformance/kafka4"
-_OF_THREE = ("commands", "kills", "mirror", "our_members", "spark", "spark_kills", "tools", "transactions", "waiting")
-OF_THREE = tuple(f"/test_{name}.py" for name in _OF_THREE)
+_FILES = (Path(__file__).parent / "conformance/kafka4").glob("test_*.py")
+OF_THREE = tuple(f"/{file.name}" for file in _FILES if "three_brokers" in file.read_text())
 # These are begun in this order, before the other slow files: with --long the demo, which leaves its JVM's classes for
 # the JVMs that are started after it; then the session, which takes longest.
 FIRST = [

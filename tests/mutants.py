@@ -59,7 +59,8 @@ EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 SCRIPTS = "tests/transcripts/test_transcripts.py"
 CONTROLLER = ("tests/unit/replication/controller/test_machine.py", SCRIPTS)
 GROUPS = ("tests/unit/replication/coordinators", SCRIPTS)
-LOG = ("tests/unit/logstore/log/test_log.py", "tests/model/test_log_model.py")
+_LOG = ("log", "rolling", "flushing", "cuts")
+LOG = (*(f"tests/unit/logstore/log/test_{part}.py" for part in _LOG), "tests/model/test_log_model.py")
 RECOVERY = ("tests/unit/logstore/log/test_faults.py", "tests/unit/logstore/log/test_recovery_cost.py", *LOG)
 # The changed module, and the tests that should notice.
 TARGETS: dict[str, tuple[str, ...]] = {

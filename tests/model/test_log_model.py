@@ -38,9 +38,6 @@ damages = st.sampled_from(["gone", "empty", "zeros", "short", "foreign", "torn e
 class LogMachine(RuleBasedStateMachine):
     """`rows` is the model: (offset, value, timestamp, base offset of its batch)."""
 
-    def files(self):
-        raise NotImplementedError
-
     @initialize()
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="pylog-model-"))

@@ -143,9 +143,6 @@ class Model:
 
 
 class ProducerMachine(RuleBasedStateMachine):
-    def files(self):
-        raise NotImplementedError
-
     @initialize(suffix=st.sampled_from([".txnindex", ".txncheck"]))
     def begin(self, suffix) -> None:
         self.damaged = suffix  # one of the pair: the other tells

@@ -231,7 +231,6 @@ LEADERSHIP = {  # of another broker: what is not one's own makes no files
     "replicas": (2,),
 }
 RESOURCE = {"resource_type": 2, "resource_name": "name-0000000"}
-SETTING = {"name": "retention.ms", "value": "1000"}
 TOPIC_ID = uuid.UUID(int=7)
 SHARE_HEAD = {"group_id": GROUP, "member_id": "m", "share_session_epoch": 0, "is_renew_ack": False}
 SHARE_LIMITS = {

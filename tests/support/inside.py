@@ -66,8 +66,3 @@ def loaded_kernels():
     from replication.replica.leader import guard
 
     return guard._loaded
-
-
-def cluster_of(client):
-    """The brokers that a KafkaClient talks to, and what it knows of them."""
-    return client._cluster

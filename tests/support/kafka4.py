@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 
 from logstore.env import SYSTEM
+from replication.tools.topics import described
 
 FILES = Path(__file__).parent / "kafka4_files"
 VERSION = "4.4.0"
 FETCHED_WITHIN_S, READY_WITHIN_S, ENDED_WITHIN_S = 600, 240, 60
 STARTS = 3
+SAFE = {"min.insync.replicas": 2}  # of topics of three replicas: what is acknowledged outlives a broker
 # A process of some seconds needs no second compiler, and no second thread that collects garbage.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -154,11 +156,17 @@ def java_program(source, classes, *arguments, heap_mb=256, libs=None):
     return java(Path(source).stem, *arguments, heap_mb=heap_mb, libs=libs, classes=classes)
 
 
+def is_whole(client, topics=None):
+    """Is every partition of these topics, or of all, led, with all of its replicas in sync?"""
+    partitions = [each for topic in described(client, topics) for each in topic["partitions"]]
+    return all(each["leader"] >= 0 and len(each["isr"]) == len(each["replicas"]) for each in partitions)
+
+
 class Kafka4:
     """Brokers of a Kafka 4.4 (KRaft, each broker and controller) on loopback, numbered from 1. A context manager.
 
-    `settings` go to every broker. `start`, `kill` (with -9), `stop` (clean) and `pid` take a broker's number. `quick`:
-    a JVM that starts soon, with the first compiler only; else it is as users have it.
+    `settings` go to every broker. `start`, `kill` (with -9), `stop` (clean), `is_running` and `pid` take a broker's
+    number. `quick`: a JVM that starts soon, with the first compiler only; else it is as users have it.
     """
 
     def __init__(self, directory, brokers=1, *, settings=None, heap_mb=400, quick=True):
@@ -179,6 +187,9 @@ class Kafka4:
 
     def pid(self, number):
         return self._processes[number].pid
+
+    def is_running(self, number):
+        return self._processes[number].poll() is None
 
     def data(self, number):
         """Return the broker's log directory."""

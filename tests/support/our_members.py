@@ -2,13 +2,12 @@
 
 import threading
 from collections import Counter
-from contextlib import ExitStack
 
 import pyarrow as pa
 
 from replication.errors import KafkaError
 from replication.protocol.apis import ApiKey
-from tests.conformance.clients.members import until
+from tests.support.asker import until
 from tests.support.commands import run_pylog
 
 PARTITIONS = 6
@@ -16,13 +15,28 @@ WITHIN_S = 90
 
 
 class Group:
-    """The readers of partitions by what members were told; `twice` are those that had two readers at once."""
+    """The readers of partitions by what members were told; `twice` are those that had two readers at once.
+
+    `gave` has a member's name for each partition that it gave up.
+
+    A context manager: at its end the members leave, and raise what has ended one of them.
+    """
 
     def __init__(self, client, topic, name):
         self.client, self.topic, self.name = client, topic, name
-        self.lock, self.of, self.twice = threading.Lock(), {}, []
+        self.lock, self.of, self.twice, self.gave = threading.Lock(), {}, [], []
         self.members, self.sent = {}, []
         self.is_shaken = False  # a broker was killed
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *error):
+        failures = [failure for member in self.members.values() if (failure := member.left()) is not None]
+        if failures and kind is None:
+            raise failures[0]
+        for failure in failures:
+            print(f"a member ended: {failure!r}")
 
     def join(self, name, topics=None, **settings):
         self.members[name] = Member(self, name, topics or self.topic, settings)
@@ -44,10 +58,10 @@ class Group:
         return new
 
     def all_is_read(self):
-        until(lambda: set(self.sent) <= set(self.seen()), "all is read", within_s=WITHIN_S)
+        until(lambda: set(self.sent) <= set(self.seen()), WITHIN_S, lambda: f"{len(set(self.seen()))} are read")
 
     def is_shared(self, *counts):
-        until(lambda: self.counts() == sorted(counts), lambda: f"shared {counts}: {self.of}", within_s=WITHIN_S)
+        until(lambda: self.counts() == sorted(counts), WITHIN_S, lambda: f"shared {counts}: {self.of}")
 
     def coordinator(self):
         names = {"key": self.name, "key_type": 0, "coordinator_keys": [self.name]}
@@ -75,6 +89,7 @@ class Member(threading.Thread):
 
     def give(self, tps):
         with self.group.lock:
+            self.group.gave += [self.name] * len(tps)
             for tp in tps:
                 if self.group.of.get(tp) == self.name:
                     del self.group.of[tp]
@@ -97,12 +112,15 @@ class Member(threading.Thread):
             if not self.group.is_shaken:
                 raise  # else it was too slow to find the next coordinator, and joins again
 
-    def leave(self):
+    def left(self):
+        """Have it leave; return what has ended it, or None."""
         self.stopping.set()
         self.join(WITHIN_S)
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
+        return TimeoutError(f"{self.name} does not leave") if self.is_alive() else self.error
+
+    def leave(self):
+        if (error := self.left()) is not None:
+            raise error
 
     def kill(self):
         """It says no word any more."""
@@ -137,8 +155,8 @@ def is_described(group, bootstrap, *, members):
     """Our tool shows the group, its members and that nothing is left to read."""
 
     def rows():
-        said = run_pylog("groups", "describe", "--all-groups", "--output", "json", "--bootstrap-server", bootstrap)
-        return [row for row in said.ok().json if row["group"] == group.name]
+        words = ("--group", group.name, "--output", "json", "--bootstrap-server", bootstrap)
+        return run_pylog("groups", "describe", *words).ok().json
 
     def is_read():
         found = rows()
@@ -146,7 +164,7 @@ def is_described(group, bootstrap, *, members):
             {row["consumer_id"] for row in found}
         ) == members
 
-    until(is_read, "shown as read", within_s=WITHIN_S)
+    until(is_read, WITHIN_S, lambda: f"{rows()}")
     listed = run_pylog("groups", "list", "--output", "json", "--bootstrap-server", bootstrap).ok().json
     assert {"group": group.name, "state": "Stable", "protocol_type": "consumer", "type": "consumer"} in listed
 
@@ -171,10 +189,3 @@ def members_and_coordinators_die(group, kill):
     group.all_is_read()
     assert group.twice == []
     assert not [value for value, times in group.seen().items() if times > 1 and value in group.sent[:1200]]
-
-
-def ending(group):
-    """Return a context that has the members leave at its end."""
-    ends = ExitStack()
-    ends.callback(lambda: [member.leave() for member in group.members.values() if member.is_alive()])
-    return ends

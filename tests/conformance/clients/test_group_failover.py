@@ -51,18 +51,6 @@ def topic(cluster, request):
     return name
 
 
-def coordinator_of(cluster, group):
-    """The leader of the group's partition, by the tree."""
-    tp = Partition(OFFSETS_TOPIC, partition_of(group, 3))
-    found = cluster.describe().leadership.get(tp)
-    return found.leader if found is not None else None
-
-
-def whole(cluster):
-    """Is every partition led, and every replica in sync?"""
-    return all(len(state.isr) == 3 and state.leader > 0 for state in cluster.describe().leadership.values())
-
-
 def options(bootstrap, group):
     """A request to a broker that stands still is given up soon."""
     return {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "socket.timeout.ms": 3000}
@@ -132,12 +120,12 @@ def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
     until(lambda: committer.acknowledged > 10, "commits begin")
     ends = {cluster.kill: cluster.restart, cluster.stop: cluster.restart, cluster.pause: cluster.resume}
     for end, begin_again in ends.items():
-        until(lambda: whole(cluster), "all replicas in sync", within_s=60)
-        coordinator = coordinator_of(cluster, group)
+        until(cluster.is_whole, "all replicas in sync", within_s=60)
+        coordinator = cluster.coordinator(group)
         end(coordinator)
         at_least = committer.acknowledged + 20
         until(partial(committer.has_reached, at_least), "commits go on", within_s=60)
-        assert coordinator_of(cluster, group) != coordinator
+        assert cluster.coordinator(group) != coordinator
         for asker in askers:
             until(partial(asker.has_reached, asker.answers + 5), "answers go on", within_s=60)
         begin_again(coordinator)
@@ -151,7 +139,7 @@ def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
 @only_long("brokers that restart")
 def test_a_member_whose_coordinator_moves_just_when_it_asks_for_its_offsets_reads_on(cluster, topic):
     """librdkafka asks once: told that the coordinator is another one, it would read nothing more of its partitions."""
-    until(lambda: whole(cluster), "all replicas in sync", within_s=60)
+    until(cluster.is_whole, "all replicas in sync", within_s=60)
     group, moved, errors, found = "moved", [], [], []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     for partition in range(PARTITIONS):
@@ -163,14 +151,14 @@ def test_a_member_whose_coordinator_moves_just_when_it_asks_for_its_offsets_read
         if moved:
             return
         tp = Partition(OFFSETS_TOPIC, partition_of(group, 3))
-        former = coordinator_of(cluster, group)
+        former = cluster.coordinator(group)
         others = [broker for broker in cluster.live if broker != former]
         with KafkaClient(cluster.bootstrap) as client:
             client.run(lambda asked: reassign(asked, {tp: (*others, former)}))
 
             def moves():  # no election is needed while the new order is not known, none succeeds out of sync
                 client.run(lambda asked: elect_leaders(asked, [tp]))
-                return coordinator_of(cluster, group) == others[0]
+                return cluster.coordinator(group) == others[0]
 
             until(moves, "it moves", within_s=60)
         moved.append(former)
@@ -223,8 +211,8 @@ def test_members_of_all_clients_outlive_their_coordinator(cluster, topic):
         until(shared, "all partitions are read", within_s=60)
         feed.start()
         for end in (cluster.kill, cluster.stop):
-            until(lambda: whole(cluster), "all replicas in sync", within_s=60)
-            coordinator = coordinator_of(cluster, group)
+            until(cluster.is_whole, "all replicas in sync", within_s=60)
+            coordinator = cluster.coordinator(group)
             end(coordinator)
             before = len(sent)
             until(lambda before=before: len(sent) > before + 100, state, within_s=60)

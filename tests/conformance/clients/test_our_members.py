@@ -17,7 +17,6 @@ from tests.support.in_process import begun_by_an_earlier_release, brokers_in_pro
 from tests.support.our_members import (
     PARTITIONS,
     Group,
-    ending,
     is_described,
     members_and_coordinators_die,
     members_come_and_go,
@@ -42,14 +41,12 @@ def client(tmp_path):
 
 
 def test_members_come_and_go(client):
-    group = Group(client, "mine", "readers")
-    with ending(group):
+    with Group(client, "mine", "readers") as group:
         members_come_and_go(group, client.where)
 
 
 def test_a_static_member_that_comes_back_has_its_partitions_and_its_double_is_refused(client):
-    group = Group(client, "mine", "readers")
-    with ending(group):
+    with Group(client, "mine", "readers") as group:
         group.join("a", group_instance_id="a")
         group.join("b", group_instance_id="b")
         group.is_shared(3, 3)
@@ -62,6 +59,8 @@ def test_a_static_member_that_comes_back_has_its_partitions_and_its_double_is_re
         group.members["b"].leave()
         group.join("b", group_instance_id="b")
         until(lambda: group.of == had, "the same again", within_s=60)
+        assert "a" not in group.gave
+    assert group.twice == []
 
 
 def test_a_program_that_polls_too_late_loses_its_partitions_and_gets_them_again(client):
@@ -165,8 +164,7 @@ def test_a_group_outlives_members_and_its_coordinator():
     }
     with TriedCluster(3, settings=settings) as cluster, KafkaClient(cluster.bootstrap) as client:
         client.create_topic("mine", partitions=PARTITIONS, replicas=3)
-        group = Group(client, "mine", "readers")
-        with ending(group):
+        with Group(client, "mine", "readers") as group:
             members_come_and_go(group, cluster.bootstrap)
             members_and_coordinators_die(group, cluster.kill)
             is_described(group, cluster.bootstrap, members=3)

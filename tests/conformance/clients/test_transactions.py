@@ -20,9 +20,7 @@ from kafka import KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
-from replication.coordinators.binary import partition_of
 from replication.model.cluster import TRANSACTIONS_TOPIC
-from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import until
 from tests.support.repeats import only_long, times
 from tests.support.tried_cluster import TriedCluster
@@ -348,16 +346,6 @@ class Copier:
         return f"{self.client}: {self.offsets}, {self.failures[-3:]}\n{stack}"
 
 
-def coordinator_of(cluster, name):
-    tp = Partition(TRANSACTIONS_TOPIC, partition_of(name, 3))
-    found = cluster.describe().leadership.get(tp)
-    return found.leader if found is not None else None
-
-
-def whole(cluster):
-    return all(len(state.isr) == 3 and state.leader > 0 for state in cluster.describe().leadership.values())
-
-
 def has_committed(cluster, topic):
     """Is there anything to read? (The end of what somebody writes to may not be reached.)"""
     wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(3)}
@@ -412,8 +400,8 @@ def test_everything_is_copied_exactly_once_while_coordinators_and_others_are_kil
     chance = random.Random(KILLS)
     names = itertools.cycle(f"copy-{client}" for client in clients)
     for number in range(KILLS):
-        until(lambda: whole(cluster), "all replicas in sync", within_s=90)
-        victim = coordinator_of(cluster, next(names)) if number % 2 == 0 else chance.choice((1, 2, 3))
+        until(cluster.is_whole, "all replicas in sync", within_s=90)
+        victim = cluster.coordinator(next(names), TRANSACTIONS_TOPIC) if number % 2 == 0 else chance.choice((1, 2, 3))
         cluster.kill(victim or 1)
         time.sleep(chance.random() * 2)
         cluster.restart(victim or 1)

@@ -114,7 +114,7 @@ def test_no_record_is_lost_doubled_or_moved_while_brokers_are_killed(cluster, pr
             killed = cluster.kill_leader(*(coordinator if number % 2 else ("in-3.9", 0)))
             go_on()
             cluster.restart(killed)
-            until(lambda: is_whole(cluster), "all replicas are in sync", within_s=SAID_WITHIN_S)
+            until(cluster.is_whole, "all replicas are in sync", within_s=SAID_WITHIN_S)
         for each in running:
             each.stop_writing()
         for each in running:
@@ -123,7 +123,3 @@ def test_no_record_is_lost_doubled_or_moved_while_brokers_are_killed(cluster, pr
             assert len(found) == 6
             assert int(done.removeprefix("done ")) > 0
             print(KILLS, "kills,", done, "records, again:", each.said().count("again"))
-
-
-def is_whole(cluster):
-    return all(len(state.isr) == 3 for state in cluster.describe().leadership.values())

@@ -92,8 +92,10 @@ class Workers:
         return sorted(task["state"] for each in states.values() for task in each["status"]["tasks"])
 
     def running(self, number, connector):
-        """Return the worker that runs most tasks of a connector, as this worker knows it."""
-        tasks = self.ask(number, f"/connectors/{connector}/status")["tasks"]
+        """Return the worker that runs most tasks of a connector, as this worker knows it; None: it does not answer."""
+        tasks = (self.ask(number, f"/connectors/{connector}/status") or {}).get("tasks")
+        if not tasks:
+            return None
         at = Counter(int(task["worker_id"].rpartition(":")[2]) for task in tasks)
         return self._ports.index(at.most_common(1)[0][0])
 
@@ -133,6 +135,7 @@ def test_each_record_is_once_in_the_topic_and_once_in_the_file(cluster, tmp_path
         go_on()
         for kill in range(KILLS):
             until_it(lambda kill=kill: workers.tasks(kill % 2) == ["RUNNING"] * 3)
+            until_it(lambda kill=kill: workers.running(kill % 2, "source") is not None)
             killed = workers.running(kill % 2, "source")  # its transaction is open
             workers.kill(killed)
             go_on()

@@ -5,7 +5,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from replication.client.kafka_client import KafkaClient
 from tests.conformance.kafka4 import worlds
-from tests.support.kafka4 import Kafka4
+from tests.support.asker import until
+from tests.support.kafka4 import Kafka4, is_whole
 
 # `test_directories` needs this: segments are compacted within seconds.
 CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
@@ -27,6 +28,8 @@ SHARE_GROUPS = {
     "group.share.delivery.count.limit": 10,
 }
 
+WHOLE_WITHIN_S = 120
+
 
 @pytest.fixture(scope="package")
 def one_broker(tmp_path_factory):
@@ -38,6 +41,19 @@ def one_broker(tmp_path_factory):
 def three_brokers(tmp_path_factory):
     with Kafka4(tmp_path_factory.mktemp("kafka4"), 3, settings=GROUPS | SHARE_GROUPS) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _left_whole(request):
+    """Start what a test has left dead of the three, and wait for it: the next test expects them whole."""
+    yield
+    if "three_brokers" in request.fixturenames:
+        kafka = request.getfixturevalue("three_brokers")
+        for number in kafka.numbers:
+            if not kafka.is_running(number):
+                kafka.start(number)
+        with KafkaClient(kafka.bootstrap) as client:
+            until(lambda: is_whole(client), WHOLE_WITHIN_S)
 
 
 @pytest.fixture(scope="package")

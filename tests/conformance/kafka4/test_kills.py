@@ -21,13 +21,13 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 
-from replication.client.admin import controller
+from replication.client.admin import controller, elect_leaders
 from replication.client.kafka_client import KafkaClient
 from replication.coordinators.binary import partition_of
 from replication.errors import KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from replication.tools.topics import described
 from tests.support.asker import until
+from tests.support.kafka4 import SAFE, is_whole
 from tests.support.repeats import only_long, soaked
 
 ROUNDS = soaked(1, 8)  # of a kill, or with --soak of three
@@ -186,10 +186,10 @@ def leader_of(client, topic, name):
 
 
 def coordinated(client, topic, stem, broker):
-    """Return a name whose coordinator is this broker, if it is one now."""
+    """Return a name whose coordinator is this broker, which leads a share of the topic."""
     leaders = client.topic(topic).leaders
     names = [f"{stem}-{number}" for number in range(100)]
-    return next((n for n in names if leaders[partition_of(n, len(leaders))].broker == broker), names[0])
+    return next(name for name in names if leaders[partition_of(name, len(leaders))].broker == broker)
 
 
 def victims(client, group, writer):
@@ -202,20 +202,16 @@ def victims(client, group, writer):
     return random.sample(roles, len(roles))
 
 
-def is_whole(client):
-    """Is every partition led, with all of its replicas in sync?"""
-    partitions = [each for topic in described(client, None) for each in topic["partitions"]]
-    return all(each["leader"] >= 0 and len(each["isr"]) == len(each["replicas"]) for each in partitions)
-
-
 def test_nothing_is_lost_doubled_or_out_of_order_while_brokers_are_killed(three_brokers):
     bootstrap = three_brokers.bootstrap
     given, positions, wrong = SimpleQueue(), defaultdict(int), []
     with KafkaClient(bootstrap) as client:
         for topic in (NUMBERS, SOLD):
-            client.create_topic(topic, partitions=PARTITIONS, replicas=3, **{"min.insync.replicas": 2})
+            client.create_topic(topic, partitions=PARTITIONS, replicas=3, **SAFE)
         client.committed("none")  # both topics of coordinators are made for the first who asks
         client.init_producer("none", timeout_ms=60_000)
+        until(lambda: is_whole(client), AGAIN_WITHIN_S)
+        client.run(elect_leaders, None)
         first = client.run(controller)
         group, writer = (
             coordinated(client, OFFSETS_TOPIC, "g", first),

@@ -14,8 +14,8 @@ from logstore.records.schema import RECORD_SCHEMA
 from replication.client.kafka_client import Isolation, KafkaClient
 from replication.local_cluster import LocalCluster
 from replication.tools.mirror import mirror
-from replication.tools.topics import described
 from tests.support.asker import until
+from tests.support.kafka4 import SAFE, is_whole
 from tests.support.repeats import only_long, soaked
 
 KILLS = soaked(1, 6)  # of each side
@@ -29,16 +29,15 @@ pytestmark = [
 PARTITIONS = 3
 COPIED = ["key", "value", "headers", "timestamp"]
 WITHIN_S = 120
-SAFE = {"min.insync.replicas": 2, "retention.ms": -1}  # of topics; there are times of 1970
 SETTINGS = {"zookeeper.session.timeout.ms": 3000, "default.replication.factor": 3}
 
 
 class Direction:
-    """From one cluster to another: a topic that grows, its copy, and the mirror between them."""
+    """From one cluster to another: a topic that grows, its copy, and the mirror between them. A context manager."""
 
     def __init__(self, source, target, topic):
         self.source, self.target, self.topic = KafkaClient(source), KafkaClient(target), topic
-        self.source.create_topic(topic, partitions=PARTITIONS, replicas=3, **SAFE)
+        self.source.create_topic(topic, partitions=PARTITIONS, replicas=3, **SAFE, retention_ms=-1)  # times of 1970
         self.is_over, self.failure, self.sent = threading.Event(), None, 0
         self._mirror = threading.Thread(target=self._copy, args=(source, target), daemon=True)
 
@@ -48,8 +47,16 @@ class Direction:
         except BaseException as error:  # noqa: BLE001  told by `check`
             self.failure = error
 
-    def start(self):
+    def __enter__(self):
+        self.write()
         self._mirror.start()
+        return self
+
+    def __exit__(self, *error):
+        self.is_over.set()
+        self._mirror.join(WITHIN_S)
+        self.source.close()
+        self.target.close()
 
     def check(self):
         assert self.failure is None, repr(self.failure)
@@ -79,8 +86,6 @@ class Direction:
         assert self.target.overrides([self.topic])[self.topic]["min.insync.replicas"] == "2"
         again = mirror(self.source.where, self.target.where, topics=[self.topic])
         assert [each.records for each in again] == [0]
-        self.source.close()
-        self.target.close()
 
 
 def records(numbers):
@@ -108,19 +113,13 @@ def rows_of(client, topic):
     ]
 
 
-def is_whole(client, topic):
-    (found,) = described(client, [topic])
-    return all(len(each["isr"]) == 3 and each["leader"] >= 0 for each in found["partitions"])
-
-
 def test_mirrors_in_both_directions_survive_the_death_of_leaders_of_both_sides(three_brokers):
-    with LocalCluster(brokers=3, settings=SETTINGS) as ours:
-        there = Direction(ours.bootstrap, three_brokers.bootstrap, "mirrored-there")
-        back = Direction(three_brokers.bootstrap, ours.bootstrap, "mirrored-back")
+    with (
+        LocalCluster(brokers=3, settings=SETTINGS) as ours,
+        Direction(ours.bootstrap, three_brokers.bootstrap, "mirrored-there") as there,
+        Direction(three_brokers.bootstrap, ours.bootstrap, "mirrored-back") as back,
+    ):
         both = (there, back)
-        for each in both:
-            each.write()
-            each.start()
         until(lambda: there.is_copied() and back.is_copied(), WITHIN_S)
         for turn in range(KILLS):
             # Each side is the source of one mirror, and the target of the other.
@@ -128,7 +127,7 @@ def test_mirrors_in_both_directions_survive_the_death_of_leaders_of_both_sides(t
                 (there.source, ours.kill, ours.restart),
                 (there.target, three_brokers.kill, three_brokers.start),
             ):
-                until(lambda client=client: all(is_whole(client, each.topic) for each in both), WITHIN_S)
+                until(lambda client=client: is_whole(client, [each.topic for each in both]), WITHIN_S)
                 victim = client.topic((there, back)[turn % 2].topic).leaders[turn % PARTITIONS].broker
                 kill(victim)
                 for each in both:

@@ -18,10 +18,11 @@ from replication.tools.topics import described
 from tests.spark.kills.killer import Run, catch_up, compare, end, kinds, stop, strike, wait_for_batch
 from tests.spark.kills.places import TOPICS, Cluster
 from tests.support.asker import until
+from tests.support.kafka4 import SAFE, is_whole
 from tests.support.repeats import only_long, soaked
 
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
-KILLS = soaked(2, 30)
+KILLS = soaked(1, 30)
 WHOLE_WITHIN_S = 120
 pytestmark = [
     pytest.mark.spark,
@@ -44,7 +45,7 @@ class RealKafka(Cluster):
         self._kafka, self._client = kafka, KafkaClient(kafka.bootstrap)
         self.options = {"kafka.bootstrap.servers": kafka.bootstrap}
         for topic, partitions in TOPICS.items():
-            self._client.create_topic(topic, partitions=partitions, replicas=3, **{"min.insync.replicas": 2})
+            self._client.create_topic(topic, partitions=partitions, replicas=3, **SAFE)
         self._mender, self._mending = ThreadPoolExecutor(1), None
 
     def strike(self, what, dice):
@@ -59,16 +60,11 @@ class RealKafka(Cluster):
         if is_missed:
             until(lambda: self._leads_nothing(victim), WHOLE_WITHIN_S)
         self._kafka.start(victim)
-        until(self._is_whole, WHOLE_WITHIN_S)
-
-    def _partitions(self):
-        return [each for topic in described(self._client, None) for each in topic["partitions"]]
+        until(lambda: is_whole(self._client), WHOLE_WITHIN_S)
 
     def _leads_nothing(self, broker):
-        return all(each["leader"] != broker for each in self._partitions() if len(each["replicas"]) > 1)
-
-    def _is_whole(self):
-        return all(each["leader"] >= 0 and len(each["isr"]) == len(each["replicas"]) for each in self._partitions())
+        partitions = [each for topic in described(self._client, None) for each in topic["partitions"]]
+        return all(each["leader"] != broker for each in partitions if len(each["replicas"]) > 1)
 
     def close(self):
         self._mend()

@@ -7,7 +7,6 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from replication.client.kafka_client import KafkaClient
 from replication.coordinators.binary import partition_of
@@ -15,6 +14,7 @@ from replication.local_cluster import LocalCluster
 from replication.model.cluster import TRANSACTIONS_TOPIC
 from tests.conformance.clients.members import until
 from tests.conformance.clients.transacting import Program, franz, java, librdkafka, values, violations
+from tests.support.kafka4 import SAFE, is_whole
 from tests.support.repeats import only_long, soaked
 
 PARTITIONS, PRODUCERS, PAUSE_MS = 4, 3, 40
@@ -38,24 +38,22 @@ pytestmark = [
 class Brokers:
     """Three brokers of either kind, and the way to kill them."""
 
-    def __init__(self, running, start, topic):
+    def __init__(self, client, running, start, topic):
         self.bootstrap, self._running, self._start, self.topic = running.bootstrap, running, start, topic
-        self._admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
-
-    def partitions(self, topic):
-        return self._admin.list_topics(topic, 30).topics[topic].partitions
+        self._client = client
 
     def is_whole(self):
-        return all(
-            len(p.isrs) == 3 for topic in (self.topic, TRANSACTIONS_TOPIC) for p in self.partitions(topic).values()
-        )
+        return is_whole(self._client, [self.topic, TRANSACTIONS_TOPIC])
 
     def leader(self):
-        return random.choice(list(self.partitions(self.topic).values())).leader
+        return random.choice(list(self._leaders(self.topic).values())).broker
 
     def coordinator(self, name):
-        partitions = self.partitions(TRANSACTIONS_TOPIC)
-        return partitions[partition_of(name, len(partitions))].leader
+        leaders = self._leaders(TRANSACTIONS_TOPIC)
+        return leaders[partition_of(name, len(leaders))].broker
+
+    def _leaders(self, topic):
+        return self._client.run(lambda cluster: cluster.topic(topic, is_fresh=True)).leaders
 
     def kill(self, find, *words, program):
         """Kill the broker that is found. It comes back once the program gets on without it, or at once."""
@@ -77,12 +75,11 @@ def brokers(request):
         else:
             running = request.getfixturevalue("three_brokers")
             start = running.start
-        with KafkaClient(running.bootstrap) as client:
-            client.create_topic(topic, partitions=PARTITIONS, replicas=3, min_insync_replicas=2)
-        yield Brokers(running, start, topic)
+        client = stack.enter_context(KafkaClient(running.bootstrap))
+        client.create_topic(topic, partitions=PARTITIONS, replicas=3, **SAFE)
+        yield Brokers(client, running, start, topic)
         if request.param == "kafka":  # others look at its topics
-            with KafkaClient(running.bootstrap) as client:
-                client.delete_topic(topic)
+            client.delete_topic(topic)
 
 
 def deaths(brokers, programs):

@@ -18,11 +18,6 @@ from tests.support.site import T0, Site, coordinators_of, on_loop, until
 from tests.transcripts.coordinator import subscription
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
-GROUP_APIS = (
-    ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP,
-    ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS,
-    ApiKey.DELETE_GROUPS,
-)  # fmt: skip
 OK = ErrorCode.NONE.value
 every_version = pytest.mark.parametrize("newest", range(10))
 

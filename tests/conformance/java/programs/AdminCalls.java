@@ -1,5 +1,4 @@
 import java.util.Collection;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -34,18 +33,15 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /** Each method of Admin that clients of 3.9 have and brokers of pylog serve, with its errors. */
-final class AdminCalls {
-  private final String bootstrap, name;
+final class AdminCalls extends Calls {
   private final Admin admin;
-  private final Checks checks;
 
   AdminCalls(String bootstrap, String name, Admin admin, Checks checks) {
-    this.bootstrap = bootstrap;
-    this.name = name;
+    super(bootstrap, name, checks);
     this.admin = admin;
-    this.checks = checks;
   }
 
+  @Override
   void all() throws Exception {
     cluster();
     topics();
@@ -274,11 +270,5 @@ final class AdminCalls {
 
   private static Set<Integer> ids(Collection<Node> nodes) {
     return nodes.stream().map(Node::id).collect(Collectors.toCollection(TreeSet::new));
-  }
-
-  private Map<String, Object> settings(Map<String, Object> more) {
-    var all = new HashMap<String, Object>(more);
-    all.put("bootstrap.servers", bootstrap);
-    return all;
   }
 }

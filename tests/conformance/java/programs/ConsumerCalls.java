@@ -1,7 +1,6 @@
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -24,25 +23,21 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /** A consumer's places, times and commits, and the rebalances of a classic group. */
-final class ConsumerCalls {
+final class ConsumerCalls extends Calls {
   private static final int PARTITIONS = 6, EACH = 50;
-  private final String bootstrap, topic;
-  private final Checks checks;
 
-  ConsumerCalls(String bootstrap, String topic, Checks checks) {
-    this.bootstrap = bootstrap;
-    this.topic = topic;
-    this.checks = checks;
+  ConsumerCalls(String bootstrap, String name, Checks checks) {
+    super(bootstrap, name, checks);
   }
 
+  @Override
   void all() throws Exception {
-    try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
-      admin.createTopics(List.of(new NewTopic(topic, PARTITIONS, (short) 3).configs(Map.of("retention.ms", "-1")))).all().get();
+    try (Admin admin = Admin.create(settings(Map.of()))) {
+      admin.createTopics(List.of(new NewTopic(name, PARTITIONS, (short) 3).configs(Map.of("retention.ms", "-1")))).all().get();
     }
-    Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap);
-    try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+    try (var producer = new KafkaProducer<>(settings(Map.of()), new StringSerializer(), new StringSerializer())) {
       for (int n = 0; n < EACH; n++)
-        for (int p = 0; p < PARTITIONS; p++) producer.send(new ProducerRecord<>(topic, p, 1000L * n, null, "v" + n));
+        for (int p = 0; p < PARTITIONS; p++) producer.send(new ProducerRecord<>(name, p, 1000L * n, null, "v" + n));
     }
     places();
     commits();
@@ -51,7 +46,7 @@ final class ConsumerCalls {
   }
 
   private void places() {
-    var partition = new TopicPartition(topic, 2);
+    var partition = new TopicPartition(name, 2);
     try (var consumer = consumer(Map.of("auto.offset.reset", "none"))) {
       consumer.assign(List.of(partition));
       checks.fails("no offset", "NoOffsetForPartitionException", () -> consumer.poll(Duration.ofSeconds(30)));
@@ -67,8 +62,8 @@ final class ConsumerCalls {
       checks.equal("offsetsForTimes: late", null, () -> consumer.offsetsForTimes(Map.of(partition, 999_999L)).get(partition));
       checks.equal("beginningOffsets", Map.of(partition, 0L), () -> consumer.beginningOffsets(List.of(partition)));
       checks.equal("endOffsets", Map.of(partition, (long) EACH), () -> consumer.endOffsets(List.of(partition)));
-      checks.equal("partitionsFor", PARTITIONS, () -> consumer.partitionsFor(topic).size());
-      checks.equal("listTopics", 3, () -> consumer.listTopics().get(topic).stream().mapToInt((PartitionInfo p) -> p.replicas().length).max().getAsInt());
+      checks.equal("partitionsFor", PARTITIONS, () -> consumer.partitionsFor(name).size());
+      checks.equal("listTopics", 3, () -> consumer.listTopics().get(name).stream().mapToInt((PartitionInfo p) -> p.replicas().length).max().getAsInt());
       consumer.seek(partition, 30);
       consumer.pause(List.of(partition));
       checks.equal("pause", 0, () -> consumer.poll(Duration.ofMillis(200)).count());
@@ -79,8 +74,8 @@ final class ConsumerCalls {
   }
 
   private void commits() throws Exception {
-    var partition = new TopicPartition(topic, 1);
-    try (var consumer = consumer(Map.of("group.id", topic + "-commits", "enable.auto.commit", false))) {
+    var partition = new TopicPartition(name, 1);
+    try (var consumer = consumer(Map.of("group.id", name + "-commits", "enable.auto.commit", false))) {
       consumer.assign(List.of(partition));
       consumer.seek(partition, 3);
       consumer.commitSync(Map.of(partition, new OffsetAndMetadata(20, "twenty")));
@@ -92,7 +87,7 @@ final class ConsumerCalls {
       for (int tries = 0; !done.isDone() && tries < 600; tries++) consumer.poll(Duration.ofMillis(50));
       checks.equal("commitAsync", 21L, () -> done.get(1, TimeUnit.SECONDS).get(partition).offset());
     }
-    try (var consumer = consumer(Map.of("group.id", topic + "-commits", "auto.offset.reset", "none"))) {
+    try (var consumer = consumer(Map.of("group.id", name + "-commits", "auto.offset.reset", "none"))) {
       consumer.assign(List.of(partition));
       checks.equal("resumes at its commit", "v21", () -> polled(consumer).value());
     }
@@ -100,7 +95,7 @@ final class ConsumerCalls {
 
   /** A second member gets its share, and takes nothing else from the first, which gets all back when that leaves. */
   private void cooperative() throws Exception {
-    Map<String, Object> settings = Map.of("group.id", topic + "-cooperative", "auto.offset.reset", "earliest",
+    Map<String, Object> settings = Map.of("group.id", name + "-cooperative", "auto.offset.reset", "earliest",
         "partition.assignment.strategy", CooperativeStickyAssignor.class.getName(), "session.timeout.ms", 10_000);
     var revoked = new ArrayList<TopicPartition>();
     var lost = new ArrayList<TopicPartition>();
@@ -120,10 +115,10 @@ final class ConsumerCalls {
     };
     var read = new ArrayList<String>();
     try (var first = consumer(settings)) {
-      first.subscribe(List.of(topic), listener);
+      first.subscribe(List.of(name), listener);
       checks.becomes("the first member has all", PARTITIONS, () -> assigned(first, read).size());
       try (var second = consumer(settings)) {
-        second.subscribe(Pattern.compile(Pattern.quote(topic)));
+        second.subscribe(Pattern.compile(Pattern.quote(name)));
         checks.becomes("each member has half", List.of(PARTITIONS / 2, PARTITIONS / 2), () ->
             List.of(assigned(first, read).size(), assigned(second, read).size()));
         checks.equal("only what moves is revoked", new TreeSet<>(names(second.assignment())), () -> new TreeSet<>(names(revoked)));
@@ -141,20 +136,20 @@ final class ConsumerCalls {
 
   /** A static member that is back has its partitions at once, and the other member sees no rebalance. */
   private void staticMember() throws Exception {
-    Map<String, Object> one = Map.of("group.id", topic + "-static", "group.instance.id", "one", "session.timeout.ms", 30_000);
-    Map<String, Object> two = Map.of("group.id", topic + "-static", "group.instance.id", "two", "session.timeout.ms", 30_000);
+    Map<String, Object> one = Map.of("group.id", name + "-static", "group.instance.id", "one", "session.timeout.ms", 30_000);
+    Map<String, Object> two = Map.of("group.id", name + "-static", "group.instance.id", "two", "session.timeout.ms", 30_000);
     var none = new ArrayList<String>();
     try (var first = consumer(one)) {
-      first.subscribe(List.of(topic));
+      first.subscribe(List.of(name));
       var second = consumer(two);
-      second.subscribe(List.of(topic));
+      second.subscribe(List.of(name));
       checks.becomes("static members share", List.of(PARTITIONS / 2, PARTITIONS / 2), () ->
           List.of(assigned(first, none).size(), assigned(second, none).size()));
       int generation = first.groupMetadata().generationId();
       var before = second.assignment();
       second.close();
       try (var back = consumer(two)) {
-        back.subscribe(List.of(topic));
+        back.subscribe(List.of(name));
         checks.becomes("a static member is back", before, () -> {
           assigned(back, none);
           return back.assignment();
@@ -179,7 +174,7 @@ final class ConsumerCalls {
   }
 
   private KafkaConsumer<String, String> consumer(Map<String, Object> more) {
-    var all = new HashMap<String, Object>(Map.of("bootstrap.servers", bootstrap, "metadata.max.age.ms", 1000, "heartbeat.interval.ms", 300));
+    var all = settings(Map.of("metadata.max.age.ms", 1000, "heartbeat.interval.ms", 300));
     all.putAll(more);
     return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
   }

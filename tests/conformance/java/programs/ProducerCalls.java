@@ -2,7 +2,6 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -20,21 +19,18 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** What producers write, with each codec and in transactions, is what consumers of each isolation level read. */
-final class ProducerCalls {
+final class ProducerCalls extends Calls {
   private static final int COUNT = 400, LARGE_BYTES = 700_000;
-  private final String bootstrap, topic;
-  private final Checks checks;
 
-  ProducerCalls(String bootstrap, String topic, Checks checks) {
-    this.bootstrap = bootstrap;
-    this.topic = topic;
-    this.checks = checks;
+  ProducerCalls(String bootstrap, String name, Checks checks) {
+    super(bootstrap, name, checks);
   }
 
+  @Override
   void all() throws Exception {
-    try (var admin = org.apache.kafka.clients.admin.Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+    try (var admin = org.apache.kafka.clients.admin.Admin.create(settings(Map.of()))) {
       admin.createTopics(List.of("none", "gzip", "snappy", "lz4", "zstd", "in", "out", "small").stream().map(kind ->
-          new org.apache.kafka.clients.admin.NewTopic(topic + "-" + kind, 1, (short) 3)
+          new org.apache.kafka.clients.admin.NewTopic(name + "-" + kind, 1, (short) 3)
               .configs(kind.equals("small") ? Map.of("max.message.bytes", "2000") : Map.of("retention.ms", "-1"))).toList()).all().get();
     }
     for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) written(codec);
@@ -45,7 +41,7 @@ final class ProducerCalls {
 
   /** Records with and without keys, values and headers, some of them large, in few and in many batches. */
   private void written(String codec) throws Exception {
-    var partition = new TopicPartition(topic + "-" + codec, 0);
+    var partition = new TopicPartition(name + "-" + codec, 0);
     var records = new ArrayList<ProducerRecord<byte[], byte[]>>();
     var dice = new Random(codec.hashCode());
     for (int n = 0; n < COUNT; n++) {
@@ -65,7 +61,7 @@ final class ProducerCalls {
       for (int n = 0; n < COUNT; n++) if (sent.get(n).get().offset() != n) return "the record " + n + " at " + sent.get(n).get().offset();
       return true;
     });
-    var read = read(partition, "read_uncommitted", COUNT);
+    var read = read(partition, "read_uncommitted");
     checks.equal("records: " + codec, true, () -> {
       for (int n = 0; n < COUNT; n++) if (!same(records.get(n), read.get(n))) return "another record at " + n;
       return read.size() == COUNT;
@@ -80,14 +76,14 @@ final class ProducerCalls {
   private void tooLarge() {
     try (var producer = producer(Map.of())) {
       checks.fails("a record above max.message.bytes", "RecordTooLargeException", () ->
-          producer.send(new ProducerRecord<>(topic + "-small", new byte[5000])).get());
+          producer.send(new ProducerRecord<>(name + "-small", new byte[5000])).get());
     }
   }
 
   /** Reads, writes and commits offsets in transactions, of which each second is aborted at first. */
   private void transactions() throws Exception {
-    TopicPartition in = new TopicPartition(topic + "-in", 0), out = new TopicPartition(topic + "-out", 0);
-    try (var producer = producer(Map.of("transactional.id", topic, "compression.type", "lz4"))) {
+    TopicPartition in = new TopicPartition(name + "-in", 0), out = new TopicPartition(name + "-out", 0);
+    try (var producer = producer(Map.of("transactional.id", name, "compression.type", "lz4"))) {
       producer.initTransactions();
       for (int n = 0; n < 10; n++) {
         producer.beginTransaction();
@@ -95,10 +91,10 @@ final class ProducerCalls {
         if (n % 2 == 1) producer.abortTransaction(); else producer.commitTransaction();
       }
     }
-    checks.equal("committed records", List.of("in 0", "in 2", "in 4", "in 6", "in 8"), () -> values(read(in, "read_committed", 5)));
-    checks.equal("all records", 10, () -> read(in, "read_uncommitted", 10).size());
-    try (var consumer = consumer(Map.of("group.id", topic, "isolation.level", "read_committed"));
-        var producer = producer(Map.of("transactional.id", topic + "-copy"))) {
+    checks.equal("committed records", List.of("in 0", "in 2", "in 4", "in 6", "in 8"), () -> values(read(in, "read_committed")));
+    checks.equal("all records", 10, () -> read(in, "read_uncommitted").size());
+    try (var consumer = consumer(Map.of("group.id", name, "isolation.level", "read_committed"));
+        var producer = producer(Map.of("transactional.id", name + "-copy"))) {
       producer.initTransactions();
       consumer.subscribe(List.of(in.topic()));
       int copied = 0;
@@ -118,18 +114,18 @@ final class ProducerCalls {
       checks.equal("offsets of transactions", 17L, () -> consumer.committed(java.util.Set.of(in)).get(in).offset());
     }
     checks.equal("copied records", List.of("copy of in 0", "copy of in 2", "copy of in 4", "copy of in 6", "copy of in 8"), () ->
-        values(read(out, "read_committed", 5)));
+        values(read(out, "read_committed")));
   }
 
   private void fenced() {
-    var id = Map.<String, Object>of("transactional.id", topic + "-fenced");
+    var id = Map.<String, Object>of("transactional.id", name + "-fenced");
     try (var first = producer(id); var second = producer(id)) {
       first.initTransactions();
       first.beginTransaction();
       second.initTransactions();
       checks.fails("a fenced producer", "ProducerFencedException", () -> {
         try {
-          first.send(new ProducerRecord<>(topic + "-out", value("late"))).get();
+          first.send(new ProducerRecord<>(name + "-out", value("late"))).get();
           first.commitTransaction();
         } catch (java.util.concurrent.ExecutionException error) {
           if (!(error.getCause() instanceof org.apache.kafka.common.errors.InvalidProducerEpochException)) throw error;
@@ -140,12 +136,15 @@ final class ProducerCalls {
     }
   }
 
-  private List<ConsumerRecord<byte[], byte[]>> read(TopicPartition partition, String isolation, int count) {
+  /** All records up to the end that this level sees. */
+  private List<ConsumerRecord<byte[], byte[]>> read(TopicPartition partition, String isolation) {
     var found = new ArrayList<ConsumerRecord<byte[], byte[]>>();
     try (var consumer = consumer(Map.of("isolation.level", isolation))) {
       consumer.assign(List.of(partition));
       consumer.seekToBeginning(List.of(partition));
-      for (int tries = 0; found.size() < count && tries < 600; tries++) consumer.poll(Duration.ofMillis(100)).forEach(found::add);
+      long end = consumer.endOffsets(List.of(partition)).get(partition);
+      for (int tries = 0; consumer.position(partition) < end && tries < 600; tries++)
+        consumer.poll(Duration.ofMillis(100)).forEach(found::add);
     }
     return found;
   }
@@ -166,11 +165,5 @@ final class ProducerCalls {
     var all = settings(more);
     all.put("auto.offset.reset", "earliest");
     return new KafkaConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-  }
-
-  private Map<String, Object> settings(Map<String, Object> more) {
-    var all = new HashMap<String, Object>(more);
-    all.put("bootstrap.servers", bootstrap);
-    return all;
   }
 }
