@@ -152,6 +152,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_and_the_other_ke
             ends.callback(reader.end)
         until(lambda: owners.counts() == [3, 3], "shared out")
         had = dict(owners.of)
+        owners.gave.clear()
         one.end()
         again = Reader(owners, bootstrap, ["t-1"], "a", **{"group.instance.id": "a"})
         again.start()

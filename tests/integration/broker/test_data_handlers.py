@@ -119,7 +119,7 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
         handlers = {
             **FetchHandlers(one.config, one.replicas, WrongEpochs()).handlers(),
             **PositionHandlers(one.replicas).handlers(),
-            **coordinators.handlers(None, FeatureLevel()),
+            **coordinators.handlers(FeatureLevel()),
         }
         produce = ProduceHandler(one.config, one.replicas, coordinators.verification)
         turns = {**produce.turns(), **coordinators.turns()}
@@ -617,7 +617,7 @@ async def test_producer_ids_are_given_once_over_brokers_and_restarts(tmp_path):
         given = []
         for broker in client.site.brokers.values():
             for _ in range(2):  # each time as if the broker had started anew
-                async with serving(coordinators_of(broker).handlers(None, FeatureLevel())) as (_, port):
+                async with serving(coordinators_of(broker).handlers(FeatureLevel())) as (_, port):
                     asking = [await Client.connect(port) for _ in range(3)]
                     for version in served(ApiKey.INIT_PRODUCER_ID):
                         for answer in await asyncio.gather(*(init(peer, version) for peer in asking)):

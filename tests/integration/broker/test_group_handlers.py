@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import random
 
 import pytest
 
 from replication.broker.feature_level import FeatureLevel
-from replication.broker.topic_admin import TopicAdmin
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
@@ -165,8 +163,7 @@ async def client_of(tmp_path, newest=9, *, leads=True, replicas=(1,), **config):
         await groups.terms.learned(5)
         if not leads:
             one.replicas.disconnect()
-        admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, None, random.Random(1))
-        handlers = coordinators.handlers(admin, FeatureLevel())
+        handlers = coordinators.handlers(FeatureLevel())
         single = {**handlers, ApiKey.OFFSET_COMMIT: coordinators.commits.commit}
         async with serving(handlers, turns=coordinators.turns()) as (_, port), serving(single) as (_, single_port):
             client = await Client.connect(port)
