@@ -89,6 +89,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
         for name in ("commits", "draft", "joining", "permission", "step")
     },
     "replication/coordinators/groups/records.py": GROUPS,
+    **{
+        f"replication/client/{name}.py": (f"tests/unit/replication/client/test_{name}.py",)
+        for name in ("deliveries", "share_ahead", "share_sessions")
+    },
     "replication/coordinators/groups/offsets/step.py": GROUPS,
     **{
         f"replication/coordinators/transactions/machine/{name}.py": (

@@ -67,6 +67,7 @@ def test_an_acquired_offset_without_a_record_is_a_gap_and_released_where_none_wa
         Acknowledgement(9, 10, Kind.RELEASE),
     )
     assert gaps_of(offsets_of(3, 4), [Acquired(3, 4, 1)], 5) == ()
+    assert gaps_of(offsets_of(2, 4), [Acquired(2, 4, 1)], 5) == (Acknowledgement(3, 3, Kind.GAP),)
     huge = gaps_of(offsets_of(), [Acquired(0, 2**62, 1)], 2**62 + 1)
     assert huge == (Acknowledgement(0, 2**62, Kind.GAP),)  # however many they are
 
@@ -164,6 +165,8 @@ def test_acknowledgements_of_a_request_ascend_and_name_no_offset_twice():
         ),
         ("id", 1): ((0, 0, Kind.ACCEPT),),
     }  # fmt: skip
+    assert not one.renews
+    assert one._replace(acknowledgements=(*one.acknowledgements, Acknowledgement(30, 30, Kind.RENEW))).renews
     assert str(one) == "t-0 offsets 5-9 accept, 20-20 gap"
     long = Due(TP, "id", LEASE, tuple(Acknowledgement(n, n, Kind.ACCEPT) for n in range(7)))
     assert str(long).endswith("4-4 accept and 2 more")

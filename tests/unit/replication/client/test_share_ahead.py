@@ -21,7 +21,13 @@ def row(records, *acquired):
 
 def ahead_of(row, *, until_s=10.0):
     owed = []
-    ahead = AcquiredRecords("here", lambda due: owed.extend(one for each in due for one in each.acknowledgements))
+
+    def owe(due):
+        for each in due:
+            assert each.acknowledgements
+            owed.extend(each.acknowledgements)
+
+    ahead = AcquiredRecords("here", owe)
     ahead.add(row, TP, "id", lease=LEASE, until_s=until_s)
     return ahead, owed
 
@@ -54,6 +60,16 @@ def test_what_was_acquired_behind_the_last_batch_is_released_and_between_them_it
     assert shown(ahead.take(0.0)) == [(1, 1), (2, 1)]
     assert ahead.take(0.0) is None
     assert owed == [Acknowledgement(3, 6, Kind.RELEASE)]
+    ahead, owed = ahead_of(row(build(numbered(3)), (0, 3, 1)))
+    assert len(shown(ahead.take(0.0))) == 3
+    assert ahead.take(0.0) is None
+    assert owed == [Acknowledgement(3, 3, Kind.RELEASE)]
+    ahead, owed = ahead_of(row(b"", (0, 2, 1)))
+    assert ahead.take(0.0) is None
+    assert owed == [Acknowledgement(0, 2, Kind.RELEASE)]
+    ahead, owed = ahead_of(row(build(numbered(3)) + build(numbered(3, start=8)), (4, 6, 1)))
+    assert ahead.take(0.0) is None
+    assert owed == [Acknowledgement(4, 6, Kind.GAP)]
     ahead, owed = ahead_of(row(build(numbered(3)), (3, 6, 1)))
     assert ahead.take(0.0) is None
     assert owed == [Acknowledgement(3, 6, Kind.RELEASE)]
@@ -74,9 +90,10 @@ def test_damaged_records_are_released_and_those_before_them_are_handed_out():
     assert ahead.take(0.0) is None
 
 
-def test_records_that_nobody_polled_in_time_are_not_handed_out():
+def test_records_that_nobody_polled_in_time_are_not_handed_out(caplog):
     ahead, owed = ahead_of(row(build(numbered(3)), (0, 2, 1)), until_s=5.0)
     assert ahead.take(5.0) is None
+    assert "tp=t-2 records were not polled while they were locked" in caplog.text
     assert (owed, bool(ahead), ahead.leases) == ([], False, set())  # the broker has let them go
     ahead, _ = ahead_of(row(build(numbered(3)), (0, 2, 1)), until_s=5.0)
     assert ahead.take(4.9) is not None

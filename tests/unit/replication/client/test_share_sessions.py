@@ -61,7 +61,7 @@ def test_only_an_open_session_acknowledges_or_is_closed():
     for ask in (acknowledgement_of, closing_of):
         with pytest.raises(AssertionError):
             ask(ShareSession())
-    assert closing_of(ShareSession(0, 4)) == Asked(CLOSING)
+    assert closing_of(ShareSession(0, 4)) == Asked(-1)
 
 
 class Broker:
