@@ -1,5 +1,6 @@
 """Members of our own client in a share group, one after the other: how they acknowledge, and how they end."""
 
+import itertools
 import logging
 import time
 from contextlib import suppress
@@ -130,13 +131,22 @@ def an_expelled_member_joins_again(client, topic, group, caplog):
         assert [each.id for each in client.run(group_admin.describe_group, group).members] == [before.id]
 
 
-def a_member_of_a_dead_leader_ends_in_time(client, topic, group, kill, caplog):
-    """The records of a broker that is killed are told as not acknowledged, and the member leaves all the same."""
+def coordinated_by(client, broker):
+    """Return the name of a group whose coordinator is this broker."""
+    for name in (f"g{number}" for number in itertools.count()):
+        request = {"key": name, "key_type": 0, "coordinator_keys": [name]}
+        answer = client.run(lambda cluster, asked=request: cluster.call_any(ApiKey.FIND_COORDINATOR, asked))
+        if answer.coordinators[0].node_id == broker:
+            return name
+
+
+def a_member_ends_in_time(client, topic, group, lose, caplog):
+    """`lose` the leader, and coordinator, and the records are told as not acknowledged, and the member ends."""
     from_the_beginning(client, group)
     append(client, topic, 0, 10)
     member = client.share_consumer(topic, group)
     assert member.poll(WITHIN_MS).num_rows == 10
-    kill()
+    lose()
     begun = time.monotonic()
     with caplog.at_level(logging.WARNING):
         member.close()

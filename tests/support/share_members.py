@@ -13,6 +13,7 @@ from replication.client.deliveries import Kind
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
 from tests.conformance.clients.members import until
+from tests.support.commands import run_pylog
 from tests.support.fork_server import quick
 
 WITHIN_S = 120
@@ -120,6 +121,9 @@ class ShareGroup:
     def leader(self):
         return self.client.run(lambda cluster: cluster.leader(TopicPartition(self.topic, 0))).broker
 
+    def elect(self):
+        return run_pylog("elect-leaders", "--all-topic-partitions", "--bootstrap-server", self.client.where).code == 0
+
     def accepted(self):
         """The offsets that were accepted with a good answer, how often each, and those of which nobody knows."""
         good, unknown = Counter(), set()
@@ -151,6 +155,7 @@ def members_and_leaders_die(group, kill, start):
     group.append(500)
     group.all_is_given()
     start(leader)
+    until(group.elect, "the former leaders lead again", within_s=WITHIN_S)  # none dies: they are told where to go
     group.append(500)
     group.all_is_given()
     for each in group.processes[2:]:

@@ -1,5 +1,7 @@
 """Our own members of share groups, on a real Kafka 4.4 of three brokers."""
 
+import os
+import signal
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -62,15 +64,19 @@ def test_groups_are_listed_described_reset_and_deleted(client):
     share_tools.groups_are_listed_described_reset_and_deleted(client, "described", "describers")
 
 
-def test_a_member_of_a_dead_leader_ends_in_time(client, three_brokers, caplog):
-    client.create_topic("dead", replicas=3)
-    leader = client.run(lambda cluster: cluster.leader(TopicPartition("dead", 0))).broker
+@pytest.mark.parametrize("fate", ["killed", "hangs"])
+def test_a_member_whose_leader_and_coordinator_is_gone_ends_in_time(client, three_brokers, caplog, fate):
+    client.create_topic(fate, replicas=3)
+    leader = client.run(lambda cluster: cluster.leader(TopicPartition(fate, 0))).broker
+    group, pid = share_life.coordinated_by(client, leader), three_brokers.pid(leader)
     try:
-        share_life.a_member_of_a_dead_leader_ends_in_time(
-            client, "dead", "dead-share", lambda: three_brokers.kill(leader), caplog
-        )
+        lose = (lambda: three_brokers.kill(leader)) if fate == "killed" else (lambda: os.kill(pid, signal.SIGSTOP))
+        share_life.a_member_ends_in_time(client, fate, group, lose, caplog)
     finally:
-        three_brokers.start(leader)
+        if fate == "killed":
+            three_brokers.start(leader)
+        else:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_the_example_of_the_page_runs(three_brokers, capsys):
