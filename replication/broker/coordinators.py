@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from logstore.env import Env
 from replication.broker.feature_level import FeatureLevel
@@ -13,9 +12,12 @@ from replication.broker.handlers.coordinators import SHARE, CoordinatorHandlers
 from replication.broker.handlers.groups import GroupHandlers
 from replication.broker.handlers.offset_commits import OffsetCommitHandler
 from replication.broker.handlers.share import ShareHandlers
+from replication.broker.handlers.share_groups import ShareGroupHandlers
+from replication.broker.handlers.share_offsets import ShareOffsetHandlers
 from replication.broker.handlers.share_state import ShareStateHandlers
 from replication.broker.handlers.transactions import TransactionHandlers
 from replication.broker.internal_topics import InternalTopic
+from replication.broker.leaders import Leaders
 from replication.broker.markers import Markers
 from replication.broker.share.partitions import SharePartitions
 from replication.broker.share_states import ShareStateCalls
@@ -62,19 +64,22 @@ class Coordinators:
         name, timeout_ms = f"broker-{number}", config.replica_socket_timeout_ms
         marking, asking, sharing = (Clients(name, timeout_ms=timeout_ms) for _ in range(3))
         self._clients = marking, asking, sharing
-        self.groups = GroupCoordinator(config, group_configs.of, *topic_of(OFFSETS_TOPIC), env)
-        self._markers = Markers(number, replicas, marking, self.groups, env)
-        next_id = ProducerIds(number, tree).next_id
-        self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
+        self._leaders = Leaders(number, replicas, asking)
         mapping = PartitionMapping(SHARE_STATE_TOPIC, metadata, lambda: replicas.tree)
         topic = InternalTopic(SHARE_STATE_TOPIC, replicas, is_compacted=False)
         self.shares = ShareCoordinator(config, mapping, topic, env)
+        self.share_states = ShareStateCalls(number, metadata, sharing, self.shares, self._has_share_topic)
+        self.groups = GroupCoordinator(config, group_configs.of, *topic_of(OFFSETS_TOPIC), self.share_states, env)
+        self._markers = Markers(number, replicas, marking, self.groups, env)
+        next_id = ProducerIds(number, tree).next_id
+        self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
         self._finding = CoordinatorHandlers(config, metadata, admin, self.groups, self.transactions, self.shares)
-        ready = partial(self._finding.ready, SHARE)
-        self.share_states = ShareStateCalls(number, metadata, sharing, self.shares, ready)
         self.share_partitions = SharePartitions(replicas, self.share_states, group_configs.of, env)
         self.verification = Verification(config, metadata, asking, self.transactions)
         self.commits = CommitHandlers(replicas, self.groups, self.verification, env.clock)
+
+    async def _has_share_topic(self) -> None:
+        await self._finding.ready(SHARE)
 
     def begin(self) -> None:
         self.groups.begin()
@@ -103,6 +108,8 @@ class Coordinators:
             self._finding,
             GroupHandlers(groups),
             ConsumerGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
+            ShareGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
+            ShareOffsetHandlers(groups, self.share_states, self._replicas.metadata, level, self._leaders.all_ends),
             self.commits,
             ShareStateHandlers(self.shares, level),
             ShareHandlers(self._config, self.share_partitions, self._replicas.metadata, level),

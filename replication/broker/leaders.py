@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from replication.errors import KafkaError, ProtocolError
@@ -35,6 +36,14 @@ class Leaders:
                 rows = await self._ask(broker, led, SpecialTime.LATEST)
                 found.update((tp, row.offset) for tp, row in rows.items() if row.offset >= 0)
         return found
+
+    async def all_ends(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the high watermarks of partitions, whoever leads them."""
+        mine: dict[TopicPartition, int] = {}
+        for tp in tps:
+            with suppress(KafkaError):
+                mine[tp] = self._replicas.leader(tp).high_watermark
+        return {**mine, **await self.ends([tp for tp in tps if tp not in mine])}
 
     async def all_lead(self, tps: Sequence[TopicPartition]) -> bool:
         """Return whether the leader of each of them, as in the metadata, really leads it."""

@@ -116,6 +116,27 @@ def _consumer_heartbeat(work: Work) -> Found:
     return [of_group(Operation.READ, body.group_id), *_topics(Operation.DESCRIBE, names)]
 
 
+def _share_heartbeat(work: Work) -> Found:
+    body: requests.ShareGroupHeartbeatRequest = work.body
+    names = body.subscribed_topic_names or ()
+    return [of_group(Operation.READ, body.group_id), *_topics(Operation.DESCRIBE, names)]
+
+
+def _describe_share_offsets(work: Work) -> Found:
+    body: requests.DescribeShareGroupOffsetsRequest = work.body
+    return of_each(Operation.DESCRIBE, Resource.GROUP, (group.group_id for group in body.groups))
+
+
+def _alter_share_offsets(work: Work) -> Found:
+    body: requests.AlterShareGroupOffsetsRequest = work.body
+    return (of_group(Operation.READ, body.group_id),)
+
+
+def _delete_share_offsets(work: Work) -> Found:
+    body: requests.DeleteShareGroupOffsetsRequest = work.body
+    return (of_group(Operation.DELETE, body.group_id),)
+
+
 def _produce(work: Work, *, name_of: NameOf) -> Found:
     body: ProduceOne | ProduceRequest = work.body
     has_ids = work.version >= TOPIC_IDS
@@ -202,8 +223,8 @@ def _describe_groups(work: Work) -> Found:
     return of_each(Operation.DESCRIBE, Resource.GROUP, body.groups)
 
 
-def _describe_consumer_groups(work: Work) -> Found:
-    body: requests.ConsumerGroupDescribeRequest = work.body
+def _describe_newer_groups(work: Work) -> Found:
+    body: requests.ConsumerGroupDescribeRequest | requests.ShareGroupDescribeRequest = work.body
     return of_each(Operation.DESCRIBE, Resource.GROUP, body.group_ids)
 
 
@@ -295,9 +316,14 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.LIST_TRANSACTIONS: no_needs,
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer_groups,
     ApiKey.SHARE_FETCH: _share,
     ApiKey.SHARE_ACKNOWLEDGE: _share,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_newer_groups,
+    ApiKey.SHARE_GROUP_HEARTBEAT: _share_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: _describe_newer_groups,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _alter_share_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _delete_share_offsets,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.READ_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),
     ApiKey.WRITE_SHARE_GROUP_STATE: _cluster(Operation.CLUSTER_ACTION),

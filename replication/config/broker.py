@@ -244,6 +244,8 @@ class BrokerConfig(_Given):
     )
     group_share_min_session_timeout_ms: int = _least(45_000, "share.session.timeout.ms")
     group_share_max_session_timeout_ms: int = _most(60_000, "share.session.timeout.ms")
+    group_share_max_size: int = setting(200, "Members of one share group.", minimum=1, maximum=1000)
+    group_share_assignors: str = setting("simple", "Assignor of share groups.", choices=("simple",))
     group_share_record_lock_duration_ms: int = _of_groups(
         30_000, "How long a member of a share group has a record for itself.", 1000, HOUR_MS
     )

@@ -138,11 +138,6 @@ _ASKED = frozenset(
         ApiKey.SASL_HANDSHAKE,
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.DESCRIBE_QUORUM,
-        ApiKey.SHARE_GROUP_HEARTBEAT,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     }
 )
 SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey if key not in _ASKED}

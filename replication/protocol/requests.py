@@ -541,6 +541,21 @@ class DescribeTopicPartitionsRequest:
     cursor: Cursor | None
 
 
+class ShareGroupHeartbeatRequest:
+    __slots__ = ()
+    group_id: str
+    member_id: str
+    member_epoch: int
+    rack_id: str | None
+    subscribed_topic_names: tuple[str, ...] | None
+
+
+class ShareGroupDescribeRequest:
+    __slots__ = ()
+    group_ids: tuple[str, ...]
+    include_authorized_operations: bool
+
+
 class AcknowledgementBatch:
     __slots__ = ()
     first_offset: int
@@ -679,3 +694,49 @@ class ReadShareGroupStateSummaryRequest:
     __slots__ = ()
     group_id: str
     topics: tuple[ReadStateSummaryData, ...]
+
+
+class DescribeShareGroupOffsetsRequestTopic:
+    __slots__ = ()
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+class DescribeShareGroupOffsetsRequestGroup:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[DescribeShareGroupOffsetsRequestTopic, ...] | None
+
+
+class DescribeShareGroupOffsetsRequest:
+    __slots__ = ()
+    groups: tuple[DescribeShareGroupOffsetsRequestGroup, ...]
+
+
+class AlterShareGroupOffsetsRequestPartition:
+    __slots__ = ()
+    partition_index: int
+    start_offset: int
+
+
+class AlterShareGroupOffsetsRequestTopic:
+    __slots__ = ()
+    topic_name: str
+    partitions: tuple[AlterShareGroupOffsetsRequestPartition, ...]
+
+
+class AlterShareGroupOffsetsRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[AlterShareGroupOffsetsRequestTopic, ...]
+
+
+class DeleteShareGroupOffsetsRequestTopic:
+    __slots__ = ()
+    topic_name: str
+
+
+class DeleteShareGroupOffsetsRequest:
+    __slots__ = ()
+    group_id: str
+    topics: tuple[DeleteShareGroupOffsetsRequestTopic, ...]

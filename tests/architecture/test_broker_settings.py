@@ -38,8 +38,6 @@ OF_GROUPS = {
     for kind, _, rest in [each.name.partition("_")]
     for end in ((), ("min",), ("max",))
 }
-# Those that act with the parts of share groups that are still to come.
-WAITING = {each.name for each in fields(GroupConfig) if each.name.startswith("share_")}
 
 
 @pytest.mark.parametrize("setting", fields(BrokerConfig), ids=lambda f: f.metadata["key"])
@@ -47,7 +45,7 @@ def test_a_setting_is_used(setting):
     if topic := setting.metadata.get("topic"):
         assert topic in {f.metadata["key"] for f in fields(LogConfig)}
     elif setting.name in OF_GROUPS:
-        assert OF_GROUPS[setting.name] in WAITING or f".{OF_GROUPS[setting.name]}" in SOURCES
+        assert f".{OF_GROUPS[setting.name]}" in SOURCES
     else:
         assert f".{setting.name}" in SOURCES + OWN
 

@@ -414,6 +414,25 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "rebalance_timeout": 1000, "topic_partitions": ()},
         ),
     },
+    ApiKey.SHARE_GROUP_HEARTBEAT: {
+        "names": many(
+            "subscribed_topic_names",
+            "name-0000000",  # type: ignore[arg-type]
+            {"group_id": GROUP, "member_id": "m", "member_epoch": 0},
+        ),
+    },
+    ApiKey.SHARE_GROUP_DESCRIBE: {
+        "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
+    },
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: {
+        "groups": many("groups", {"group_id": "group-0000000", "topics": None}, {}),
+    },
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: {
+        "topics": many("topics", {"topic_name": "name-0000000", "partitions": ()}, {"group_id": GROUP}),
+    },
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: {
+        "topics": many("topics", {"topic_name": "name-0000000"}, {"group_id": GROUP}),
+    },
     ApiKey.CONSUMER_GROUP_DESCRIBE: {
         "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },

@@ -11,17 +11,9 @@ from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
-from replication.coordinators.groups.consumer.state import (
-    JOINING,
-    LEAVING,
-    LEAVING_FOR_A_WHILE,
-    NO_PIECES,
-    ConsumerGroup,
-    Current,
-    Piece,
-    Pieces,
-)
+from replication.coordinators.groups.consumer.state import JOINING, LEAVING, LEAVING_FOR_A_WHILE, ConsumerGroup, Current
 from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 from replication.coordinators.groups.topic_patterns import ClusterTopics, TopicPatterns
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import topic_id_of, topic_uuid

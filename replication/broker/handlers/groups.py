@@ -9,9 +9,8 @@ from typing import TypeVar
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.coordinators.groups.classic import events
 from replication.coordinators.groups.classic.state import Group, Phase
-from replication.coordinators.groups.consumer import state as consumer
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.kinds import AnyGroup
+from replication.coordinators.groups.kinds import type_of
 from replication.coordinators.groups.messages import Body, Done
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps
@@ -28,7 +27,6 @@ IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins wi
 PROTOCOLS_NAMED_FROM = 5  # SyncGroup
 SAYS_UNKNOWN_FROM = 6  # DescribeGroups
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
-TYPE = "classic"  # groups whose members assign partitions themselves
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
 Answer = TypeVar("Answer", bound=Body)
@@ -179,7 +177,7 @@ class GroupHandlers:
     # ----------------------------------------------------------- administration
 
     def describe(self, context: Work, body: requests.DescribeGroupsRequest) -> Response:
-        """DescribeGroups: an unknown group, or one of the consumer protocol, is a dead one, from 6 on with an error."""
+        """DescribeGroups: an unknown group, or one of another type, is a dead one, from 6 on with an error."""
 
         def row(group_id: str) -> Response:
             allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
@@ -202,7 +200,7 @@ class GroupHandlers:
         wanted = {state.casefold() for state in body.states_filter}
         types = {type_.casefold() for type_ in body.types_filter}
         try:
-            groups = [group for group in self._groups.groups() if not types or _type(group) in types]
+            groups = [group for group in self._groups.groups() if not types or type_of(group) in types]
         except KafkaError as error:
             return {"error_code": error.code, "groups": []}
         hidden = context.hidden(Operation.DESCRIBE, Resource.GROUP, (group.id for group in groups))
@@ -211,7 +209,7 @@ class GroupHandlers:
                 "group_id": group.id,
                 "protocol_type": group.protocol_type or "",
                 "group_state": group.phase,
-                "group_type": _type(group),
+                "group_type": type_of(group),
             }
             for group in groups
             if (not wanted or group.phase.casefold() in wanted) and group.id not in hidden
@@ -232,10 +230,6 @@ class GroupHandlers:
             return answer.error
         except KafkaError as error:
             return error.code
-
-
-def _type(group: AnyGroup) -> str:
-    return TYPE if isinstance(group, Group) else consumer.TYPE
 
 
 def described(group_id: str, group: Group | None) -> Response:

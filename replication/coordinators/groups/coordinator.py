@@ -26,9 +26,8 @@ from replication.coordinators.groups.classic.step import error_of_append
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
 from replication.coordinators.groups.consumer.quiet import quiet_answer
 from replication.coordinators.groups.consumer.state import ConsumerGroup
-from replication.coordinators.groups.consumer.step import Effects
 from replication.coordinators.groups.deleted_topics import DeletedTopics
-from replication.coordinators.groups.kinds import AnyGroup, Event, deadline_ms, may_commit, resume, step
+from replication.coordinators.groups.kinds import AnyGroup, Effects, Event, deadline_ms, may_commit, resume, step
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Now
 from replication.coordinators.groups.offsets.events import (
     ExpireOffsets,
@@ -39,8 +38,12 @@ from replication.coordinators.groups.offsets.events import (
 )
 from replication.coordinators.groups.records import Loaded
 from replication.coordinators.groups.settings import Limits
+from replication.coordinators.groups.share.events import AskStates
+from replication.coordinators.groups.share.state import ShareGroup
 from replication.coordinators.groups.slot import Slot
+from replication.coordinators.groups.state_questions import StateQuestions
 from replication.coordinators.partitioning import PartitionMapping
+from replication.coordinators.share_state.states import ShareStates
 from replication.coordinators.terms import LOADED_AT_ONCE, InternalTopic, Term, Terms, Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
@@ -59,6 +62,7 @@ class GroupCoordinator:
         group_config: Callable[[str], GroupConfig],
         mapping: PartitionMapping,
         topic: InternalTopic,
+        states: ShareStates,
         env: Env = SYSTEM,
     ) -> None:
         self._config = config
@@ -70,6 +74,7 @@ class GroupCoordinator:
         self._requests = itertools.count(1)
         self._asking: dict[int, asyncio.Future[Body]] = {}
         self._deleted_topics = DeletedTopics(mapping, self.terms, self._tell)
+        self._share_states = StateQuestions(states, self._post)
 
     def begin(self) -> None:
         self.terms.begin()
@@ -83,6 +88,7 @@ class GroupCoordinator:
 
     def end(self) -> None:
         self.terms.end()
+        self._share_states.end()
 
     def group(self, group_id: str) -> AnyGroup | None:
         """Return the group; None if there is none of this name. Raises: KafkaError: as `Terms.slot`."""
@@ -232,6 +238,8 @@ class GroupCoordinator:
         for count, group_id in enumerate(loaded.names()):
             stored = loaded.group(group_id)
             offsets, uncommitted = loaded.offsets.get(group_id, {}), loaded.uncommitted.get(group_id, {})
+            if isinstance(stored, ShareGroup):
+                topics.update(stored.states.names)
             for found in (offsets, *uncommitted.values()):
                 topics.update(tp.topic for tp in found)
                 end = max(end, 1 + max((one.position for one in found.values()), default=-1))
@@ -262,12 +270,12 @@ class GroupCoordinator:
         for effect in effects:
             match effect:
                 case Answer(request, body):
-                    answer = self._asking.pop(request)
-                    if not answer.done():
-                        answer.set_result(body)
+                    _settle(self._asking.pop(request), body)
                 case ForgetLater(positions):
                     again = partial(self._forget_again, term, slot, positions)
                     asyncio.get_running_loop().call_later(FORGET_AGAIN_S, again)
+                case AskStates():
+                    self._share_states.ask(term, slot, effect)
                 case Append():
                     written = self._append(term, slot, effect)
                     if isinstance(written, Written):
@@ -326,3 +334,8 @@ class GroupCoordinator:
     def _tell(self, term: Term[Slot], event: Event) -> None:
         for slot in tuple(term.slots.values()):
             self._post(term, slot, event)
+
+
+def _settle(answer: asyncio.Future[Body], body: Body) -> None:
+    if not answer.done():
+        answer.set_result(body)

@@ -1,6 +1,7 @@
-"""A group of either protocol: `step` for both, and how an empty group of one becomes one of the other.
+"""A group of any type: `step` for all, and how an empty classic group becomes one of the consumer protocol, and back.
 
-Laws: a group with members is not converted; a group is of one protocol at a time, and keeps its committed offsets.
+Laws: a group with members is not converted; a group is of one type at a time, and keeps its committed offsets. A share
+group is never converted, and has no committed offsets: only a name that nothing is stored of becomes one.
 """
 
 from __future__ import annotations
@@ -18,26 +19,63 @@ from replication.coordinators.groups.consumer import commits, state
 from replication.coordinators.groups.consumer import step as consumer
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
 from replication.coordinators.groups.consumer.state import JOINING, ConsumerGroup
-from replication.coordinators.groups.messages import Answer, Now
+from replication.coordinators.groups.messages import Answer, Append, Now
+from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.settings import GroupSettings
+from replication.coordinators.groups.share import state as share_state
+from replication.coordinators.groups.share import step as share
+from replication.coordinators.groups.share.events import (
+    AlterShareOffsets,
+    AskStates,
+    DeleteShareOffsets,
+    ShareHeard,
+    ShareHeartbeat,
+    SharesDone,
+    StatesAnswered,
+)
+from replication.coordinators.groups.share.state import ShareGroup
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
-AnyGroup: TypeAlias = Group | ConsumerGroup
-Event: TypeAlias = classic_events.Event | ConsumerHeartbeat
-Step: TypeAlias = tuple[AnyGroup, consumer.Effects]
+AnyGroup: TypeAlias = Group | ConsumerGroup | ShareGroup
+_OfShare: TypeAlias = ShareHeartbeat | AlterShareOffsets | DeleteShareOffsets
+Event: TypeAlias = classic_events.Event | ConsumerHeartbeat | _OfShare | StatesAnswered
+Effects: TypeAlias = tuple[Append | Answer | offset_events.ForgetLater | AskStates, ...]
+Step: TypeAlias = tuple[AnyGroup, Effects]
 
 
 def step(group: AnyGroup, event: Event, now: Now, limits: GroupSettings) -> Step:
+    if isinstance(group, ShareGroup):
+        return share.step(group, event, now, limits)
+    if isinstance(event, _OfShare):
+        return _first_of_share(group, event, now, limits)
     if isinstance(event, ConsumerHeartbeat) and isinstance(group, Group):
         return _heartbeat_of_classic(group, event, now, limits)
     if isinstance(group, Group):
-        assert not isinstance(event, ConsumerHeartbeat), "it was answered"
+        assert not isinstance(event, ConsumerHeartbeat | StatesAnswered), "it was answered"
         return classic.step(group, event, now, limits)
     if isinstance(event, classic_events.Join) and not group.members and not group.is_dead:
         return _join_to_empty(group, event, now, limits)
     return consumer.step(group, event, now, limits)
+
+
+def _first_of_share(group: Group | ConsumerGroup, event: _OfShare, now: Now, limits: GroupSettings) -> Step:
+    """Make a group of which nothing is stored a share group, if a member joins or offsets are set."""
+    is_joining = isinstance(event, AlterShareOffsets) or (isinstance(event, ShareHeartbeat) and event.epoch == JOINING)
+    if group.phase in (Phase.DEAD, state.Phase.DEAD):
+        error, said = ErrorCode.NOT_COORDINATOR, None
+    elif not group.is_blank:
+        error, said = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.id} is not a share group."
+    elif is_joining:
+        after, effects = share.step(ShareGroup(id=group.id), event, now, limits)
+        return (group if after.is_blank else after), effects
+    else:
+        is_staying = isinstance(event, ShareHeartbeat) and event.epoch > JOINING
+        error, said = ErrorCode.GROUP_ID_NOT_FOUND, f"{'Share group' if is_staying else 'Group'} {group.id} not found."
+    if isinstance(event, ShareHeartbeat):
+        return group, (Answer(event.request, ShareHeard(error=error, message=said)),)
+    return group, (Answer(event.request, SharesDone(error, said)),)
 
 
 def _heartbeat_of_classic(group: Group, event: ConsumerHeartbeat, now: Now, limits: GroupSettings) -> Step:
@@ -75,6 +113,8 @@ def resume(
     uncommitted: Mapping[int, Mapping[TopicPartition, Committed]] = MappingProxyType({}),
 ) -> Step:
     """Return the group as its new coordinator loaded it. The sessions of its members restart."""
+    if isinstance(stored, ShareGroup):
+        return share.resume(stored, now, limits), ()
     if isinstance(stored, ConsumerGroup):
         return consumer.resume(stored, offsets, now, limits, uncommitted), ()
     return classic.resume(stored, offsets, now, limits, uncommitted)
@@ -82,11 +122,22 @@ def resume(
 
 def deadline_ms(group: AnyGroup) -> int | None:
     """Return the (monotonic) time of the next Ticked that the group needs; None for none."""
+    if isinstance(group, ShareGroup):
+        return share_state.deadline_ms(group)
     return state.deadline_ms(group) if isinstance(group, ConsumerGroup) else classic_deadline_ms(group)
+
+
+def type_of(group: AnyGroup) -> str:
+    """Return Kafka's name of the type of a group."""
+    if isinstance(group, Group):
+        return "classic"
+    return share_state.TYPE if isinstance(group, ShareGroup) else state.TYPE
 
 
 def may_commit(group: AnyGroup, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
     """Return the answer to a commit outside of a transaction."""
+    if isinstance(group, ShareGroup):
+        return ErrorCode.GROUP_ID_NOT_FOUND
     if isinstance(group, ConsumerGroup):
         return commits.may_commit(group, member_id, generation, is_anonymous_allowed=False)
     return permission.may_commit(group, member_id, generation, instance_id, in_transaction=False, has_offsets=True)

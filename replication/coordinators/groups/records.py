@@ -4,7 +4,7 @@ Keys (all numbers big-endian; a string is an int16 length and UTF-8)::
 
     version 0, 1   group, topic, partition int32      a committed offset
     version 2      group                              a group of the classic protocol
-    version 3 on   group, perhaps a member            parts of a group of the consumer protocol, see `consumer.records`
+    version 3 on   group, perhaps a member            parts of a consumer or a share group, see `keys`
 
 Values: an offset is written as version 3 (offset int64, leader epoch int32, text, commit time int64), or as version 1
 (offset, text, commit time, expiry int64) if the client gave an expiry; a group as version 3. Values of earlier
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from replication.coordinators import binary
@@ -30,9 +31,12 @@ from replication.coordinators.groups.kinds import AnyGroup
 from replication.coordinators.groups.messages import Append
 from replication.coordinators.groups.offsets.events import AppendOffsets
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset
+from replication.coordinators.groups.share import records as share_records
+from replication.coordinators.groups.share.events import AppendShare
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
+PARTS = tuple(kind.value for kind in keys.Kind if kind is not keys.Kind.CLASSIC)
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 3, 1, 3
 
 _OFFSET_HEAD = struct.Struct(">hqi")
@@ -48,28 +52,39 @@ class GroupKey(NamedTuple):
     group: str
 
 
-class ConsumerKey(NamedTuple):
-    """A part of a group of the consumer protocol; None: one that is of no use any more."""
+class PartKey(NamedTuple):
+    """A part of a consumer or a share group; None: one that is of no use any more."""
 
     group: str
     key: keys.Key | None
 
 
-Key: TypeAlias = OffsetKey | GroupKey | ConsumerKey
+Key: TypeAlias = OffsetKey | GroupKey | PartKey
 
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
     if isinstance(append, AppendGroup):
-        gone = consumer_records.rows_of(group, dict.fromkeys(append.group.unstored))
+        gone = rows_of(group, dict.fromkeys(append.group.unstored))
         return [(group_key(group), group_value(append.group)), *gone]
-    if isinstance(append, AppendConsumer):
-        return consumer_records.rows_of(group, append.values)
+    if isinstance(append, AppendConsumer | AppendShare):
+        return rows_of(group, append.values)
     assert isinstance(append, AppendOffsets), "nothing else is stored"
     rows: list[tuple[bytes, bytes | None]] = [
         (offset_key(group, tp), None if stored is None else offset_value(stored))
         for tp, stored in append.offsets.items()
     ]
-    return rows + consumer_records.rows_of(group, dict.fromkeys(append.gone_keys))
+    return rows + rows_of(group, dict.fromkeys(append.gone_keys))
+
+
+def rows_of(group: str, values: Mapping[keys.Key, Any]) -> list[tuple[bytes, bytes | None]]:
+    return [
+        (keys.encode_key(group, key), None if value is None else _codec(key).encode(value))
+        for key, value in values.items()
+    ]
+
+
+def _codec(key: keys.Key) -> ModuleType:
+    return share_records if key.kind.is_of_share else consumer_records
 
 
 class Loaded:
@@ -81,7 +96,7 @@ class Loaded:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self.consumers: dict[str, dict[keys.Key, Any]] = {}
+        self.parts: dict[str, dict[keys.Key, Any]] = {}
         # Parts that count no more, since a classic group was stored later; nobody has deleted them.
         self._stale: dict[str, set[keys.Key]] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
@@ -99,10 +114,10 @@ class Loaded:
             self._deleted[name] = position
         elif isinstance(name, GroupKey):
             self.groups[name.group] = read_group(name.group, value)
-            self._stale.setdefault(name.group, set()).update(self.consumers.pop(name.group, ()))
-        elif isinstance(name, ConsumerKey):
+            self._stale.setdefault(name.group, set()).update(self.parts.pop(name.group, ()))
+        elif isinstance(name, PartKey):
             if name.key is not None:
-                self.consumers.setdefault(name.group, {})[name.key] = consumer_records.decode(name.key, value)
+                self.parts.setdefault(name.group, {})[name.key] = _codec(name.key).decode(name.key, value)
         else:
             offsets = self.offsets.setdefault(name.group, {})
             offsets[name.tp] = read_offset(value, position)
@@ -124,16 +139,16 @@ class Loaded:
     def _wipe(self, name: Key) -> None:
         if isinstance(name, GroupKey):
             self.groups.pop(name.group, None)
-        elif isinstance(name, ConsumerKey):
+        elif isinstance(name, PartKey):
             if name.key is not None:
-                self.consumers.get(name.group, {}).pop(name.key, None)
+                self.parts.get(name.group, {}).pop(name.key, None)
                 self._stale.get(name.group, set()).discard(name.key)
         elif name.group in self.offsets:
             self.offsets[name.group].pop(name.tp, None)
 
     def names(self) -> Iterable[str]:
         with_offsets = (name for name, offsets in self.offsets.items() if offsets)
-        modern = (name for parts in (self.consumers, self._stale) for name, values in parts.items() if values)
+        modern = (name for parts in (self.parts, self._stale) for name, values in parts.items() if values)
         return dict.fromkeys((*self.groups, *modern, *with_offsets, *self.uncommitted))
 
     def group(self, name: str) -> AnyGroup:
@@ -142,11 +157,14 @@ class Loaded:
         Where one protocol's records were not all deleted before those of the other, the later ones count. The others go
         with the next write: later records would make them count again.
         """
-        values, stale = self.consumers.get(name, {}), frozenset(self._stale.get(name, ()))
+        values, stale = self.parts.get(name, {}), frozenset(self._stale.get(name, ()))
         if keys.Key(keys.Kind.HEADER) in values:
             group = consumer_records.group_of(name, values)
             left = stale | {keys.Key(keys.Kind.CLASSIC)} if name in self.groups else stale
             return replace(group, unstored=group.unstored | left)
+        if any(key.kind.is_of_share for key in values):
+            share = share_records.group_of(name, values)
+            return replace(share, unstored=share.unstored | stale)
         return replace(self.groups.get(name, Group(id=name)), unstored=stale | values.keys())
 
 
@@ -163,12 +181,12 @@ def group_key(group: str) -> bytes:
 
 def read_key(data: bytes) -> Key:
     at = binary.Cursor(data)
-    version = at.take_key_version(0, OFFSET_KEY, GROUP_KEY, consumer_records.DEPRECATED, *consumer_records.KINDS)
-    if version in consumer_records.KINDS:
-        return ConsumerKey(*consumer_records.read_key(at, version))
+    version = at.take_key_version(0, OFFSET_KEY, GROUP_KEY, consumer_records.DEPRECATED, *PARTS)
+    if version in PARTS:
+        return PartKey(*keys.read_key(at, version))
     group = at.take_string()
     if version == consumer_records.DEPRECATED:
-        return ConsumerKey(group, None)
+        return PartKey(group, None)
     return (
         GroupKey(group) if version == GROUP_KEY else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))
     )

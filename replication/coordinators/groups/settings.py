@@ -20,6 +20,8 @@ class GroupSettings:
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_max_size: int = 2**31 - 1
     group_consumer_assignors: str = "uniform,range"  # the first one is the default
+    group_share_session_timeout_ms: int = 45_000
+    group_share_max_size: int = 200
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     # The join of a new member, which cannot send heartbeats, may wait for this long, as in Kafka.
@@ -34,7 +36,11 @@ class Limits:
         self._group_config = group_config
 
     def of(self, group_id: str) -> GroupSettings:
-        session_ms = self._group_config(group_id).consumer_session_timeout_ms
-        if session_ms == self._all.group_consumer_session_timeout_ms:
-            return self._all
-        return replace(self._all, group_consumer_session_timeout_ms=session_ms)
+        own, all_of_them = self._group_config(group_id), self._all
+        consumer_ms, share_ms = own.consumer_session_timeout_ms, own.share_session_timeout_ms
+        known = all_of_them.group_consumer_session_timeout_ms, all_of_them.group_share_session_timeout_ms
+        if (consumer_ms, share_ms) == known:
+            return all_of_them
+        return replace(
+            all_of_them, group_consumer_session_timeout_ms=consumer_ms, group_share_session_timeout_ms=share_ms
+        )

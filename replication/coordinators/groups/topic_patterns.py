@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 
-from replication.coordinators.groups.consumer.state import Topic
+from replication.coordinators.groups.pieces import Topic
 from replication.coordinators.patterns import matching
 from replication.errors import KafkaError
 from replication.model.metadata import Metadata

@@ -179,6 +179,10 @@ BY_ROW = {
     ApiKey.OFFSET_COMMIT: (committing(OPEN), TOPIC),
     ApiKey.DESCRIBE_GROUPS: ({"groups": BOTH, "include_authorized_operations": False}, GROUP),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ({"group_ids": BOTH, "include_authorized_operations": False}, GROUP),
+    ApiKey.SHARE_GROUP_DESCRIBE: ({"group_ids": BOTH, "include_authorized_operations": False}, GROUP),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
+        {"groups": [{"group_id": name, "topics": [{"topic_name": "t", "partitions": (0,)}]} for name in BOTH]}, GROUP
+    ),
     ApiKey.CREATE_TOPICS: (
         {
             "topics": rows(*BOTH, num_partitions=1, replication_factor=1, assignments=(), configs=()), **WAIT
@@ -216,6 +220,11 @@ AS_A_WHOLE = {
     ApiKey.HEARTBEAT: (MEMBER, GROUP),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (MEMBER | {"member_epoch": 0, "topic_partitions": ()}, GROUP),
     ApiKey.LEAVE_GROUP: (MEMBER, GROUP),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (
+        {"group_id": SECRET, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ("t",)}, GROUP
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ({"group_id": SECRET, "topics": ()}, GROUP),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ({"group_id": SECRET, "topics": ()}, GROUP),
     ApiKey.INIT_PRODUCER_ID: ({**PRODUCER, "transaction_timeout": 1000}, TRANSACTION),
     ApiKey.ADD_OFFSETS_TO_TXN: ({**PRODUCER, "group_id": OPEN}, TRANSACTION),
     ApiKey.END_TXN: ({**PRODUCER, "committed": True}, TRANSACTION),

@@ -3,15 +3,15 @@
 The cases that differ are the rows of a table in docs/protocol.md, under the same names. Each case has a topic `t` of
 one partition with three records, and names of its own.
 
-`case` has what a case is; `topics`, `cluster`, `transactions`, `settings`, `groups`, `consumers` and `records` have
-the cases.
+`case` has what a case is; `topics`, `cluster`, `transactions`, `settings`, `groups`, `consumers`, `shares` and
+`records` have the cases.
 """
 
 from logstore.records.batch import Record, build
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.asker import until
-from tests.support.kafka_answers import cluster, consumers, records, settings  # noqa: F401 - their cases
+from tests.support.kafka_answers import cluster, consumers, records, settings, shares  # noqa: F401 - their cases
 from tests.support.kafka_answers.case import CASES, code
 from tests.support.kafka_answers.groups import join
 from tests.support.kafka_answers.topics import create

@@ -90,7 +90,7 @@ def _numbers(assignment):
     return [list(row.partitions) for row in assignment.topic_partitions]
 
 
-def _listed(asker, group, *types):
+def listed(asker, group, *types):
     found = asker.ask(ApiKey.LIST_GROUPS, 5, {"states_filter": (), "types_filter": types}).groups
     return [(row.group_state, row.protocol_type, row.group_type) for row in found if row.group_id == asker.named(group)]
 
@@ -284,9 +284,9 @@ def other_apis(asker):
     deleted = asker.ask(ApiKey.OFFSET_DELETE, 0, {"group_id": group, "topics": (offset,)}).topics
     delete = functools.partial(asker.ask, ApiKey.DELETE_GROUPS, 2, {"groups_names": (group,)})
     return [
-        _listed(asker, "apis"),
-        _listed(asker, "apis", "Consumer"),
-        _listed(asker, "apis", "classic"),
+        listed(asker, "apis"),
+        listed(asker, "apis", "Consumer"),
+        listed(asker, "apis", "classic"),
         (code(row), row.group_state, row.protocol_type),
         code(asker.ask(ApiKey.HEARTBEAT, 4, heartbeat)),
         codes(deleted[0].partitions),

@@ -15,8 +15,6 @@ from replication.coordinators.groups.consumer.state import (
     InFlight,
     Matched,
     Member,
-    Piece,
-    Pieces,
     changed,
     contents,
     matched,
@@ -26,6 +24,7 @@ from replication.coordinators.groups.keys import NO_KEYS, Key
 from replication.coordinators.groups.messages import Answer, Append, Body, Now
 from replication.coordinators.groups.offsets.events import ForgetLater
 from replication.coordinators.groups.offsets.state import Offsets
+from replication.coordinators.groups.pieces import Piece, Pieces
 from replication.coordinators.groups.settings import GroupSettings
 from replication.model.edit import freeze, thaw
 

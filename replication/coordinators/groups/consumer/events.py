@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from replication.coordinators.groups.classic.events import Leave
-from replication.coordinators.groups.consumer.state import Pieces, Topics
 from replication.coordinators.groups.keys import Key
 from replication.coordinators.groups.messages import Append, Body, Write
+from replication.coordinators.groups.pieces import Pieces, Topics
 from replication.errors import ErrorCode
 
 

@@ -16,15 +16,13 @@ from replication.coordinators.groups.consumer.state import (
     JOINING,
     LEAVING,
     LEAVING_FOR_A_WHILE,
-    NO_PIECES,
     Current,
     Member,
     Progress,
-    Topics,
     chosen_assignor,
-    hash_of,
     subscribed,
 )
+from replication.coordinators.groups.pieces import NO_PIECES, Topics, hash_of
 from replication.errors import NONE, ErrorCode, KafkaError
 
 ABANDON = "The member must abandon all its partitions and rejoin."

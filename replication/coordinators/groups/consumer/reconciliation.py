@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from replication.coordinators.groups.consumer.state import JOINING, NO_PIECES, Current, Piece, Pieces, Progress
+from replication.coordinators.groups.consumer.state import JOINING, Current, Progress
+from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 
 
 def reconciled(

@@ -8,37 +8,18 @@ epoch of the targets it has learned the latest one.
 from __future__ import annotations
 
 import enum
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
 from replication.coordinators.groups.messages import Body
 from replication.coordinators.groups.offsets.state import Offsets
+from replication.coordinators.groups.pieces import NO_PIECES, Pieces
 
 JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning of their own
 TYPE = "consumer"
-
-
-class Piece(NamedTuple):
-    topic_id: str
-    partition: int
-
-
-Pieces: TypeAlias = frozenset[Piece]
-NO_PIECES: Pieces = frozenset()
-
-
-class Topic(NamedTuple):
-    """A topic of the cluster, as an assignor sees it."""
-
-    id: str
-    partitions: int
-
-
-Topics: TypeAlias = Mapping[str, Topic]  # by name
 
 
 class Progress(enum.IntEnum):
@@ -211,16 +192,6 @@ def deadline_ms(group: ConsumerGroup) -> int | None:
     if group.in_flight is not None:
         return None
     return min((*group.deadlines_ms.values(), *group.revoke_until_ms.values()), default=None)
-
-
-def hash_of(topics: Topics) -> int:
-    """Return a number that changes with the topics, a topic's id or its partitions; 0 for none."""
-    if not topics:
-        return 0
-    digest = hashlib.sha256()
-    for name, topic in sorted(topics.items()):
-        digest.update(f"{name}\0{topic.id}\0{topic.partitions}\0".encode())
-    return int.from_bytes(digest.digest()[:8], "big", signed=True)
 
 
 def contents(group: ConsumerGroup) -> dict[Key, Any]:

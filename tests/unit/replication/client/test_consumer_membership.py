@@ -23,8 +23,8 @@ from replication.coordinators.groups.classic.events import Ticked
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat
 from replication.coordinators.groups.consumer.state import Phase as GroupPhase
-from replication.coordinators.groups.consumer.state import Piece, Topic
 from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE, ErrorCode

@@ -5,9 +5,9 @@ from uuid import UUID
 from replication.coordinators.groups.classic.events import DeleteGroup, Join
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
-from replication.coordinators.groups.consumer.state import Topic
 from replication.coordinators.groups.kinds import resume, step
 from replication.coordinators.groups.messages import Answer, Append, Appended, Now
+from replication.coordinators.groups.pieces import Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE

@@ -11,9 +11,10 @@ from replication.coordinators.groups.consumer.assignors import ASSIGNORS
 from replication.coordinators.groups.consumer.assignors.wishes import Wish
 from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat
 from replication.coordinators.groups.consumer.reconciliation import reconciled
-from replication.coordinators.groups.consumer.state import Current, Piece, Progress, Topic
+from replication.coordinators.groups.consumer.state import Current, Progress
 from replication.coordinators.groups.kinds import step
 from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE, ErrorCode
 from replication.model.cluster import topic_id_of

@@ -11,16 +11,10 @@ from replication.coordinators.groups.classic.events import Ticked
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat, Heard
 from replication.coordinators.groups.consumer.quiet import quiet_answer
-from replication.coordinators.groups.consumer.state import (
-    ConsumerGroup,
-    Phase,
-    Piece,
-    Topic,
-    contents,
-    subscribed_by_any,
-)
+from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, contents, subscribed_by_any
 from replication.coordinators.groups.kinds import deadline_ms, resume, step
 from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE, ErrorCode

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from replication.coordinators.groups.consumer.assignors.range_by_topic import assign_ranges
 from replication.coordinators.groups.consumer.assignors.uniform import assign_uniformly
 from replication.coordinators.groups.consumer.assignors.wishes import Wish
-from replication.coordinators.groups.consumer.state import Pieces
+from replication.coordinators.groups.pieces import Pieces
 
 # From the wishes by member, and the partitions by topic id.
 Assignor: TypeAlias = Callable[[Mapping[str, Wish], Mapping[str, int]], Mapping[str, Pieces]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from replication.coordinators.groups.consumer.assignors.wishes import Wish, readers_of
-from replication.coordinators.groups.consumer.state import Piece, Pieces
+from replication.coordinators.groups.pieces import Piece, Pieces
 
 
 def assign_ranges(wishes: Mapping[str, Wish], partitions: Mapping[str, int]) -> Mapping[str, Pieces]:

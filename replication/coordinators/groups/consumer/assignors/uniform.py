@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from replication.coordinators.groups.consumer.assignors.wishes import Wish, readers_of
-from replication.coordinators.groups.consumer.state import Piece, Pieces
+from replication.coordinators.groups.pieces import Piece, Pieces
 
 
 def assign_uniformly(wishes: Mapping[str, Wish], partitions: Mapping[str, int]) -> Mapping[str, Pieces]:

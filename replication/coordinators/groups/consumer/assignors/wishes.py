@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from replication.coordinators.groups.consumer.state import Pieces
+from replication.coordinators.groups.pieces import Pieces
 
 
 class Wish(NamedTuple):

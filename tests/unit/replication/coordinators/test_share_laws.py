@@ -1,0 +1,311 @@
+"""Share groups, whatever members, the log, the share states and the coordinator do."""
+
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replication.coordinators.groups.classic.events import DeleteGroup, Ticked
+from replication.coordinators.groups.classic.state import Group
+from replication.coordinators.groups.kinds import deadline_ms, resume, step
+from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.offsets.events import ForgetTopics
+from replication.coordinators.groups.pieces import Piece, Topic
+from replication.coordinators.groups.records import Loaded, records_of
+from replication.coordinators.groups.settings import GroupSettings
+from replication.coordinators.groups.share.assignor import assign
+from replication.coordinators.groups.share.events import (
+    AlterShareOffsets,
+    AppendShare,
+    AskStates,
+    DeleteShareOffsets,
+    ShareHeard,
+    ShareHeartbeat,
+    StatesAnswered,
+)
+from replication.coordinators.groups.share.state import ShareGroup, contents, pieces_of
+from replication.errors import NONE, ErrorCode
+from replication.model.cluster import topic_id_of
+
+NUMBERS = st.integers(0, 3)
+NAMES = st.sampled_from(["a", "b"])
+SUBSCRIPTIONS = st.sampled_from([("a",), ("b",), ("a", "b")])
+
+
+class Client:
+    """A member as clients are: it does as it is told, and says again what it is about after an answer was lost."""
+
+    def __init__(self, number):
+        self.number, self.lives = number, 0
+        self.begin()
+
+    def begin(self):
+        self.lives += 1
+        self.id = f"c{self.number}-{self.lives}"
+        self.epoch, self.reads, self.asked = 0, frozenset(), None
+        self.topics, self.says_all = ("a",), True
+
+    def lose(self):
+        self.epoch, self.reads, self.says_all = 0, frozenset(), True
+
+
+class Groups(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.limits, self.now_ms, self.group = GroupSettings(group_share_max_size=3), 0, Group(id="g")
+        self.topics_made = 0
+        self.known = {}
+        for name, partitions in (("a", 3), ("b", 2)):
+            self.make_topic(name, partitions)
+        self.clients = [Client(number) for number in range(4)]
+        self.log, self.writes, self.questions = [], [], []
+        self.states = {}  # the share states that there are: piece -> (state epoch, start)
+        self.requests, self.open = 0, set()
+        self.altered = 0
+
+    def make_topic(self, name, partitions):
+        self.topics_made += 1
+        self.known = {**self.known, name: Topic(topic_id_of(UUID(int=self.topics_made)), partitions)}
+
+    def now(self):
+        return Now(self.now_ms, 1_000_000 + self.now_ms)
+
+    def post(self, event):
+        self.group, effects = step(self.group, event, self.now(), self.limits)
+        self.perform(effects)
+
+    def perform(self, effects):
+        for effect in effects:
+            match effect:
+                case Answer(request, body):
+                    self.open.remove(request)  # each once
+                    if isinstance(body, ShareHeard):
+                        self.answered(request, body)
+                case AppendShare():
+                    assert not self.writes, "one write in flight"
+                    self.writes.append(effect)
+                case AskStates():
+                    self.judge_question(effect)
+                    self.questions.append(effect)
+
+    def judge_question(self, question):
+        """States of members' partitions do not begin anew; the next coordinator knows of those that are asked for."""
+        told = {piece for current in self.group.currents.values() for piece in current.assigned}
+        assert not question.starts.keys() & told or not self.group.members
+        stored = self.loaded()
+        assert {piece.topic_id for piece in question.starts} <= stored.states.topics
+
+    def request(self):
+        self.requests += 1
+        self.open.add(self.requests)
+        return self.requests
+
+    def answered(self, request, body):
+        client = next((each for each in self.clients if each.asked == request), None)
+        if client is None:
+            return  # its connection is gone
+        client.asked = None
+        if body.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND):
+            client.lose()
+        elif body.error is NONE and body.epoch >= 0:
+            client.epoch, client.says_all = body.epoch, False
+            if body.assigned is not None:
+                client.reads = body.assigned
+
+    def heartbeat(self, client):
+        if client.asked is None:
+            client.asked = self.request()
+            topics = client.topics if client.says_all or client.epoch == 0 else None
+            self.post(
+                ShareHeartbeat(
+                    request=client.asked, member_id=client.id, epoch=client.epoch, topics=topics, known=self.known
+                )
+            )
+
+    @rule(number=NUMBERS)
+    def hears(self, number):
+        self.heartbeat(self.clients[number])
+
+    @rule()
+    def all_hear(self):
+        for client in self.clients:
+            self.heartbeat(client)
+        self.go_on()
+
+    def go_on(self):
+        while self.writes or self.questions:
+            if self.writes:
+                self.is_written(NONE)
+            if self.questions:
+                self.is_asked(set())
+
+    @rule(number=NUMBERS, topics=SUBSCRIPTIONS)
+    def subscribes(self, number, topics):
+        self.clients[number].topics, self.clients[number].says_all = topics, True
+
+    @rule(number=NUMBERS)
+    def loses_the_answer(self, number):
+        client = self.clients[number]
+        if client.asked is not None:
+            client.asked, client.says_all = None, True
+
+    @rule(number=NUMBERS)
+    def leaves(self, number):
+        client = self.clients[number]
+        if client.epoch > 0 and client.asked is None:
+            request = self.request()
+            self.post(ShareHeartbeat(request=request, member_id=client.id, epoch=-1, known=self.known))
+        client.begin()
+
+    @rule(ms=st.sampled_from([500, 2_000, 46_000]))
+    def time_passes(self, ms):
+        self.now_ms += ms
+        due_ms = deadline_ms(self.group)
+        if due_ms is not None and due_ms <= self.now_ms:
+            self.post(Ticked())
+
+    @rule(name=NAMES)
+    def topic_grows(self, name):
+        topic = self.known.get(name)
+        if topic is not None and topic.partitions < 5:
+            self.known = {**self.known, name: topic._replace(partitions=topic.partitions + 1)}
+
+    @rule(name=NAMES, comes_back=st.booleans())
+    def topic_goes(self, name, comes_back):
+        gone = self.known.get(name)
+        if gone is not None:
+            self.known = {known: topic for known, topic in self.known.items() if known != name}
+            self.states = {piece: state for piece, state in self.states.items() if piece.topic_id != gone.id}
+            self.post(ForgetTopics(frozenset({name})))
+        if comes_back:
+            self.make_topic(name, 2)
+
+    @rule(name=NAMES)
+    def is_altered(self, name):
+        if (topic := self.known.get(name)) is not None:
+            offsets = {Piece(topic.id, 0): 7, Piece(topic.id, 1): 8}
+            self.post(AlterShareOffsets(self.request(), offsets, {topic.id: name}))
+
+    @rule(name=NAMES)
+    def is_deleted(self, name):
+        if (topic := self.known.get(name)) is not None:
+            self.post(DeleteShareOffsets(self.request(), {topic.id: name}))
+
+    @rule()
+    def is_deleted_whole(self):
+        self.post(DeleteGroup(self.request()))
+
+    @precondition(lambda self: self.writes)
+    @rule(error=st.sampled_from([NONE, NONE, NONE, ErrorCode.NOT_ENOUGH_REPLICAS]))
+    def is_written(self, error):
+        append = self.writes.pop(0)
+        if error is NONE:
+            self.log += records_of("g", append)
+        self.post(Appended(append.write, error, len(self.log)))
+
+    @precondition(lambda self: self.questions)
+    @rule(failing=st.sets(st.integers(0, 4)))
+    def is_asked(self, failing):
+        question = self.questions.pop(0)
+        errors = {}
+        alive = {topic.id for topic in self.known.values()}
+        for piece, start in question.starts.items():
+            fails = piece.partition in failing
+            errors[piece] = ErrorCode.COORDINATOR_NOT_AVAILABLE if fails else NONE
+            if not fails and question.deletes:
+                self.states.pop(piece, None)
+            elif not fails and piece.topic_id in alive:
+                self.states[piece] = question.epoch, start
+        self.post(StatesAnswered(question.number, errors))
+
+    @rule(are_written=st.booleans())
+    def coordinator_fails(self, are_written):
+        """Another one reads the log; the write in flight is in it, or is not. Questions get no answer."""
+        if are_written:
+            for append in self.writes:
+                self.log += records_of("g", append)
+        self.writes, self.questions, self.open = [], [], set()
+        for client in self.clients:
+            if client.asked is not None:
+                client.asked, client.says_all = None, True
+        self.group, effects = resume(self.loaded(), {}, self.now(), self.limits)
+        self.perform(effects)
+
+    def loaded(self):
+        loaded = Loaded()
+        for position, (key, value) in enumerate(self.log):
+            loaded.apply(position, key, value)
+        found = loaded.group("g")
+        return found if isinstance(found, ShareGroup) else ShareGroup(id="g")
+
+    @invariant()
+    def what_a_member_has_is_initialized(self):
+        if not isinstance(getattr(self, "group", None), ShareGroup):
+            return
+        group = self.group
+        assert len(group.members) <= 3
+        assert group.currents.keys() == group.members.keys()
+        assert set(group.deadlines_ms) <= set(group.members)
+        assert not pieces_of(group.states.initializing) & pieces_of(group.states.initialized)
+        alive = {topic.id for topic in self.known.values()}
+        for piece in pieces_of(group.states.initialized):
+            assert piece.topic_id not in alive or piece in self.states
+        if group.epoch == group.target_epoch and not group.call:
+            targets = {piece for pieces in group.targets.values() for piece in pieces if piece.topic_id in alive}
+            assert targets <= pieces_of(group.states.initialized)
+
+    def teardown(self):
+        if not hasattr(self, "clients"):
+            return
+        self.go_on()
+        self.time_passes(46_000)
+        for _ in range(8):
+            self.go_on()
+            self.now_ms += 2_000
+            for client in self.clients:
+                client.asked = None
+                self.heartbeat(client)
+        self.go_on()
+        assert not self.open, "every request is answered"
+        group = self.group
+        if not isinstance(group, ShareGroup) or not group.members:
+            return
+        members = [client for client in self.clients if client.id in group.members]
+        for client in members:
+            assert (client.epoch, client.reads) == (group.target_epoch, group.targets[client.id])
+        names = {name for client in members for name in client.topics if name in self.known}
+        wanted = {Piece(self.known[n].id, number) for n in names for number in range(self.known[n].partitions)}
+        assert {piece for client in members for piece in client.reads} == wanted == wanted & self.states.keys()
+        assert contents(self.loaded()) == contents(group)
+
+
+TestGroups = Groups.TestCase
+TestGroups.settings = settings(stateful_step_count=40)
+
+
+TOPICS = st.sets(st.sampled_from(["a", "b", "c"]), min_size=1)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 7), TOPICS), min_size=1, max_size=4), st.integers(1, 5))
+def test_partitions_and_members_share_each_other_out_and_stay_where_they_can(rounds, partitions):
+    """Rounds of members, each with its topics; every one begins from the targets of the one before."""
+    all_pieces = frozenset(Piece(topic, number) for topic in "abc" for number in range(partitions))
+    made = {}
+    for members in rounds:
+        topics = {f"m{number}": frozenset(names) for number, names in members.items()}
+        before, made = made, assign(topics, made, all_pieces)
+        assert made.keys() == topics.keys()
+        wanted = {piece for piece in all_pieces if any(piece.topic_id in names for names in topics.values())}
+        assert {piece for pieces in made.values() for piece in pieces} == wanted
+        for member, pieces in made.items():
+            assert pieces
+            assert {piece.topic_id for piece in pieces} <= topics[member]
+        for topic in "abc":
+            sharing = [sum(Piece(topic, n) in pieces for pieces in made.values()) for n in range(partitions)]
+            assert max(sharing) - min(sharing) == 0
+        if len({frozenset(names) for names in topics.values()}) == 1:
+            counts = [len(pieces) for pieces in made.values()]
+            assert max(counts) - min(counts) <= 1
+        assert assign(topics, made, all_pieces) == made
+        assert before is not made
