@@ -12,6 +12,7 @@ from replication.protocol.apis import ApiKey
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 from tests.support.kafka_answers.topics import create
+from tests.support.sharing import ACCEPT, REJECT, RELEASE, begin, codes, leader_of, member_of, produce
 
 NONE = ErrorCode.NONE
 GROUPS = [f"group-{number}" for number in range(8)]
@@ -127,3 +128,24 @@ def test_the_states_of_a_deleted_topic_go(site):
 
 def slots(site):
     return [term.slots for broker in site.brokers.values() for term in broker.coordinators.shares.terms.all()]
+
+
+def test_the_next_leader_gives_what_was_not_accepted_and_nothing_else(site):
+    begin(site, "g", "shared")
+    leader = leader_of(site, "shared")
+    produce(site, "shared", *(b"v%d" % number for number in range(10)))
+    with member_of(site, "g", "ann", "shared") as ann:
+        assert len(ann.given()) == 10
+        parts = {0: [(0, 1, ACCEPT), (2, 3, RELEASE), (5, 5, ACCEPT), (7, 7, REJECT)]}
+        assert codes(ann.acknowledge(parts), "error_code") == {0: NONE}
+        assert sorted(ann.given()) == [(0, 2), (0, 3)]
+        site.do(site.brokers.pop(leader).stop())
+    until(lambda: leader_of(site, "shared") in site.brokers)
+    with member_of(site, "g", "ann", "shared") as ann:
+        found = {}
+        until(lambda: found.update(ann.given(wait_ms=500)) or len(found) >= 6)
+        assert found == {(0, n): (2 if n in (2, 3) else 1, b"v%d" % n) for n in (2, 3, 4, 6, 8, 9)}
+        assert codes(ann.acknowledge({0: [(2, 4, ACCEPT), (6, 6, ACCEPT), (8, 9, ACCEPT)]}), "error_code") == {0: NONE}
+    at = IdPartition(next(iter(site.brokers.values())).replicas.metadata.topic("shared").id, 0)
+    asked = next(iter(site.brokers.values())).coordinators.share_states
+    assert site.do(asked.summaries("g", [at]))[at].start_offset == 10

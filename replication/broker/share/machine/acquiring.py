@@ -50,7 +50,7 @@ def acquired(state: SharePartitionState, event: Acquire, now_ms: int, terms: Sha
         left -= high - low + 1
         if is_throttled:
             break
-    return Taken(_trimmed(runs, state), tuple(ranges))
+    return Taken(runs, tuple(ranges))
 
 
 def _with_new(state: SharePartitionState, event: Acquire, terms: ShareTerms) -> Runs:
@@ -62,16 +62,6 @@ def _with_new(state: SharePartitionState, event: Acquire, terms: ShareTerms) -> 
     begin = max(end, event.batches[0].first)  # compaction may have left nothing before it
     high = _cut(event, begin, last, min(room, event.records_max), is_exact=event.is_exact)
     return (*state.runs, Run(end, high))
-
-
-def _trimmed(runs: Runs, state: SharePartitionState) -> Runs:
-    """Leave out a new run at the end that was not given to the member after all."""
-    while runs and runs[-1].last >= state.end and runs[-1].is_available and not runs[-1].delivery_count:
-        kept = runs[-1]._replace(last=state.end - 1)
-        if kept.first <= kept.last:
-            return (*runs[:-1], kept)
-        runs = runs[:-1]
-    return runs
 
 
 def _given_up(event: Acquire, end: int) -> list[Range]:

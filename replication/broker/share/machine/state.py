@@ -26,7 +26,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartitionState:
-    """Every record before `start` is done with; the runs are of those from there to the last that was ever acquired.
+    """Every record before `start` is done with; the runs are of those from there to the last one read for a member.
 
     Invariants: the first run begins at `start`, each other one behind its neighbour; the first is not done with, unless
     a write has it. One write is on its way at a time (`writing`, 0: none): acknowledgements that come meanwhile
@@ -41,5 +41,5 @@ class SharePartitionState:
 
     @property
     def end(self) -> int:
-        """The first offset that nobody has had yet."""
+        """The first offset that was read for nobody yet."""
         return self.runs[-1].last + 1 if self.runs else self.start

@@ -230,6 +230,7 @@ class Laws(RuleBasedStateMachine):
         self.leader.expire()
         self.leader.settle()
         assert not any(run.member for run in self.leader.state.runs), "a lock that is over is let go"
+        assert not self.leader.state.asked, "what is answered is forgotten"
 
 
 TestLaws = Laws.TestCase
