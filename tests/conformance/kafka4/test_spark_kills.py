@@ -22,7 +22,7 @@ from tests.support.kafka4 import SAFE, is_whole
 from tests.support.repeats import only_long, soaked
 
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
-KILLS = soaked(1, 30)
+KILLS = soaked(1, 30)  # `test_spark` kills a leader, too
 WHOLE_WITHIN_S = 120
 pytestmark = [
     pytest.mark.spark,
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.timeout(600 + 100 * KILLS),
     only_long("a real Kafka 4.4, and JVMs of Spark that are killed"),
 ]
-FIRST = ("broker at written", "everything at deciding")
+FIRST = ("everything at deciding", "broker at written")
 
 
 class RealKafka(Cluster):
