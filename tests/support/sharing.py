@@ -13,12 +13,12 @@ ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class ShareMember:
-    """`topic_id` in 22 characters; the session is opened by the first fetch."""
+    """`topic_id` as messages have it; the session is opened by the first fetch."""
 
-    def __init__(self, address, group, member, topic_id, partitions=(0,), version=2):
-        self.asker = Asker(address)
+    def __init__(self, asker, group, member, topic_id, partitions=(0,), version=2):
+        self.asker = asker
         self.group, self.member, self.topic_id, self.partitions, self.version = (
-            group, member, topic_uuid(topic_id), partitions, version,
+            group, member, topic_id, partitions, version,
         )  # fmt: skip
         self.epoch = 0
 
@@ -128,7 +128,8 @@ def begin(site, group, topic, *, start=0, partitions=(0,), epoch=1):
 @contextmanager
 def member_of(site, group, member, topic, **options):
     topic_id = next(iter(site.brokers.values())).replicas.metadata.topic(topic).id
-    made = ShareMember(address_of(site, leader_of(site, topic)), group, member, topic_id, **options)
+    asker = Asker(address_of(site, leader_of(site, topic)))
+    made = ShareMember(asker, group, member, topic_uuid(topic_id), **options)
     try:
         yield made
     finally:

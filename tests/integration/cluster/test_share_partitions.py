@@ -1,6 +1,7 @@
 """ShareFetch and ShareAcknowledge of one broker, byte by byte: sessions, locks, waits and refusals, as in Kafka."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
@@ -126,8 +127,14 @@ def test_a_waiting_fetch_is_woken_by_a_new_record(site, topic):
         began = time.monotonic()
         assert ann.given(wait_ms=300) == {}
         assert 0.25 < time.monotonic() - began < 5
-        produce(site, topic, b"new")
-        assert ann.given(wait_ms=20_000) == {(0, 10): (1, b"new")}
+        replica = site.brokers[1].replicas.leader((topic, 0)).replica
+        with ThreadPoolExecutor(1) as thread:
+            fetched = thread.submit(ann.given, wait_ms=15_000)
+            until(lambda: replica.consumers)
+            began = time.monotonic()
+            produce(site, topic, b"new")
+            assert fetched.result(30) == {(0, 10): (1, b"new")}
+            assert time.monotonic() - began < 10
 
 
 def test_sessions_are_refused_as_in_kafka(site, topic):

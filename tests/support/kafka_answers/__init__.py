@@ -11,7 +11,7 @@ from logstore.records.batch import Record, build
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.support.asker import until
-from tests.support.kafka_answers import cluster, consumers, records, settings, shares  # noqa: F401 - their cases
+from tests.support.kafka_answers import cluster, consumers, records, settings, share_records, shares  # noqa: F401 - their cases
 from tests.support.kafka_answers.case import CASES, code
 from tests.support.kafka_answers.groups import join
 from tests.support.kafka_answers.topics import create

@@ -206,6 +206,16 @@ def test_a_snapshot_comes_after_so_many_updates(coordinator):
     assert coordinator.loaded().position == 8
 
 
+def test_records_that_are_read_twice_count_once(coordinator):
+    for offset in range(2):
+        written(coordinator, StateBatch(offset, offset, DONE, 1))
+    into = Loaded()
+    for _ in range(2):
+        for position, record in enumerate(coordinator.log):
+            into.apply(position, key_of(NAME, record), value_of(record))
+    assert into.states[NAME] == coordinator.loaded()
+
+
 def test_an_old_snapshot_is_repeated_and_a_fresh_one_is_not(coordinator):
     coordinator.now_ms += 299_999
     coordinator.post(events.Refresh())
