@@ -147,7 +147,7 @@ class ClassicMember(Member):
         super().__init__(settings, changed)
         self._requests = MemberRequests(cluster, settings, topics)
         self._heartbeat_s = settings.classic.heartbeat_interval_ms / 1000
-        is_cooperative = settings.assignor == "cooperative-sticky"
+        is_cooperative = settings.classic.assignor == "cooperative-sticky"
         self._member = Membership(is_cooperative=is_cooperative, is_static=settings.group_instance_id is not None)
         self._joining: asyncio.Task[None] | None = None
 
