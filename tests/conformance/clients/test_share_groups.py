@@ -1,4 +1,4 @@
-"""librdkafka's share consumers on three of our brokers: workers are killed, and so is a leader."""
+"""Share consumers of librdkafka and Java on our brokers: workers are killed, and so is a leader."""
 
 import subprocess
 import sys
@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from replication.protocol.apis import ApiKey
 from tests.conformance.clients.members import until
 from tests.support.asker import Asker
+from tests.support.in_process import brokers_in_process
+from tests.support.kafka4 import run_tool
 from tests.support.repeats import only_long, soaked
 from tests.support.tried_cluster import TriedCluster
 from tests.support.waits import remains
@@ -86,20 +88,40 @@ def test_workers_and_a_leader_are_killed_and_each_record_is_done_once(tmp_path):
     tried(tmp_path, processes=soaked(3, 10), workers=soaked(4, 10), records=soaked(1500, 20_000))
 
 
+@only_long("a JVM for each run of a tool")
+def test_javas_share_consumer_accepts_rejects_and_releases(tmp_path):
+    with brokers_in_process(tmp_path, (1,), offsets_topic_num_partitions=1) as site:
+        admin = AdminClient({"bootstrap.servers": site.bootstrap})
+        begin_at_the_start(admin, "jobs", 1)
+        places = produce(site.bootstrap, 40)
+
+        def consumed(*options):
+            limits = ("--max-messages", "20", "--timeout-ms", "20000")
+            where = ("--bootstrap-server", site.bootstrap, "--topic", "jobs", "--group", "workers")
+            return run_tool(
+                "org.apache.kafka.tools.consumer.ConsoleShareConsumer", *where, *limits, *options
+            ).stdout.split()
+
+        first, second = list(map(str, range(20))), list(map(str, range(20, 40)))
+        assert consumed("--release") == first
+        assert consumed() == first, "what was released is given again"
+        assert consumed("--reject") == second
+        until(lambda: starts({1: site.bootstrap}) == {0: len(places)}, "all is done with")
+
+
+def begin_at_the_start(admin, topic, replicas):
+    (made,) = admin.create_topics([NewTopic(topic, 3 if replicas > 1 else 1, replicas)]).values()
+    made.result(30)
+    setting = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[setting])
+    for changed in admin.incremental_alter_configs([group]).values():
+        changed.result(30)
+
+
 def tried(directory, *, processes, workers, records):
     with TriedCluster(3, settings=SETTINGS, directory=directory / "cluster") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        (made,) = admin.create_topics([NewTopic("jobs", 3, 3)]).values()
-        made.result(30)
-        earliest = ConfigResource(
-            ResourceType.GROUP,
-            "workers",
-            incremental_configs=[
-                ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
-            ],
-        )
-        for changed in admin.incremental_alter_configs([earliest]).values():
-            changed.result(30)
+        begin_at_the_start(admin, "jobs", 3)
         team = Workers(cluster.bootstrap, directory, processes, workers)
         try:
             places = produce(cluster.bootstrap, records // 2)
@@ -109,8 +131,11 @@ def tried(directory, *, processes, workers, records):
             places |= produce(cluster.bootstrap, records - records // 2)
             cluster.restart(victim)
             until(lambda: not left(team, places), lambda: f"all is done with: {left(team, places)}", within_s=120)
+            addresses = {broker: cluster.address(broker) for broker in (1, 2, 3)}
             ends = {p: 1 + max(offset for at, offset in places if at == p) for p, _ in places}
-            until(lambda: starts(cluster) == ends, lambda: f"all is stored: {starts(cluster)} of {ends}", within_s=60)
+            until(
+                lambda: starts(addresses) == ends, lambda: f"all is stored: {starts(addresses)} of {ends}", within_s=60
+            )
             # Nothing comes again after the locks of the killed workers are over.
             settled = len(team.lines())
             remains(lambda: len(team.lines()) == settled, for_s=2 * LOCK_MS / 1000)
@@ -151,10 +176,10 @@ def check(team, places):
     }
 
 
-def starts(cluster):
+def starts(addresses):
     """Where the group goes on in each partition, as its coordinator says."""
-    for broker in (1, 2, 3):
-        with Asker(cluster.address(broker)) as asker:
+    for address in addresses.values():
+        with Asker(address) as asker:
             groups = [{"group_id": "workers", "topics": None}]
             (row,) = asker.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, {"groups": groups}).groups
             if row.error_code == 0:
