@@ -28,6 +28,7 @@ from replication.config.group import GroupConfigs
 from replication.coordination.producer_ids import ProducerIds
 from replication.coordination.tree import Tree
 from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.topic_patterns import ClusterTopics
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.share_state.coordinator import ShareCoordinator
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
@@ -104,12 +105,14 @@ class Coordinators:
 
     def handlers(self, level: FeatureLevel) -> Mapping[ApiKey, Handler]:
         groups, transactions, clock = self.groups, self.transactions, self._env.clock
+        metadata = self._replicas.metadata
+        topics = ClusterTopics(metadata)
         families = (
             self._finding,
-            GroupHandlers(groups),
-            ConsumerGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
-            ShareGroupHandlers(self._config, self._group_configs.of, groups, self._replicas.metadata, level),
-            ShareOffsetHandlers(groups, self.share_states, self._replicas.metadata, level, self._leaders.all_ends),
+            GroupHandlers(groups, topics),
+            ConsumerGroupHandlers(self._config, self._group_configs.of, groups, metadata, topics, level),
+            ShareGroupHandlers(self._config, self._group_configs.of, groups, metadata, level),
+            ShareOffsetHandlers(groups, self.share_states, metadata, level, self._leaders.all_ends),
             self.commits,
             ShareStateHandlers(self.shares, level),
             ShareHandlers(self._config, self.share_partitions, self._replicas.metadata, level),

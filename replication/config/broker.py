@@ -236,6 +236,12 @@ class BrokerConfig(_Given):
         "Assignors that groups of the consumer protocol may ask for; the first one is the default.",
         choices=("uniform,range", "range,uniform", "uniform", "range"),
     )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        "Which groups with members change their protocol: a classic one that a member of the consumer protocol joins "
+        "(upgrade), one of the consumer protocol whose last such member leaves (downgrade), both or none.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     group_share_heartbeat_interval_ms: int = _of_groups(5000, "How often members of share groups send heartbeats.")
     group_share_min_heartbeat_interval_ms: int = _least(5000, "share.heartbeat.interval.ms")
     group_share_max_heartbeat_interval_ms: int = _most(15_000, "share.heartbeat.interval.ms")

@@ -89,10 +89,6 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "kafka.metrics. auto.include.jmx.reporter client.telemetry. telemetry.",
     ),
     (
-        "a group is converted to the other protocol only while nobody is in it",
-        "group.consumer.migration.policy",
-    ),
-    (
         "targets are made at once for all that came together, where the group is kept",
         "group.consumer.assignment. group.consumer.min.assignment. group.consumer.max.assignment. "
         "group.consumer.assignor.offload. group.consumer.regex. group.share.assignment. group.share.min.assignment. "

@@ -26,7 +26,7 @@ from replication.protocol.kio_pieces import Rows
 from replication.security.access import Operation, Resource
 
 IDS_ARE_OF_CLIENTS_FROM = 1  # ConsumerGroupHeartbeat: members choose their ids
-OF_THIS_PROTOCOL = 1  # the type of a member
+OF_CLASSIC, OF_THIS_PROTOCOL = 0, 1  # types of members
 UNASKED = 0  # the coordinator numbers requests
 
 
@@ -37,6 +37,7 @@ class ConsumerGroupHandlers:
         group_config: Callable[[str], GroupConfig],
         groups: GroupCoordinator,
         metadata: Metadata,
+        topics: ClusterTopics,
         level: FeatureLevel,
     ) -> None:
         self._config = config
@@ -45,7 +46,7 @@ class ConsumerGroupHandlers:
         self._metadata = metadata
         self._level = level
         self._patterns = TopicPatterns(metadata)
-        self._topics = ClusterTopics(metadata)
+        self._topics = topics
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
@@ -198,7 +199,7 @@ class ConsumerGroupHandlers:
             "subscribed_topic_regex": member.regex or "",
             "assignment": {"topic_partitions": self._named(current.assigned)},
             "target_assignment": {"topic_partitions": self._named(group.targets.get(member_id, NO_PIECES))},
-            "member_type": OF_THIS_PROTOCOL,
+            "member_type": OF_THIS_PROTOCOL if member.classic is None else OF_CLASSIC,
         }
 
     def _named(self, pieces: Pieces) -> list[Response]:

@@ -12,6 +12,7 @@ from replication.coordinators.groups.classic.state import Group, Phase
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.kinds import type_of
 from replication.coordinators.groups.messages import Body, Done
+from replication.coordinators.groups.topic_patterns import ClusterTopics
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps
 from replication.network.work import Handler, Response, Work
@@ -33,8 +34,9 @@ Answer = TypeVar("Answer", bound=Body)
 
 
 class GroupHandlers:
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, groups: GroupCoordinator, topics: ClusterTopics) -> None:
         self._groups = groups
+        self._topics = topics
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
@@ -77,6 +79,8 @@ class GroupHandlers:
                     protocols=tuple((each.name, each.metadata) for each in body.protocols),
                     needs_known_id=context.version >= IDS_KNOWN_FROM,
                     may_skip=context.version >= SKIPS_FROM,
+                    known=self._topics,
+                    known_at=self._topics.known_at,
                 ),
             )
         except KafkaError as error:
@@ -111,6 +115,7 @@ class GroupHandlers:
                     protocol_type=body.protocol_type,
                     protocol=body.protocol_name,
                     assignments={each.member_id: each.assignment for each in body.assignments},
+                    known=self._topics,
                 ),
             )
         except KafkaError as error:

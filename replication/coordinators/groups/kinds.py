@@ -1,6 +1,6 @@
-"""A group of any type: `step` for all, and how an empty classic group becomes one of the consumer protocol, and back.
+"""A group of any type: `step` for all, and when a group of one protocol becomes one of the other.
 
-Laws: a group with members is not converted; a group is of one type at a time, and keeps its committed offsets. A share
+Laws: a group is of one type at a time, and keeps its committed offsets. `migration` converts one with members. A share
 group is never converted, and has no committed offsets: only a name that nothing is stored of becomes one.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
+from replication.coordinators.groups import migration
 from replication.coordinators.groups.classic import events as classic_events
 from replication.coordinators.groups.classic import permission
 from replication.coordinators.groups.classic import step as classic
@@ -57,7 +58,15 @@ def step(group: AnyGroup, event: Event, now: Now, limits: GroupSettings) -> Step
         return classic.step(group, event, now, limits)
     if isinstance(event, classic_events.Join) and not group.members and not group.is_dead:
         return _join_to_empty(group, event, now, limits)
-    return consumer.step(group, event, now, limits)
+    return _settled(*consumer.step(group, event, now, limits), now, limits)
+
+
+def _settled(group: ConsumerGroup, effects: consumer.Effects, now: Now, limits: GroupSettings) -> Step:
+    """Make a group whose members are all classic ones a classic group, if it may be."""
+    if not migration.can_downgrade(group, limits):
+        return group, effects
+    after, more = migration.downgraded(group, now, limits)
+    return after, (*effects, *more)
 
 
 def _first_of_share(group: Group | ConsumerGroup, event: _OfShare, now: Now, limits: GroupSettings) -> Step:
@@ -79,20 +88,25 @@ def _first_of_share(group: Group | ConsumerGroup, event: _OfShare, now: Now, lim
 
 
 def _heartbeat_of_classic(group: Group, event: ConsumerHeartbeat, now: Now, limits: GroupSettings) -> Step:
-    """Make an empty group one of the consumer protocol; one with members stays as it is."""
+    """Make the group one of the consumer protocol, if the heartbeat is that of a member that joins, and may."""
     if group.phase is Phase.DEAD:
         return group, (Answer(event.request, Heard(error=ErrorCode.NOT_COORDINATOR)),)
     is_empty = group.phase is Phase.EMPTY and not group.members
-    if event.epoch != JOINING or not is_empty:
+    message = None if is_empty else migration.upgrade_refusal(group, limits)
+    if event.epoch != JOINING:
         message = f"Group {group.id} is not a consumer group."
-        if event.epoch == JOINING:
-            message = f"Cannot upgrade classic group {group.id} to consumer group because online upgrade is disabled."
-        elif group.is_blank:
+        if group.is_blank:
             message = f"{'Consumer group' if event.epoch > 0 else 'Group'} {group.id} not found."
+    if message is not None:
         return group, (Answer(event.request, Heard(error=ErrorCode.GROUP_ID_NOT_FOUND, message=message)),)
-    made = ConsumerGroup(id=group.id, offsets=group.offsets, unstored=group.keys)
+    if is_empty:
+        made = ConsumerGroup(id=group.id, offsets=group.offsets, unstored=group.keys)
+    else:
+        made = migration.upgraded(group, event.known, now)
     after, effects = consumer.step(made, event, now, limits)
-    return (group if not after.members else after), effects
+    if after.in_flight is None:  # the member is refused
+        return group, effects
+    return after, (*migration.parked(group), *effects)
 
 
 def _join_to_empty(group: ConsumerGroup, event: classic_events.Join, now: Now, limits: GroupSettings) -> Step:
@@ -116,7 +130,7 @@ def resume(
     if isinstance(stored, ShareGroup):
         return share.resume(stored, now, limits), ()
     if isinstance(stored, ConsumerGroup):
-        return consumer.resume(stored, offsets, now, limits, uncommitted), ()
+        return _settled(consumer.resume(stored, offsets, now, limits, uncommitted), (), now, limits)
     return classic.resume(stored, offsets, now, limits, uncommitted)
 
 

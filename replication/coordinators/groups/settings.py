@@ -22,6 +22,7 @@ class GroupSettings:
     group_consumer_assignors: str = "uniform,range"  # the first one is the default
     group_share_session_timeout_ms: int = 45_000
     group_share_max_size: int = 200
+    group_consumer_migration_policy: str = "bidirectional"
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     # The join of a new member, which cannot send heartbeats, may wait for this long, as in Kafka.

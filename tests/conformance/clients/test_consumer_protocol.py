@@ -63,6 +63,7 @@ class Reader(threading.Thread):
             "client.id": name,
             "log_level": 0,
             "socket.timeout.ms": 5000,
+            "topic.metadata.refresh.interval.ms": 1000,  # a Kafka that does not know the new topic yet is asked again
             **options,
         }
         self.consumer = Consumer(settings)
@@ -92,6 +93,30 @@ class Reader(threading.Thread):
     def end(self):
         self.stopping.set()
         self.join(60)
+
+
+class EagerReader(Reader):
+    """A member of the classic protocol, which gives up all that it reads whenever its group changes."""
+
+    def __init__(self, owners, bootstrap, topics, name):
+        classic = {"group.protocol": "classic", "partition.assignment.strategy": "range"}
+        super().__init__(owners, bootstrap, topics, name, **classic, **{"heartbeat.interval.ms": 200})
+
+    def _assign(self, consumer, partitions):
+        self.owners.take(self.name, partitions)
+        consumer.assign(partitions)
+
+    def _give(self, consumer, partitions):
+        self.owners.give(self.name, partitions)
+        consumer.unassign()
+
+
+class CooperativeReader(Reader):
+    """A member of the classic protocol, which gives up only what another one is to get."""
+
+    def __init__(self, owners, bootstrap, topics, name):
+        classic = {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
+        super().__init__(owners, bootstrap, topics, name, **classic, **{"heartbeat.interval.ms": 200})
 
 
 def create(bootstrap, *topics, copies=1):
@@ -143,6 +168,56 @@ def test_members_join_and_leave_and_no_partition_has_two_readers(bootstrap):
     assert "Empty" in run_pylog("groups", "list", "--bootstrap-server", bootstrap).ok().out
 
 
+def test_a_member_is_rolled_from_the_classic_protocol_to_the_other_and_back_while_it_reads(bootstrap):
+    roll(bootstrap, "t-1", CooperativeReader, members=1)
+
+
+@only_long("members come and go for half a minute")
+@pytest.mark.parametrize("classic", [EagerReader, CooperativeReader])
+def test_members_are_rolled_from_the_classic_protocol_to_the_other_and_back_while_they_read(bootstrap, classic):
+    roll(bootstrap, "t-1", classic)
+
+
+def roll(bootstrap, topic, classic, members=2):
+    """Replace the members of a group one by one, by such of the other protocol, and back; each record is read once."""
+    owners, readers, words = Owners(), {}, []
+    with ExitStack() as ends:
+
+        def begin(kind, name):
+            readers[name] = kind(owners, bootstrap, [topic], name)
+            readers[name].start()
+            ends.callback(readers[name].end)
+
+        def is_shared(count):
+            return len(owners.counts()) == count and sum(owners.counts()) == PARTITIONS
+
+        def is_read():
+            return set().union(*(reader.seen.copy() for reader in readers.values())) >= {
+                word.encode() for word in words
+            }
+
+        def step(count):
+            until(lambda: is_shared(count), f"shared out among {count}", within_s=120)
+            more = [f"{len(words)}-{number}" for number in range(PARTITIONS)]
+            words.extend(more)
+            produce(bootstrap, topic, more)
+            until(is_read, "all is read", within_s=120)
+
+        numbers = range(members)
+        for number in numbers:
+            begin(classic, f"old-{number}")
+        step(members)
+        for kind, former, later in ((Reader, "old", "new"), (classic, "new", "back")):
+            for number in numbers:
+                begin(kind, f"{later}-{number}")
+                step(members + 1)
+                readers[f"{former}-{number}"].end()
+                step(members)
+    assert owners.twice == []
+    seen = Counter(word for reader in readers.values() for word in reader.seen.copy().elements())
+    assert seen == Counter(word.encode() for word in words)
+
+
 def test_a_static_member_that_restarts_gets_its_partitions_back_and_the_other_keeps_its_own(bootstrap):
     owners = Owners()
     with ExitStack() as ends:
@@ -190,7 +265,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(tmp_path):
             readers.append(Reader(owners, cluster.bootstrap, ["t"], name))
             readers[-1].start()
             ends.callback(readers[-1].end)
-        until(lambda: owners.counts() == [2, 2, 2], "shared out", within_s=60)
+        until(lambda: owners.counts() == [2, 2, 2], "shared out", within_s=120)
         first, second = ([f"{part}-{number}" for number in range(60)] for part in ("first", "second"))
         produce(cluster.bootstrap, "t", first)
         until(lambda: sum(len(reader.seen) for reader in readers) >= 60, "the first part is read", within_s=60)

@@ -53,3 +53,22 @@ def test_javas_members_share_a_topic_and_kafkas_tool_shows_their_group(tmp_path)
             java.stdin.flush()
             assert java.stdout.read().strip() == "alone: [0, 1, 2, 3, 4, 5]"
             assert java.wait(60) == 0
+
+
+@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
+def test_javas_members_are_rolled_from_the_classic_protocol_to_the_other_and_back(tmp_path, assignor):
+    with brokers_in_process(
+        tmp_path, (1,), group_consumer_heartbeat_interval_ms=200, group_consumer_min_heartbeat_interval_ms=200
+    ) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", 6, 1)])["t"].result()
+        producer = Producer({"bootstrap.servers": running.bootstrap, "log_level": 0})
+        for number in range(RECORDS):
+            producer.produce("t", b"%d" % number, partition=number % 6)
+        assert producer.flush(30) == 0
+        program = Path(__file__).parent / "java/RolledGroup.java"
+        command = java_program(program, tmp_path / "classes", running.bootstrap, RECORDS, assignor)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        said = done.stdout.splitlines()
+        assert said[-1:] == [f"twice owned: 0, read: {RECORDS}, again: 0"], done.stdout + done.stderr[-3000:]
+        assert said[:-1] == ["shared among 1", "shared among 2", *["shared among 3", "shared among 2"] * 4]

@@ -3,6 +3,7 @@
 import pytest
 
 from replication.client.kafka_client import KafkaClient
+from tests.conformance.clients.test_consumer_protocol import CooperativeReader, EagerReader, create, roll
 from tests.support.our_members import (
     PARTITIONS,
     Group,
@@ -13,6 +14,14 @@ from tests.support.our_members import (
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
+
+
+@pytest.mark.parametrize("classic", [EagerReader, CooperativeReader])
+def test_members_are_rolled_from_the_classic_protocol_to_the_other_and_back_as_on_our_brokers(three_brokers, classic):
+    """A Kafka believes a member that reads less than it may, so that a record may come twice there."""
+    topic = f"rolled-{classic.__name__}"
+    create(three_brokers.bootstrap, topic, copies=3)
+    roll(three_brokers.bootstrap, topic, classic)
 
 
 def test_a_group_outlives_members_and_its_coordinator(three_brokers):

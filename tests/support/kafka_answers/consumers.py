@@ -9,7 +9,6 @@ from tests.support.kafka_answers.groups import join, sync
 from tests.support.kafka_answers.topics import topic_id
 
 MINUTE_MS = 60_000
-SUBSCRIPTION = b"\0\0\0\0\0\0\xff\xff\xff\xff"  # of a consumer, to no topic
 
 
 class Member:
@@ -315,18 +314,61 @@ def empty_groups(asker):
     return [*found, (back[0], back[2]), member.fetched(None, -1)]
 
 
-@case("ConsumerGroupHeartbeat: a group in which somebody of the classic protocol is", 69, 0)
-def living_classic(asker):
-    joined = join(asker, asker.named("living"), protocols=(("range", SUBSCRIPTION),))
-    assignments = [{"member_id": joined.member_id, "assignment": SUBSCRIPTION}]  # the same bytes: of no topic
-    assert sync(asker, asker.named("living"), joined, assignments=assignments) == 0
-    return Member(asker, "living").said(0)[0]
+@case(
+    "A group with members becomes one of the other protocol, and back: joins, heartbeats, assignments, commits",
+    [
+        [("Stable", "consumer", "classic")],
+        (0, 0, []),
+        [("Reconciling", "consumer", "consumer")],
+        [("c", 0, [[0]]), ("m1", 1, [])],
+        [27, 0, 27, 22],
+        (0, 1, "", "range"),
+        [(0, "t"), 0, 0, 25, 25],
+        (0, 0, None),
+        (0, -1, None),
+        [("PreparingRebalance", "consumer", "classic")],
+        [27, 0, 22],
+        (0, 1),
+        (0, [5]),
+    ],
+)
+def migrations(asker):
+    group, topic = asker.named("living"), asker.named("t")
+    name = len(topic).to_bytes(2, "big") + topic.encode()
+    subscribed = b"\0\0\0\0\0\1" + name + b"\xff\xff\xff\xff"
+    given = b"\0\0\0\0\0\1" + name + b"\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
+    protocols = (("range", subscribed),)
+    first = joined = join(asker, group, protocols=protocols)
+    assignments = [{"member_id": joined.member_id, "assignment": given}]
+    assert sync(asker, group, joined, assignments=assignments) == 0
+    member = Member(asker, "living")
 
+    def heartbeat(of=None, name=None):
+        body = {"group_id": group, "generation_id": (of or joined).generation_id, "group_instance_id": None}
+        return code(asker.ask(ApiKey.HEARTBEAT, 4, {**body, "member_id": name or joined.member_id}))
 
-@case("JoinGroup: a group in which somebody of the consumer protocol is", 23, 0)
-def living_consumer(asker):
-    Member(asker, "modern").hear()
-    return code(join(asker, asker.named("modern"), protocols=(("range", SUBSCRIPTION),)))
+    def commit(generation):
+        return member.commit(generation, joined.member_id, version=8)
+
+    found = [listed(asker, "living"), member.hear(), listed(asker, "living")]
+    rows = member.described()[-1]
+    names = {joined.member_id: "c"}
+    found.append(sorted((names.get(row[0], row[0]), row[2], [each for each in row[3] if each]) for row in rows))
+    generation = joined.generation_id
+    found.append([heartbeat(), commit(generation), sync(asker, group, joined), commit(generation + 7)])
+    joined = join(asker, group, member_id=joined.member_id, protocols=protocols)
+    found.append((code(joined), joined.generation_id - first.generation_id, joined.leader, joined.protocol_name))
+    body = {
+        "group_id": group, "generation_id": joined.generation_id, "member_id": joined.member_id,
+        "group_instance_id": None, "protocol_type": "consumer", "protocol_name": "range", "assignments": (),
+    }  # fmt: skip
+    synced = asker.ask(ApiKey.SYNC_GROUP, 5, body)
+    said = (code(synced), "t" if synced.assignment == given else synced.assignment)
+    found.append([said, heartbeat(), commit(joined.generation_id), heartbeat(name="mx"), heartbeat(name="m1")])
+    found += [member.hear(), member.hear(-1), listed(asker, "living")]
+    found.append([heartbeat(), commit(joined.generation_id), heartbeat(first)])
+    again = join(asker, group, member_id=joined.member_id, protocols=protocols)
+    return [*found, (code(again), again.generation_id - joined.generation_id), member.fetched(None, -1)]
 
 
 @case("ConsumerGroupHeartbeat: the first answer to a regular expression", (0, [[0]]), (0, []))

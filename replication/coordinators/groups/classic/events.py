@@ -13,6 +13,7 @@ from typing import TypeAlias
 from replication.coordinators.groups.classic.state import NO_GENERATION, Group, Member
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Write
 from replication.coordinators.groups.offsets import events as offset_events
+from replication.coordinators.groups.pieces import Topics
 from replication.errors import ErrorCode
 
 
@@ -21,7 +22,8 @@ class Join:
     """A client wants to be a member. `fresh_id` becomes its id if it has none, or a static member's new one.
 
     `needs_known_id`: a client without an id is only given one (JoinGroup 4 and later). `may_skip`: a static member that
-    is back as the leader can be told to assign nothing (JoinGroup 9 and later).
+    is back as the leader can be told to assign nothing (JoinGroup 9 and later). `known` and `known_at` are as in a
+    ConsumerHeartbeat.
     """
 
     request: int
@@ -36,6 +38,8 @@ class Join:
     protocols: tuple[tuple[str, bytes], ...]
     needs_known_id: bool = False
     may_skip: bool = False
+    known: Topics = field(default_factory=dict)
+    known_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ class Sync:
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: Mapping[str, bytes] = field(default_factory=dict)
+    known: Topics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

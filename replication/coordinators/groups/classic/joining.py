@@ -9,6 +9,7 @@ from replication.coordinators.groups.classic.events import AppendGroup, Join, Jo
 from replication.coordinators.groups.classic.permission import holder_of, who_is
 from replication.coordinators.groups.classic.state import Member, Phase, subscribed_topics
 from replication.coordinators.groups.messages import Appended
+from replication.coordinators.groups.pieces import NO_PIECES
 from replication.errors import ErrorCode
 
 
@@ -122,6 +123,7 @@ def _update(draft: WorkingState, member: Member, event: Join) -> None:
             client_host=event.client_host,
             session_timeout_ms=event.session_timeout_ms,
             rebalance_timeout_ms=event.rebalance_timeout_ms,
+            held=NO_PIECES,
         ),
         event.request,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
 from replication.coordinators.groups.offsets.state import NO_TIME, Offsets
+from replication.coordinators.groups.pieces import NO_PIECES, Pieces
 
 NO_GENERATION = -1
 CONSUMER_PROTOCOL_TYPE = "consumer"  # the metadata of its members names the subscribed topics
@@ -44,6 +45,7 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]  # the preferred one first
     deadline_ms: int
     assignment: bytes = b""
+    held: Pieces = NO_PIECES  # while it was in a consumer group: it may read that until it joins again
     is_new: bool = False
     joining: int | None = None
     syncing: int | None = None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from replication.coordinators.groups.classic.events import DeleteGroup
 from replication.coordinators.groups.consumer.draft import WorkingGroup
-from replication.coordinators.groups.consumer.state import Current
+from replication.coordinators.groups.consumer.state import Current, Member
 from replication.coordinators.groups.messages import Appended, Done
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.step import step
@@ -18,6 +18,8 @@ from replication.errors import NONE, ErrorCode
 class Membership(Protocol):
     """A group, or its working state."""
 
+    @property
+    def members(self) -> Mapping[str, Member]: ...
     @property
     def currents(self) -> Mapping[str, Current]: ...
     @property
@@ -38,7 +40,8 @@ def may_commit(group: Membership, member_id: str, epoch: int, *, is_anonymous_al
         return ErrorCode.UNKNOWN_MEMBER_ID
     if current.epoch == epoch:
         return NONE
-    return ErrorCode.ILLEGAL_GENERATION if is_anonymous_allowed else ErrorCode.STALE_MEMBER_EPOCH
+    is_generation = is_anonymous_allowed or group.members[member_id].classic is not None
+    return ErrorCode.ILLEGAL_GENERATION if is_generation else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def may_fetch(group: Membership, member_id: str | None, epoch: int) -> ErrorCode:

@@ -141,6 +141,15 @@ class WorkingGroup:
         members, regexes, visible = self._counted
         return self.members is members and self.regexes is regexes and self.visible is visible
 
+    def limit(self, member_id: str, *, anew: bool) -> None:
+        """Give the member its rebalance timeout to do what it must; unless `anew`, it may have begun already."""
+        if anew or member_id not in self.revoke_until_ms:
+            until_ms = self.now.ms + self.members[member_id].rebalance_timeout_ms
+            self.revoke_until_ms = with_one(self.revoke_until_ms, member_id, until_ms)
+
+    def unlimit(self, member_id: str) -> None:
+        self.revoke_until_ms = without(self.revoke_until_ms, member_id)
+
     def static_member(self, instance_id: str) -> Member | None:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from replication.coordinators.groups.classic.events import Leave
+from replication.coordinators.groups.classic.events import Heartbeat, Join, Leave, Sync
+from replication.coordinators.groups.consumer.state import ClassicMember
 from replication.coordinators.groups.keys import Key
 from replication.coordinators.groups.messages import Append, Body, Write
 from replication.coordinators.groups.pieces import Pieces, Topics
@@ -18,7 +19,8 @@ class ConsumerHeartbeat:
     """A member joins (epoch 0), stays, or leaves (-1; -2: it comes back under its instance id).
 
     None, or -1 for the timeout: as before. `matched`: the topics that the member's regular expression matches, sorted;
-    None: it has none. `known`: the topics of the cluster; `known_at`: another number once they change, None: not known.
+    None: it has none. `classic`: of a member of that protocol, whose JoinGroup this is. `known`: the topics of the
+    cluster; `known_at`: another number once they change, None: not known.
     """
 
     request: int
@@ -36,9 +38,11 @@ class ConsumerHeartbeat:
     matched: tuple[str, ...] | None = None
     known: Topics = field(default_factory=dict)
     known_at: int | None = None
+    classic: ClassicMember | None = None
 
 
-Waiting: TypeAlias = ConsumerHeartbeat | Leave  # they change what is stored, and wait while something is being stored
+# They change what is stored, or tell of it, and wait while something is being stored.
+Waiting: TypeAlias = ConsumerHeartbeat | Leave | Join | Sync | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)

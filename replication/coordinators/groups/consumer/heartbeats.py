@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from replication.coordinators.groups.classic.events import Leave, Left, Ticked
+from replication.coordinators.groups.classic.events import Heartbeat, Join, Joined, Leave, Left, Sync, Synced, Ticked
 from replication.coordinators.groups.consumer.assignors import ASSIGNORS
 from replication.coordinators.groups.consumer.assignors.wishes import Wish
+from replication.coordinators.groups.consumer.classic_members import as_heartbeat, sync
+from replication.coordinators.groups.consumer.classic_members import heartbeat as hear_classic
 from replication.coordinators.groups.consumer.draft import WorkingGroup, with_one, without
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard, Waiting
 from replication.coordinators.groups.consumer.reconciliation import reconciled
@@ -16,12 +18,14 @@ from replication.coordinators.groups.consumer.state import (
     JOINING,
     LEAVING,
     LEAVING_FOR_A_WHILE,
+    TYPE,
     Current,
     Member,
     Progress,
     chosen_assignor,
     subscribed,
 )
+from replication.coordinators.groups.messages import Body, Done
 from replication.coordinators.groups.pieces import NO_PIECES, Topics, hash_of
 from replication.errors import NONE, ErrorCode, KafkaError
 
@@ -41,24 +45,70 @@ def hear(draft: WorkingGroup, events: Sequence[Waiting]) -> None:
     """Take in what members say. Targets are made once for all that follow each other without a member that leaves."""
     staying: dict[str, Staying] = {}
     for event in events:
-        if isinstance(event, Leave) or event.epoch in _LEAVES or event.member_id in staying:
+        if (
+            isinstance(event, Leave)
+            or not _stays(event)
+            or {event.member_id, _holder_id(draft, event)} & staying.keys()
+        ):
             _lead_all(draft, staying.values())
             staying = {}
         try:
-            if isinstance(event, Leave):
-                _leave_by_name(draft, event)
-            elif event.epoch in _LEAVES:
-                _leave(draft, event)
-            else:
-                staying[event.member_id] = _taken_in(draft, event)
+            match event:
+                case Join() if event.needs_known_id and not event.member_id and event.instance_id is None:
+                    body = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=event.fresh_id)
+                    draft.refuse(event.request, body)
+                case Join():
+                    heartbeat = as_heartbeat(draft, event)
+                    staying[heartbeat.member_id] = _taken_in(draft, heartbeat)
+                case Sync():
+                    sync(draft, event)
+                case Heartbeat():
+                    hear_classic(draft, event)
+                case Leave():
+                    _leave_by_name(draft, event)
+                case _ if event.epoch in _LEAVES:
+                    _leave(draft, event)
+                case _:
+                    staying[event.member_id] = _taken_in(draft, event)
         except KafkaError as error:
-            draft.refuse(event.request, Heard(error=error.code, message=error.message))
+            draft.refuse(event.request, refusal(event, error))
     _lead_all(draft, staying.values())
+
+
+def _stays(event: Waiting) -> bool:
+    return isinstance(event, Join) or (isinstance(event, ConsumerHeartbeat) and event.epoch not in _LEAVES)
+
+
+def _holder_id(draft: WorkingGroup, event: Waiting) -> str | None:
+    """Return the member that has the instance id of this one, and whose place it may take."""
+    if isinstance(event, Leave) or event.instance_id is None:
+        return None
+    holder = draft.static_member(event.instance_id)
+    return holder.id if holder is not None else None
+
+
+def refusal(event: Waiting, error: KafkaError) -> Body:
+    """Return the answer that nothing was done."""
+    match event:
+        case Join():
+            return Joined(error=error.code, member_id=event.member_id)
+        case Sync():
+            return Synced(error.code)
+        case Heartbeat():
+            return Done(error.code)
+        case Leave():
+            return Left(tuple(error.code for _ in event.leaving))
+    return Heard(error=error.code, message=error.message)
 
 
 def _taken_in(draft: WorkingGroup, event: ConsumerHeartbeat) -> Staying:
     """Raises: KafkaError."""
-    before = _member_before(draft, event)
+    if event.classic is None:
+        before = _member_before(draft, event)
+    elif event.instance_id is None:
+        before = draft.members.get(event.member_id)
+    else:
+        before = draft.static_member(event.instance_id)
     former = draft.currents[before.id] if before is not None else Current()
     return Staying(event, former, _subscribe(draft, event, before))
 
@@ -89,11 +139,16 @@ def _lead(draft: WorkingGroup, event: ConsumerHeartbeat, former: Current) -> Non
         event.owned,
         lambda piece: draft.is_free(piece, member_id),
     )
-    draft.put(draft.members[member_id], current)
-    draft.deadlines_ms = {
-        **draft.deadlines_ms,
-        member_id: draft.now.ms + draft.limits.group_consumer_session_timeout_ms,
-    }
+    member = draft.members[member_id]
+    draft.put(member, current)
+    session_ms = member.session_timeout_ms(draft.limits.group_consumer_session_timeout_ms)
+    draft.deadlines_ms = {**draft.deadlines_ms, member_id: draft.now.ms + session_ms}
+    if event.classic is not None:
+        draft.limit(member_id, anew=True)  # to ask for its assignment
+        protocol, _ = event.classic.protocols[0]
+        joined = Joined(generation=current.epoch, protocol_type=TYPE, protocol=protocol, member_id=member_id)
+        draft.answer(event.request, joined)
+        return
     _limit_revocation(draft, member_id, former, current)
     is_behind = event.epoch != former.epoch  # it joins, or has not had the last answer
     is_told = is_behind or says_all(event) or current.assigned != former.assigned
@@ -136,13 +191,14 @@ def _static_before(draft: WorkingGroup, event: ConsumerHeartbeat, instance_id: s
         if holder is None:
             _check_room(draft)
             return None
-        if holder.id != event.member_id and draft.currents[holder.id].epoch != LEAVING_FOR_A_WHILE:
+        is_held = holder.classic is None and draft.currents[holder.id].epoch != LEAVING_FOR_A_WHILE
+        if holder.id != event.member_id and is_held:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {event.member_id} with instance id {instance_id} cannot join the group because the "
                 f"instance id is owned by {holder.id} member.",
             )
-        if draft.currents[holder.id].epoch != LEAVING_FOR_A_WHILE:
+        if is_held:
             _check_epoch(draft, event, holder)
         return holder
     if holder is None:
@@ -203,8 +259,11 @@ def _subscribe(draft: WorkingGroup, event: ConsumerHeartbeat, before: Member | N
         draft.targets = {**draft.targets, member.id: target}
         current = replace(current, epoch=JOINING, previous_epoch=JOINING, progress=Progress.STABLE, revoking=NO_PIECES)
     if event.epoch == JOINING and not is_new and not is_back:
-        # It begins anew, and reads nothing: what it gave up thereby is free.
-        current = Current()
+        # It begins anew, and reads nothing, or as a classic one what it says: what it gave up thereby is free.
+        has_owned = event.classic is not None and before is not None and before.id == member.id
+        owned = (event.owned or NO_PIECES) & current.held
+        current = replace(current, progress=Progress.WAITING, assigned=owned, revoking=NO_PIECES)
+        current = current if has_owned else Current()
     draft.put(member, current)
     _see(draft, member, event.matched, before)
     return is_new or subscribed(draft, member) != former
@@ -232,7 +291,8 @@ def described(member: Member, event: ConsumerHeartbeat) -> Member:
         rebalance_timeout_ms=(
             member.rebalance_timeout_ms if event.rebalance_timeout_ms == -1 else event.rebalance_timeout_ms
         ),
-        assignor=member.assignor if event.assignor is None else event.assignor,
+        assignor=member.assignor if event.assignor is None else event.assignor or None,
+        classic=event.classic,
     )
 
 
@@ -262,10 +322,9 @@ def _make_targets(draft: WorkingGroup, topics: Topics) -> None:
 def _limit_revocation(draft: WorkingGroup, member_id: str, former: Current, current: Current) -> None:
     """Give the member its rebalance timeout for each time that it must give up partitions."""
     if current.progress is not Progress.REVOKING:
-        draft.revoke_until_ms = without(draft.revoke_until_ms, member_id)
-    elif current.revoking != former.revoking or member_id not in draft.revoke_until_ms:
-        until_ms = draft.now.ms + draft.members[member_id].rebalance_timeout_ms
-        draft.revoke_until_ms = with_one(draft.revoke_until_ms, member_id, until_ms)
+        draft.unlimit(member_id)
+    else:
+        draft.limit(member_id, anew=current.revoking != former.revoking)
 
 
 # ---------------------------------------------------------------- who leaves
@@ -293,7 +352,7 @@ def _leave(draft: WorkingGroup, event: ConsumerHeartbeat) -> None:
                 revoking=NO_PIECES,
             ),
         )
-        draft.revoke_until_ms = without(draft.revoke_until_ms, member.id)
+        draft.unlimit(member.id)
     else:
         expel(draft, member.id)
     draft.answer(event.request, Heard(member_id=event.member_id, epoch=event.epoch))

@@ -1,7 +1,7 @@
 """The records of a group of the consumer protocol: Kafka's keys of types 3 to 8 and 16, and their values.
 
-Values are of version 0: an int16, fields, and tagged fields. Those that are not known here are of a member of the
-classic protocol, of racks, and of the epochs of assignments.
+Values are of version 0: an int16, fields, and tagged fields. Those that are not known here are of racks, and of the
+epochs of assignments.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from replication.coordinators import binary
 from replication.coordinators.groups import fields
 from replication.coordinators.groups.consumer.state import (
+    ClassicMember,
     ConsumerGroup,
     Current,
     Header,
@@ -34,7 +35,7 @@ def encode(value: Any) -> bytes:
             tags = _HASH_TAG + binary.LONG.pack(topics_hash) if topics_hash else fields.NO_TAGS
             return fields.VERSION + binary.INT.pack(epoch) + tags
         case Member():
-            return fields.VERSION + _member(value) + fields.NO_TAGS
+            return fields.VERSION + _member(value) + _classic_tag(value.classic)
         case Matched(topics, at_ms):
             version, names = 0, fields.texts(topics)
             return fields.VERSION + names + binary.LONG.pack(version) + binary.LONG.pack(at_ms) + fields.NO_TAGS
@@ -61,6 +62,16 @@ def _member(member: Member) -> bytes:
             fields.text(member.assignor),
         )
     )
+
+
+def _classic_tag(side: ClassicMember | None) -> bytes:
+    """Return the tagged fields of a member: number 0 is its part of the classic protocol, behind a byte "not null"."""
+    if side is None:
+        return fields.NO_TAGS
+    rows = (fields.text(name) + binary.varint(len(data) + 1) + data + fields.NO_TAGS for name, data in side.protocols)
+    protocols = fields.array(rows, len(side.protocols))
+    part = b"\x01" + binary.INT.pack(side.session_timeout_ms) + protocols + fields.NO_TAGS
+    return b"\x01\x00" + binary.varint(len(part)) + part
 
 
 def decode(key: Key, data: bytes) -> Any:
@@ -107,7 +118,21 @@ def _read_member(member_id: str, at: binary.Cursor) -> Member:
         regex=fields.read_text(at),
         rebalance_timeout_ms=at.take_int(),
         assignor=fields.read_text(at),
+        classic=_read_classic(at.take_tags().get(0, b"")),
     )
+
+
+def _read_classic(data: bytes) -> ClassicMember | None:
+    if not data or not data[0]:
+        return None
+    at = binary.Cursor(data[1:])
+    return ClassicMember(at.take_int(), tuple(fields.read_array(at, _read_protocol)))
+
+
+def _read_protocol(at: binary.Cursor) -> tuple[str, bytes]:
+    protocol = fields.read_text(at) or "", at.take(at.take_varint() - 1)
+    fields.skip_tags(at)
+    return protocol
 
 
 # --------------------------------------------------------------------- loads

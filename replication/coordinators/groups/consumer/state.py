@@ -38,9 +38,16 @@ class Phase(enum.StrEnum):
     DEAD = "Dead"  # unloaded
 
 
+class ClassicMember(NamedTuple):
+    """The part of a member that speaks the classic protocol: the protocols that it supports, with their metadata."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member as it described itself; `regex` is None without one."""
+    """One member as it described itself; `regex` is None without one, and `classic` of the consumer protocol."""
 
     id: str
     instance_id: str | None = None
@@ -51,6 +58,10 @@ class Member:
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicMember | None = None
+
+    def session_timeout_ms(self, default_ms: int) -> int:
+        return default_ms if self.classic is None else self.classic.session_timeout_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +122,8 @@ class ConsumerGroup:
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: frozenset[str] | None = None  # the topics that somebody subscribes to; None: not counted yet
     known_at: int | None = None  # `known_at` of the event whose topics the targets were last compared with
-    # Monotonic times: when the session of a member ends, and until when it must have given up partitions.
+    # Monotonic times: when the session of a member ends, and until when it must have given up partitions, or, as a
+    # classic one, joined again and asked for its assignment.
     deadlines_ms: Mapping[str, int] = field(default_factory=dict)
     revoke_until_ms: Mapping[str, int] = field(default_factory=dict)
     writes: int = 0

@@ -24,14 +24,14 @@ from replication.coordinators.groups.classic import events as classic
 from replication.coordinators.groups.classic.step import error_of_append
 from replication.coordinators.groups.consumer import commits
 from replication.coordinators.groups.consumer.draft import WorkingGroup
-from replication.coordinators.groups.consumer.events import ConsumerChange, ConsumerHeartbeat, Heard, Waiting
-from replication.coordinators.groups.consumer.heartbeats import hear, tick
+from replication.coordinators.groups.consumer.events import ConsumerChange, Heard, Waiting
+from replication.coordinators.groups.consumer.heartbeats import hear, refusal, tick
 from replication.coordinators.groups.consumer.state import ConsumerGroup, Progress
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Done, Now
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed, Offsets
 from replication.coordinators.groups.settings import GroupSettings
-from replication.errors import NONE, ErrorCode
+from replication.errors import NONE, ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 
 Effects = tuple[Append | Answer | offset_events.ForgetLater, ...]
@@ -48,7 +48,7 @@ def resume(
     session_ms = limits.group_consumer_session_timeout_ms
     return replace(
         stored,
-        deadlines_ms=dict.fromkeys(stored.members, now.ms + session_ms),
+        deadlines_ms={name: now.ms + each.session_timeout_ms(session_ms) for name, each in stored.members.items()},
         revoke_until_ms={
             name: now.ms + stored.members[name].rebalance_timeout_ms
             for name, current in stored.currents.items()
@@ -72,24 +72,11 @@ def step(group: ConsumerGroup, event: Any, now: Now, limits: GroupSettings) -> t
     return draft.done()
 
 
-def _refuse_classic(draft: WorkingGroup, event: Any) -> None:
-    """Members of the other protocol are none of a group in which somebody is."""
-    _refuse(draft, event, ErrorCode.UNKNOWN_MEMBER_ID)
-
-
 def _refuse(draft: WorkingGroup, event: Any, error: ErrorCode) -> None:
     match event:
-        case ConsumerHeartbeat():
-            draft.refuse(event.request, Heard(error=error))
-        case classic.Join():
-            unknown = error is ErrorCode.UNKNOWN_MEMBER_ID
-            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL if unknown else error
-            draft.refuse(event.request, classic.Joined(error=code, member_id=event.member_id))
-        case classic.Sync():
-            draft.refuse(event.request, classic.Synced(error))
-        case classic.Leave():
-            draft.refuse(event.request, classic.Left(tuple(error for _ in event.leaving)))
-        case classic.Heartbeat() | classic.DeleteGroup():
+        case _ if isinstance(event, Waiting):
+            draft.refuse(event.request, refusal(event, KafkaError(error)))
+        case classic.DeleteGroup():
             draft.refuse(event.request, Done(error))
         case offset_events.Commit() | offset_events.DeleteOffsets():
             draft.refuse(event.request, offset_events.OffsetsDone(error))
@@ -131,16 +118,20 @@ def _take_queue(draft: WorkingGroup) -> None:
 
 
 def _failed(body: Body, error: ErrorCode) -> Body:
-    if isinstance(body, classic.Left):
-        return classic.Left(tuple(error for _ in body.errors))
+    match body:
+        case classic.Left():
+            return classic.Left(tuple(error for _ in body.errors))
+        case classic.Joined():
+            return classic.Joined(error=error, member_id=body.member_id)
+        case classic.Synced():
+            return classic.Synced(error)
+        case Done():
+            return Done(error)
     return Heard(error=error)
 
 
 _ACTS: Mapping[type[Any], Callable[[WorkingGroup, Any], None]] = {
     classic.Ticked: tick,
-    classic.Join: _refuse_classic,
-    classic.Sync: _refuse_classic,
-    classic.Heartbeat: _refuse_classic,
     classic.DeleteGroup: commits.delete_group,
     classic.Unloaded: _unload,
     offset_events.Commit: commits.commit,
