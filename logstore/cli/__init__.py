@@ -25,7 +25,7 @@ __all__ = ["cli", "main"]
 _OWN = {
     "topics": ("logstore.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "schemas": ("logstore.cli.schemas:schemas", "List, show, check, register, delete and infer schemas."),
-    "configs": ("replication.cli.configs:configs", "Describe and alter settings of topics and brokers."),
+    "configs": ("replication.cli.configs:configs", "Describe and alter settings of topics, groups and brokers."),
     "groups": ("replication.cli.groups:groups", "List, describe, reset and delete consumer groups."),
     "produce": ("logstore.cli.records:produce", "Append the lines of stdin as records."),
     "top": (
