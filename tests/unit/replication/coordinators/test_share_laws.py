@@ -309,3 +309,109 @@ def test_partitions_and_members_share_each_other_out_and_stay_where_they_can(rou
             assert max(counts) - min(counts) <= 1
         assert assign(topics, made, all_pieces) == made
         assert before is not made
+
+
+# ----------------------------------- where a random walk seldom comes
+
+
+def world(*, members=1):
+    """Members that read `a`, all of whose states are there."""
+    made = Groups()
+    made.begin()
+    for client in made.clients[:members]:
+        made.heartbeat(client)
+    for _ in range(2):
+        made.go_on()
+        for client in made.clients[:members]:
+            made.heartbeat(client)
+    made.go_on()
+    assert all(client.reads for client in made.clients[:members])
+    return made
+
+
+def left(made):
+    """Have all members leave."""
+    for client in made.clients:
+        if client.epoch > 0:
+            made.leaves(client.number)
+    made.go_on()
+    return made
+
+
+def test_a_question_whose_answer_changes_nothing_lets_the_next_one_through():
+    made = left(world())
+    made.is_altered("a")
+    made.is_written(NONE)
+    made.is_deleted("a")
+    assert len(made.open) == 2
+    made.is_asked({0, 1, 2})
+    made.go_on()
+    assert not made.open
+    assert made.group.states.is_empty
+
+
+def test_a_topic_that_goes_while_it_is_altered_is_not_initialized():
+    made = Groups()
+    made.begin()
+    made.is_altered("a")
+    made.is_written(NONE)
+    made.topic_goes("a", comes_back=True)
+    made.go_on()
+    assert not made.open
+    assert made.group.states.is_empty
+
+
+def test_nobody_gets_what_is_being_altered():
+    made = left(world())
+    made.is_altered("a")
+    made.is_written(NONE)
+    client = made.clients[1]
+    made.heartbeat(client)
+    made.is_written(NONE)
+    assert {piece.partition for piece in client.reads} == {2}
+    made.go_on()
+    made.heartbeat(client)
+    made.go_on()
+    assert {piece.partition for piece in client.reads} == {0, 1, 2}
+    assert [made.states[piece][1] for piece in sorted(client.reads)] == [7, 8, -1]
+
+
+def test_the_states_of_a_topic_are_there_together_and_later_partitions_begin_at_0():
+    made = Groups()
+    made.begin()
+    client = made.clients[0]
+    made.heartbeat(client)
+    made.is_written(NONE)
+    made.is_asked({1})
+    made.heartbeat(client)
+    made.go_on()
+    assert not pieces_of(made.group.states.initialized)
+    assert not client.reads
+    made.time_passes(2_000)
+    for _ in range(2):
+        made.heartbeat(client)
+        made.go_on()
+    assert [made.states[piece][1] for piece in sorted(client.reads)] == [-1, -1, -1]
+    made.topic_grows("a")
+    for _ in range(3):
+        made.heartbeat(client)
+        made.go_on()
+    assert [made.states[piece][1] for piece in sorted(client.reads)] == [-1, -1, -1, 0]
+
+
+def test_a_member_that_lost_an_answer_is_told_its_partitions_again():
+    made = world(members=2)
+    client, other = made.clients[:2]
+    former = client.epoch
+    made.leaves(other.number)
+    made.go_on()
+    client.asked = made.request()
+    made.post(ShareHeartbeat(request=client.asked, member_id=client.id, epoch=former, known=made.known))
+    client.asked = None  # the answer is lost
+    made.go_on()
+    assert len(client.reads) < 3
+    client.asked = made.request()
+    made.post(ShareHeartbeat(request=client.asked, member_id=client.id, epoch=former, known=made.known))
+    made.go_on()
+    assert len(client.reads) == 3
+    assert client.epoch > former
