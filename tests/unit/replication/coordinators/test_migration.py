@@ -1,11 +1,15 @@
 """Groups with members that become groups of the other protocol, step by step."""
 
+from dataclasses import replace
+
 import pytest
 
 from replication.coordinators.groups.classic.embedded import encode_assignment, read_assignment, read_subscription
 from replication.coordinators.groups.classic.events import Heartbeat, Leave, Sync, Ticked
 from replication.coordinators.groups.classic.state import Group, Member, Phase
-from replication.coordinators.groups.consumer.state import ConsumerGroup
+from replication.coordinators.groups.consumer.records import decode, encode
+from replication.coordinators.groups.consumer.state import ClassicMember, ConsumerGroup
+from replication.coordinators.groups.consumer.state import Member as ConsumerMember
 from replication.coordinators.groups.keys import Key, Kind, encode_key
 from replication.coordinators.groups.messages import Now
 from replication.coordinators.groups.migration import upgraded
@@ -376,3 +380,15 @@ def test_assignments_are_read_as_they_were_written():
     assert read_assignment(encode_assignment(T, 9)) == frozenset(T)
     assert read_assignment(b"") == frozenset()
     assert read_assignment(b"\0") is None
+
+
+def test_a_classic_member_is_stored_as_a_kafka_4_4_does():
+    side = ClassicMember(45_000, (("range", b"\0\1"),))
+    member = ConsumerMember(
+        id="m", client_id="c", client_host="/h", topics=("r",), regex="", rebalance_timeout_ms=300_000, classic=side
+    )  # fmt: skip
+    plain = "0000 00 00 02 63 03 2f68 02 02 72 01 000493e0 00"
+    stored = bytes.fromhex(plain + "01 00 11 01 0000afc8 02 06 72616e6765 03 0001 00 00")
+    key = Key(Kind.MEMBER, "m")
+    assert (encode(member), decode(key, stored)) == (stored, member)
+    assert decode(key, bytes.fromhex(plain + "01 00 01 00")) == replace(member, classic=None)  # Kafka's of the others
