@@ -309,8 +309,11 @@ class ShareMember(ConsumerMember):
     def _step(self, event: consumer_membership.Event) -> None:
         before = self._member
         super()._step(event)
-        if before.phase is consumer_membership.Phase.IN and self.is_expelled:
-            logger.warning(
-                "group=%s the group does not know member %s in epoch %d any more: it joins again with the next poll",
-                self._settings.group_id, before.id, before.epoch,
-            )  # fmt: skip
+        if before.phase is not consumer_membership.Phase.IN or not self.is_expelled:
+            return
+        is_late = isinstance(event, membership.PollLate)
+        why = "its program polls too late" if is_late else "the group does not know it any more"
+        logger.warning(
+            "group=%s member %s of epoch %d is out, %s: it joins again with the next poll",
+            self._settings.group_id, before.id, before.epoch, why,
+        )  # fmt: skip

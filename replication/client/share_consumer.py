@@ -162,7 +162,10 @@ class AsyncShareConsumer:
         """Acknowledge now what is decided (with implicit acknowledgement: all that was polled).
 
         Raises: AcknowledgeError: some of it was refused, or of what earlier polls sent; the rest is done.
+        InvalidRequestError: it is closed.
         """
+        if isinstance(self.member.error, InvalidRequestError):
+            raise self.member.error
         if self._settings.share_acknowledgement_mode == "implicit":
             self._reader.deliveries.decide_all(Kind.ACCEPT)
         self._reader.settle()
@@ -245,12 +248,12 @@ class AsyncShareConsumer:
 
 
 def _offsets_of(rows: pa.RecordBatch | Mapping[str, Any]) -> Iterator[tuple[TopicPartition, Any]]:
+    names = rows.keys() if isinstance(rows, Mapping) else rows.schema.names
+    if missing := {"topic", "partition", "offset"}.difference(names):
+        raise InvalidRequestError(f"polled rows are needed: these lack {', '.join(sorted(missing))}")
     if isinstance(rows, Mapping):
         yield TopicPartition(rows["topic"], rows["partition"]), np.array([rows["offset"]], np.int64)
         return
-    missing = {"topic", "partition", "offset"} - set(rows.schema.names)
-    if missing:
-        raise InvalidRequestError(f"polled rows are needed: these lack {', '.join(sorted(missing))}")
     partitions, offsets = rows.column("partition").to_numpy(), rows.column("offset").to_numpy()
     topics = rows.column("topic")
     for topic in topics.unique().to_pylist():

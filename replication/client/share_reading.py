@@ -105,7 +105,7 @@ class ShareReader:
     def want(self, until_s: float) -> None:
         """Begin to acquire records; each request waits for some until then at most."""
         self._wants, self._has_begun, self._until_s = True, False, until_s
-        if self._acting is None:
+        if self._acting is None or self._acting.done():
             self._acting = asyncio.get_running_loop().create_task(self._act())
             self._acting.add_done_callback(self._ended)
         self._wake.set()

@@ -57,6 +57,9 @@ def each_kind_of_acknowledgement_acts(client, topic, group):
         member.acknowledge(rows.to_pylist()[9], "accept")
         member.commit()
         assert [error for _, error in told] == [None]
+        for lacking in ({"topic": topic, "partition": 0}, rows.select(["topic", "partition"])):
+            with pytest.raises(InvalidRequestError, match="polled rows are needed: these lack offset"):
+                member.acknowledge(lacking)
         released = member.poll(WITHIN_MS)
         assert shown(released) == counted(3, 4, count=2)
         with pytest.raises(InvalidRequestError, match="offset 0 is not held"):
@@ -83,6 +86,9 @@ def each_kind_of_acknowledgement_acts(client, topic, group):
         assert member.poll(IDLE_MS) is None
         with pytest.raises(InvalidRequestError, match="share_acknowledgement_mode='explicit'"):
             member.acknowledge(late)
+    for call in (member.poll, member.commit):
+        with pytest.raises(InvalidRequestError, match="the share consumer is closed"):
+            call()
 
 
 def polls_and_ends_of_blocks_accept_or_release(client, topic, group):
@@ -121,7 +127,8 @@ def an_expelled_member_joins_again(client, topic, group, caplog):
         asked = group_key(group), ApiKey.SHARE_GROUP_HEARTBEAT, {"group_id": group, **leave}, code_in
         with caplog.at_level(logging.WARNING):
             client.run(lambda cluster: cluster.coordinators.call(*asked))
-            until(lambda: f"does not know member {before.id}" in caplog.text, "expelled", within_s=30)
+            until(lambda: "is out, the group does not know it any more" in caplog.text, "expelled", within_s=30)
+        assert f"member {before.id} of epoch" in caplog.text
         append(client, topic, 10, 10)
         found = []
         while len(found) < 10:
