@@ -18,6 +18,7 @@ from replication.model.cluster import TopicPartition, rows_by_topic, topic_id_of
 from replication.protocol.apis import ApiKey
 
 LEAVING, LEAVING_FOR_A_WHILE = -1, -2  # epochs
+SOON_MS, SOON_TIMES = 250, 40
 _WITH_PATTERNS, _TOPICS_BY_ID = 1, 12  # first versions
 _TOLD = ("topic_partitions", "rack_id", "subscribed_topic_names", "subscribed_topic_regex", "server_assignor")
 _AS_BEFORE = {"rebalance_timeout": -1, **dict.fromkeys(_TOLD)}
@@ -129,7 +130,22 @@ class Heartbeats:
 
 
 class ShareHeartbeats(Heartbeats):
-    """Those of a member of a share group (KIP-932): what only other groups have is left out of its requests."""
+    """Those of a member of a share group (KIP-932): what only other groups have is left out of its requests.
+
+    A coordinator has to store a new group's partitions before it assigns them: a member asks soon again, some times.
+    """
 
     _API = ApiKey.SHARE_GROUP_HEARTBEAT
     _INSTEAD = "share groups need Kafka 4.1 or later, and its feature share.version"
+
+    def __init__(self, cluster: Cluster, settings: MemberSettings, topics: tuple[str, ...]) -> None:
+        super().__init__(cluster, settings, topics)
+        self._soon = SOON_TIMES
+
+    async def ask(self, member_id: str, beat: Heartbeat) -> Answered:
+        """Forward to `Heartbeats.ask`."""
+        answered = await super().ask(member_id, beat)
+        if not self._assigned and self._soon:
+            self._soon -= 1
+            self.interval_ms = min(self.interval_ms, SOON_MS)
+        return answered

@@ -164,6 +164,7 @@ class ShareReader:
         if closing:
             await asyncio.wait(closing, timeout=within_s)
         late = [*closing, *(each.asking for each in self._brokers.values() if each.asking is not None)]
+        late += [self._acting] if self._acting is not None else []
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
