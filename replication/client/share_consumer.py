@@ -119,10 +119,11 @@ class AsyncShareConsumer:
         a partition may not be read.
         """
         loop = asyncio.get_running_loop()
-        if self.member.error is None:
-            self._decide()
-            self._reader.settle()
-            self.member.begin()
+        if self.member.error is not None:
+            raise self.member.error
+        self._decide()
+        self._reader.settle()
+        self.member.begin()
         self.member.polled_s = float("inf")  # while it polls, it is not late
         until_s = loop.time() + timeout_ms / 1000
         self._reader.want(until_s)
