@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from replication.protocol.encoding import COPIED_BYTES_MAX
@@ -37,8 +37,8 @@ class ShareFetchResponse(NamedTuple):
     node_endpoints: Sequence[NodeEndpoint] = ()
 
 
-def share_fetch_response(response: ShareFetchResponse) -> list[Buffer]:
-    """Encode the body of versions 1 and 2. Large records are buffers of their own."""
+def share_fetch_steps(response: ShareFetchResponse) -> Generator[None, None, list[Buffer]]:
+    """Encode the body of versions 1 and 2, row by row. Large records are buffers of their own."""
     form = COMPACT
     out: list[Buffer] = []
     parts: list[Buffer] = [
@@ -66,6 +66,7 @@ def share_fetch_response(response: ShareFetchResponse) -> list[Buffer]:
             parts.append(form.put_count(len(row.acquired)))
             parts += [_ACQUIRED.pack(*each) for each in row.acquired]
             parts.append(_NO_TAGS)
+            yield
         parts.append(_NO_TAGS)
     parts.append(form.put_count(len(response.node_endpoints)))
     for node in response.node_endpoints:

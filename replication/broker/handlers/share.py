@@ -19,12 +19,13 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
 from replication.model.features import SHARE_GROUPS
 from replication.model.metadata import Metadata
-from replication.network.steps import all_of
+from replication.network import steps
+from replication.network.steps import STEP_ITEMS, all_of, in_steps
 from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.messages import CurrentLeader, NodeEndpoint
-from replication.protocol.share_encoding import NO_LEADER, ShareFetched, ShareFetchResponse, share_fetch_response
+from replication.protocol.share_encoding import NO_LEADER, ShareFetched, ShareFetchResponse, share_fetch_steps
 from replication.security.access import Operation, Resource
 
 RENEW_FROM = 2  # the first version with renewals, and with a limit of records that is exact
@@ -59,11 +60,11 @@ class ShareHandlers:
             response = await self._fetch(context, body)
         except KafkaError as error:
             response = ShareFetchResponse(error_code=error.code, error_message=error.message or None)
-        return EncodedBody(share_fetch_response(response))
+        return EncodedBody(await steps.run(share_fetch_steps(response), STEP_ITEMS))
 
     async def _fetch(self, context: Work, body: requests.ShareFetchRequest) -> ShareFetchResponse:
         key = self._member(context, body.group_id, body.member_id)
-        parts = _parts(body.topics)
+        parts = await _parts(body.topics)
         if body.is_renew_ack:
             _check_renewal(body)
         session = await self._session(context, key, body, has_parts=any(parts.values()))
@@ -86,10 +87,11 @@ class ShareHandlers:
         lock_ms = self._shares.config(key.group_id).share_record_lock_duration_ms
         moved: dict[int, NodeEndpoint] = {}
         topics: dict[uuid.UUID | None, list[ShareFetched]] = {}
-        for at, row in rows.items():
-            if row.error_code in MOVED or row.acknowledge_error_code in MOVED:
-                row = row._replace(current_leader=self._leader(at, moved))  # noqa: PLW2901
-            topics.setdefault(topic_uuid(at.topic_id), []).append(row)
+        async for chunk in in_steps(rows.items()):
+            for at, row in chunk:
+                if row.error_code in MOVED or row.acknowledge_error_code in MOVED:
+                    row = row._replace(current_leader=self._leader(at, moved))  # noqa: PLW2901
+                topics.setdefault(topic_uuid(at.topic_id), []).append(row)
         return ShareFetchResponse(
             tuple(topics.items()), acquisition_lock_timeout_ms=lock_ms, node_endpoints=tuple(moved.values())
         )
@@ -111,7 +113,8 @@ class ShareHandlers:
             session = sessions.find(key, epoch)
         if epoch != CLOSING:
             wanted = ((topic.topic_id, row.partition_index) for topic in body.topics for row in topic.partitions)
-            session.partitions.update((IdPartition(topic_id_of(each), number), None) for each, number in wanted)
+            async for chunk in in_steps(wanted):
+                session.partitions.update((IdPartition(topic_id_of(each), number), None) for each, number in chunk)
             for topic in body.forgotten_topics_data:
                 for number in topic.partitions:
                     session.partitions.pop(IdPartition(topic_id_of(topic.topic_id), number), None)
@@ -134,7 +137,7 @@ class ShareHandlers:
                     news.set_result(None)
 
             rows: Rows = {}
-            found = self._open(context, group_id, session, rows)
+            found = await self._open(context, group_id, session, rows)
             for one in found.values():
                 one.waiting[news] = wake
                 one.leader.replica.consumers[news] = wake
@@ -158,19 +161,20 @@ class ShareHandlers:
                     one.waiting.pop(news, None)
                     one.leader.replica.consumers.pop(news, None)
 
-    def _open(
+    async def _open(
         self, context: Work, group_id: str, session: ShareSession, rows: Rows
     ) -> dict[IdPartition, SharePartition]:
         """Return the share partitions of the session; those that cannot be read get a row with an error."""
         hidden = self._hidden(context, session.partitions)
         found: dict[IdPartition, SharePartition] = {}
-        for at in session.partitions:
-            try:
-                if at.topic_id in hidden:
-                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                found[at] = self._shares.open(group_id, at)
-            except KafkaError as error:
-                rows[at] = ShareFetched(at.partition, error.code, error.message or None)
+        async for chunk in in_steps(tuple(session.partitions)):
+            for at in chunk:
+                try:
+                    if at.topic_id in hidden:
+                        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    found[at] = self._shares.open(group_id, at)
+                except KafkaError as error:
+                    rows[at] = ShareFetched(at.partition, error.code, error.message or None)
         return found
 
     async def _readings(
@@ -211,7 +215,7 @@ class ShareHandlers:
             if epoch == OPENING:
                 raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "ShareFetch opens sessions")
             self._shares.sessions.find(key, epoch)
-            answers = await self._acknowledge(context, key, _parts(body.topics), is_renewal=body.is_renew_ack)
+            answers = await self._acknowledge(context, key, await _parts(body.topics), is_renewal=body.is_renew_ack)
             if epoch == CLOSING:
                 await self._shares.close(key)
         except KafkaError as error:
@@ -292,11 +296,11 @@ class ShareHandlers:
         return None if name is None else current_leader(self._metadata, TopicPartition(name, at.partition), moved)
 
 
-def _parts(topics: Topics) -> Parts:
+async def _parts(topics: Topics) -> Parts:
     found: Parts = {}
-    for topic in topics:
-        for row in topic.partitions:
-            rows = found.setdefault(IdPartition(topic_id_of(topic.topic_id), row.partition_index), [])
+    async for chunk in in_steps((topic.topic_id, row) for topic in topics for row in topic.partitions):
+        for topic_id, row in chunk:
+            rows = found.setdefault(IdPartition(topic_id_of(topic_id), row.partition_index), [])
             rows += [
                 Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
                 for each in row.acknowledgement_batches

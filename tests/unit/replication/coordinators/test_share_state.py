@@ -210,8 +210,8 @@ def test_records_that_are_read_twice_count_once(coordinator):
     for offset in range(2):
         written(coordinator, StateBatch(offset, offset, DONE, 1))
     into = Loaded()
-    for _ in range(2):
-        for position, record in enumerate(coordinator.log):
+    for begin in (0, 1):  # a read that failed is repeated from behind the snapshot
+        for position, record in enumerate(coordinator.log[begin:], begin):
             into.apply(position, key_of(NAME, record), value_of(record))
     assert into.states[NAME] == coordinator.loaded()
 

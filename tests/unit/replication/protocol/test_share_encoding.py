@@ -5,10 +5,11 @@ import uuid
 import pytest
 from kio.schema.types import BrokerId
 
+from replication.network import steps
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import CurrentLeader, NodeEndpoint
-from replication.protocol.share_encoding import ShareFetched, ShareFetchResponse, share_fetch_response
+from replication.protocol.share_encoding import ShareFetched, ShareFetchResponse, share_fetch_steps
 
 TOPIC = uuid.UUID(int=5)
 
@@ -22,7 +23,9 @@ def test_what_is_encoded_is_what_kio_reads(version, size):
     )
     endpoints = (NodeEndpoint(2, "there", 9092, None), NodeEndpoint(3, "here", 9093, "rack"))
     made = ShareFetchResponse(((TOPIC, rows), (None, (ShareFetched(4),))), 35, "no", 30_000, endpoints)
-    parts = apis.encode_response(ApiKey.SHARE_FETCH, version, 9, apis.EncodedBody(share_fetch_response(made)))
+    parts = apis.encode_response(
+        ApiKey.SHARE_FETCH, version, 9, apis.EncodedBody(steps.advance(share_fetch_steps(made))[1])
+    )
     frame = b"".join(map(bytes, parts))
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     correlation_id, found = apis.decode_response(ApiKey.SHARE_FETCH, version, memoryview(frame)[4:])
