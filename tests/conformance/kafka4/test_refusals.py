@@ -13,16 +13,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a JV
 JAVA = Path(__file__).parent / "java/AdminRefusals.java"
 NOT_SERVED = (
     "describeMetadataQuorum", "addRaftVoter", "removeRaftVoter", "unregisterBroker", "unregisterController",
-    "listConfigResources", "listClientMetricsResources", "describeAcls", "createAcls", "deleteAcls",
+    "describeAcls", "createAcls", "deleteAcls",
     "describeClientQuotas", "alterClientQuotas", "describeUserScramCredentials", "alterUserScramCredentials",
     "createDelegationToken", "renewDelegationToken", "expireDelegationToken", "describeDelegationToken",
-    "alterReplicaLogDirs", "describeShareGroups", "listShareGroupOffsets", "alterShareGroupOffsets",
-    "deleteShareGroupOffsets", "describeStreamsGroups",
+    "alterReplicaLogDirs", "describeStreamsGroups",
 )  # fmt: skip
-# Clients ask for the rest of share groups and streams groups with the APIs of all groups.
+# Clients ask for the rest of streams groups with the APIs of all groups.
 OTHERWISE = {
     "updateFeatures": "InvalidUpdateVersionException",
-    "deleteShareGroups": "GroupIdNotFoundException",
     "listStreamsGroupOffsets": "none",
     "alterStreamsGroupOffsets": "UnknownTopicOrPartitionException",
     "deleteStreamsGroupOffsets": "GroupIdNotFoundException",

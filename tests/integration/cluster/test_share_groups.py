@@ -1,6 +1,7 @@
 """Share groups in a cluster: the next coordinator goes on where the last one was; a group has times of its own."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from replication.coordinators.groups.share.state import ShareGroup
 from replication.protocol.apis import ApiKey
 from tests.support import kafka_answers
 from tests.support.asker import Asker, until
+from tests.support.commands import run_pylog
 from tests.support.in_process import begun_by_an_earlier_release, brokers_in_process
 from tests.support.kafka_answers.consumers import Member
 from tests.support.kafka_answers.settings import SET, alter
@@ -100,3 +102,28 @@ def test_below_their_level_share_groups_and_settings_of_groups_are_not_there(tmp
         assert (member.hear()[0], member.described()[0], member.offsets()[0]) == (35, 35, 35)
         assert (member.altered({0: 1})[0], member.deleted()[0]) == (35, 35)
         assert alter(asker, 32, asker.named("low"), ("share.delivery.count.limit", SET, "7")) == [35]
+
+
+def test_our_command_gives_a_group_settings_and_shows_them(one):
+    broker, asker = one
+    group, at = asker.named("../a group"), ("--bootstrap-server", str(broker.endpoint))
+    words = "--entity-type", "groups", "--entity-name", group
+    setting = "share.auto.offset.reset=by_duration:PT1H"
+    assert json.loads(
+        run_pylog("configs", "alter", *words, "--add-config", setting, *at, "--output", "json").ok().out
+    ) == [
+        {
+            "entity": group,
+            "name": "share.auto.offset.reset",
+            "value": "by_duration:PT1H",
+            "source": "DYNAMIC_GROUP_CONFIG",
+            "read_only": False,
+        }
+    ]
+    assert broker.group_configs.of(group).reset_ms == 3_600_000
+    shown = json.loads(run_pylog("configs", "describe", "--entity-type", "groups", *at, "--output", "json").ok().out)
+    assert [row["entity"] for row in shown] == [group]
+    refused = run_pylog("configs", "alter", *words, "--add-config", "share.delivery.count.limit=99", *at).failed()
+    assert "must be between 2 (group.share.min.delivery.count.limit) and 10" in refused
+    run_pylog("configs", "alter", *words, "--delete-config", "share.auto.offset.reset", *at).ok()
+    assert broker.group_configs.of(group) == broker.group_configs.default

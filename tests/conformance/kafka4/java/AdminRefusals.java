@@ -6,7 +6,6 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.FeatureUpdate;
-import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListStreamsGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.RaftVoterEndpoint;
 import org.apache.kafka.clients.admin.ScramCredentialInfo;
@@ -53,8 +52,6 @@ public class AdminRefusals {
             say("unregisterBroker", () -> admin.unregisterBroker(99).all());
             say("unregisterController", () -> admin.unregisterController(99).all());
             say("updateFeatures", () -> admin.updateFeatures(Map.of("metadata.version", upgrade), new UpdateFeaturesOptions()).all());
-            say("listConfigResources", () -> admin.listConfigResources().all());
-            say("listClientMetricsResources", () -> admin.listClientMetricsResources().all());
             say("describeAcls", () -> admin.describeAcls(AclBindingFilter.ANY).values());
             say("createAcls", () -> admin.createAcls(List.of(acl)).all());
             say("deleteAcls", () -> admin.deleteAcls(List.of(acl.toFilter())).all());
@@ -67,11 +64,6 @@ public class AdminRefusals {
             say("expireDelegationToken", () -> admin.expireDelegationToken(new byte[1]).expiryTimestamp());
             say("describeDelegationToken", () -> admin.describeDelegationToken().delegationTokens());
             say("alterReplicaLogDirs", () -> admin.alterReplicaLogDirs(Map.of(new TopicPartitionReplica("t", 0, 1), "/d")).all());
-            say("describeShareGroups", () -> admin.describeShareGroups(List.of("g")).all());
-            say("listShareGroupOffsets", () -> admin.listShareGroupOffsets(Map.of("g", new ListShareGroupOffsetsSpec())).all());
-            say("alterShareGroupOffsets", () -> admin.alterShareGroupOffsets("g", Map.of(partition, 0L)).all());
-            say("deleteShareGroupOffsets", () -> admin.deleteShareGroupOffsets("g", Set.of("t")).all());
-            say("deleteShareGroups", () -> admin.deleteShareGroups(List.of("g")).all());
             say("listStreamsGroupOffsets", () -> admin.listStreamsGroupOffsets(Map.of("g", new ListStreamsGroupOffsetsSpec())).all());
             say("alterStreamsGroupOffsets", () -> admin.alterStreamsGroupOffsets("g", Map.of(partition, new OffsetAndMetadata(0))).all());
             say("deleteStreamsGroupOffsets", () -> admin.deleteStreamsGroupOffsets("g", Set.of(partition)).all());
