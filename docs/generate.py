@@ -86,6 +86,8 @@ def configuration() -> str:
 def _allowed_of_group(setting: Any) -> str:
     if setting.metadata["key"] == "share.auto.offset.reset":
         return "earliest, latest, by_duration:P…"
+    if setting.metadata["key"] == "errors.deadletterqueue.topic.name":
+        return "a topic"
     bounds = bounds_of(setting)
     return _allowed(setting) if bounds is None else f"{bounds[0].default} to {bounds[1].default}"
 

@@ -81,6 +81,9 @@ class LogConfig:
         choices=COMPRESSION_TYPES,
     )
     delete_retention_ms: int = setting(86_400_000, "How long compaction keeps tombstones.", minimum=0)
+    errors_deadletterqueue_group_enable: bool = setting(
+        False, "May brokers write dead letters of share groups to this topic?"
+    )
     file_delete_delay_ms: int = setting(60_000, "How long a deleted file stays for open readers.", minimum=0)
     flush_messages: int = setting(INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1)
     flush_ms: int = setting(

@@ -19,6 +19,7 @@ from replication.broker.handlers.transactions import TransactionHandlers
 from replication.broker.internal_topics import InternalTopic
 from replication.broker.leaders import Leaders
 from replication.broker.markers import Markers
+from replication.broker.share.letter_writer import LetterWriter
 from replication.broker.share.partitions import SharePartitions
 from replication.broker.share_states import ShareStateCalls
 from replication.broker.topic_admin import TopicAdmin
@@ -63,8 +64,8 @@ class Coordinators:
 
         # Connections of their own: the answers to these requests may have to wait.
         name, timeout_ms = f"broker-{number}", config.replica_socket_timeout_ms
-        marking, asking, sharing = (Clients(name, timeout_ms=timeout_ms) for _ in range(3))
-        self._clients = marking, asking, sharing
+        marking, asking, sharing, sending = (Clients(name, timeout_ms=timeout_ms) for _ in range(4))
+        self._clients = marking, asking, sharing, sending
         self._leaders = Leaders(number, replicas, asking)
         mapping = PartitionMapping(SHARE_STATE_TOPIC, metadata, lambda: replicas.tree)
         topic = InternalTopic(SHARE_STATE_TOPIC, replicas, is_compacted=False)
@@ -75,7 +76,8 @@ class Coordinators:
         next_id = ProducerIds(number, tree).next_id
         self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
         self._finding = CoordinatorHandlers(config, metadata, admin, self.groups, self.transactions, self.shares)
-        self.share_partitions = SharePartitions(replicas, self.share_states, group_configs.of, env)
+        letters = LetterWriter(config, replicas, sending, admin, tree, env.clock)
+        self.share_partitions = SharePartitions(replicas, self.share_states, letters, group_configs.of, env)
         self.verification = Verification(config, metadata, asking, self.transactions)
         self.commits = CommitHandlers(replicas, self.groups, self.verification, env.clock)
 

@@ -267,6 +267,12 @@ class BrokerConfig(_Given):
     )
     group_share_min_partition_max_record_locks: int = _least(100, "share.partition.max.record.locks", 100, 2000)
     group_share_max_partition_max_record_locks: int = _most(4000, "share.partition.max.record.locks", 2000, 10_000)
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        False, "Create the topic for dead letters of a share group when the first is written?"
+    )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        "dlq.", "How the name of a topic for dead letters of share groups begins; empty: any name is allowed."
+    )
     offset_metadata_max_bytes: int = setting(4096, "Bytes of metadata beside a committed offset.", minimum=0)
     offsets_commit_timeout_ms: int = setting(5000, "How long an offset commit waits for the ISR.", minimum=1)
     offsets_retention_minutes: int = setting(10_080, "How long an empty group's offsets are kept.", minimum=1)

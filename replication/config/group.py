@@ -24,7 +24,6 @@ _MS_OF = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 
 _ABSENT: tuple[tuple[str, str], ...] = (
     ("targets are made at once, for all that came together", "consumer.assignment. share.assignment."),
     ("assignors run where the group is kept", "consumer.assignor. share.assignor."),
-    ("records that a share group gives up are not copied elsewhere", "errors.deadletterqueue."),
     ("streams groups (KIP-1071) are not served", "streams."),
 )
 
@@ -39,6 +38,12 @@ class GroupConfig:
     )
     consumer_session_timeout_ms: int = setting(
         45_000, "After how long a silence a member of the consumer protocol is expelled.", minimum=1, maximum=INT32_MAX
+    )
+    errors_deadletterqueue_copy_record_enable: bool = setting(
+        False, "Do the dead letters of a share group have key and value of their records, beside the headers?"
+    )
+    errors_deadletterqueue_topic_name: str = setting(
+        "", "The topic for dead letters of records that a share group gives up; empty: it has none."
     )
     share_auto_offset_reset: str = setting(
         "latest",
@@ -70,6 +75,9 @@ class GroupConfig:
     def __post_init__(self) -> None:
         """Raises: InvalidConfigError."""
         _ = self.reset_ms
+        if (topic := self.errors_deadletterqueue_topic_name).startswith("__"):
+            key = "errors.deadletterqueue.topic.name"
+            raise InvalidConfigError(f"{key}={topic!r}: must not begin with __", key=key, value=topic)
 
     @property
     def reset_ms(self) -> int | None:

@@ -55,6 +55,7 @@ ACTS = {
 
 # Those that only brokers have a use for are tested there.
 ACTS_IN_A_CLUSTER = {
+    "errors.deadletterqueue.group.enable": "test_what_may_not_be_written_is_given_up_without_a_letter",
     "follower.replication.throttled.replicas": "test_a_throttled_replica_takes_its_time[follower]",
     "leader.replication.throttled.replicas": "test_a_throttled_replica_takes_its_time[leader]",
     "min.insync.replicas": "test_too_few_in_sync_replicas_refuse_acks_all_and_nothing_else",
@@ -66,7 +67,7 @@ def test_every_setting_has_its_test():
     keys = {setting.metadata["key"] for setting in fields(LogConfig)}
     assert keys == set(ACTS) | set(ACTS_IN_A_CLUSTER)
     assert [name for name in ACTS.values() if not hasattr(sys.modules[__name__], name.partition("[")[0])] == []
-    files = ("test_replicas_down.py", "test_quotas.py")
+    files = ("test_replicas_down.py", "test_quotas.py", "test_share_letters.py")
     there = "".join((Path(__file__).parents[1] / "integration/cluster" / name).read_text() for name in files)
     assert [name for name in ACTS_IN_A_CLUSTER.values() if f"def {name.partition('[')[0]}(" not in there] == []
 

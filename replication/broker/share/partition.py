@@ -16,10 +16,11 @@ from logstore.env import Clock
 from logstore.errors import PylogError
 from logstore.records import batch
 from logstore.records.marker import marker_of
+from replication.broker.share.letter_writer import LetterWriter, Source
 from replication.broker.share.machine import events
 from replication.broker.share.machine.events import Acknowledgement, AcquiredRange, Range
 from replication.broker.share.machine.state import SharePartitionState, ShareTerms
-from replication.broker.share.machine.step import deadline_ms, load, next_offset, step
+from replication.broker.share.machine.step import deadline_ms, letters_of, load, next_offset, step
 from replication.broker.share_states import ShareStateCalls, Written
 from replication.config.group import GroupConfig
 from replication.coordinators.share_state.machine.state import SharePartitionKey
@@ -81,24 +82,30 @@ class Reading(NamedTuple):
     fetched: PartitionFetched
 
 
+class Shared(NamedTuple):
+    """For all share partitions of a broker."""
+
+    replicas: ReplicaManager
+    states: ShareStateCalls
+    letters: LetterWriter
+    clock: Clock
+
+
 class SharePartition:
     """`config` returns the settings of the group, which may change."""
 
     def __init__(
-        self,
-        key: SharePartitionKey,
-        leader: Leader,
-        replicas: ReplicaManager,
-        states: ShareStateCalls,
-        config: Callable[[], GroupConfig],
-        clock: Clock,
+        self, key: SharePartitionKey, leader: Leader, shared: Shared, config: Callable[[], GroupConfig]
     ) -> None:
         self.key = key
         self.leader = leader
         self.leader_epoch = leader.state.leader_epoch
         self.waiting: dict[object, Callable[[], None]] = {}  # whom to wake, once each
         self.is_ended = False
-        self._replicas, self._states, self._config, self._clock = replicas, states, config, clock
+        self._replicas, self._states, self._letters, self._clock = shared
+        self._config = config
+        self._letters_due: list[events.SendLetters] = []
+        self._sending: asyncio.Task[None] | None = None
         self._at = IdPartition(key.topic_id, key.partition)
         self._state = SharePartitionState()
         self._state_epoch = 0
@@ -121,6 +128,8 @@ class SharePartition:
         """Nobody is given anything from here any more; a write that is on its way ends by itself."""
         self.is_ended = True
         self.loaded.cancel()
+        if self._sending is not None:  # the next leader writes the letters
+            self._sending.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self.wake()
@@ -146,6 +155,7 @@ class SharePartition:
                 raise KafkaError(_TOLD.get(error, error))
         self._state = load(start, found.batches)
         self._post(events.LogStarts(self.leader.replica.start))
+        self._send(letters_of(self._state, self._terms()))
 
     def _loaded(self, loaded: asyncio.Future[None]) -> None:
         if not loaded.cancelled() and (error := loaded.exception()) is not None:
@@ -285,6 +295,7 @@ class SharePartition:
             config.share_record_lock_duration_ms,
             config.share_partition_max_record_locks,
             config.share_renew_acknowledge_enable,
+            bool(config.errors_deadletterqueue_topic_name),
         )
 
     def _post(self, event: events.Event) -> Sequence[AcquiredRange]:
@@ -300,6 +311,8 @@ class SharePartition:
                         asked.set_result(effect)
                 case events.Store():
                     self._store(effect)
+                case events.SendLetters():
+                    self._send((effect,))
         self._arm()
         if isinstance(event, events.Stored):
             self.wake()
@@ -324,6 +337,35 @@ class SharePartition:
             logger.info("share-partition=%s epoch=%d is fenced: %s", self.key, self.leader_epoch, error.name)
             self.end()
         self._post(events.Stored(store.write, error))
+
+    # ------------------------------------------------------------------ dead letters
+
+    @property
+    def is_sending(self) -> bool:
+        """Are dead letters on their way, or what became of them?"""
+        return not self.is_over and (self._sending is not None or bool(self._state.writing))
+
+    async def sent(self) -> None:
+        """Return once no dead letter is on its way."""
+        while self.is_sending:
+            await asyncio.wait([task for task in (self._sending, *self._tasks) if task is not None])
+
+    def _send(self, letters: Sequence[events.SendLetters]) -> None:
+        self._letters_due += letters
+        if self._letters_due and self._sending is None and not self.is_over:
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        """Send what is due, one after the other: those that come meanwhile are sent together."""
+        try:
+            while self._letters_due:
+                letters, self._letters_due = self._letters_due, []
+                source = Source(self.key.group_id, self.leader.replica.tp)
+                await self._letters.write(source, self._config(), letters, self._post)
+        finally:
+            self._sending = None
+
+    # ------------------------------------------------------------------ locks
 
     def _arm(self) -> None:
         """Set the timer for the first lock that is over. One that is early does no harm."""

@@ -7,11 +7,12 @@ broker leads, or its state was fenced. Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
 from logstore.env import Env
-from replication.broker.share.partition import SharePartition
+from replication.broker.share.letter_writer import LetterWriter
+from replication.broker.share.partition import Shared, SharePartition
 from replication.broker.share.sessions import SessionKey, ShareSession, ShareSessions
 from replication.broker.share_states import ShareStateCalls
 from replication.config.group import GroupConfig
@@ -31,12 +32,14 @@ class SharePartitions:
         self,
         replicas: ReplicaManager,
         states: ShareStateCalls,
+        letters: LetterWriter,
         config: Callable[[str], GroupConfig],
         env: Env,
     ) -> None:
         self.config = config
         self.sessions = ShareSessions(replicas.config.group_share_max_share_sessions)
-        self._replicas, self._states, self._clock = replicas, states, env.clock
+        self._replicas = replicas
+        self._shared = Shared(replicas, states, letters, env.clock)
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -64,7 +67,7 @@ class SharePartitions:
             found.end()
         key = SharePartitionKey(group_id, *at)
         config = partial(self.config, group_id)
-        made = self._partitions[key] = SharePartition(key, leader, self._replicas, self._states, config, self._clock)
+        made = self._partitions[key] = SharePartition(key, leader, self._shared, config)
         return made
 
     def known(self, group_id: str, at: IdPartition) -> SharePartition | None:
@@ -80,9 +83,7 @@ class SharePartitions:
         """Have others get the records of the member whose connection it was."""
         session = self.sessions.connection_closed(connection_id)
         if session is not None:
-            task = asyncio.get_running_loop().create_task(self.release(session))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._do(self.release(session))
 
     async def close(self, key: SessionKey) -> None:
         """End the member's session; return once its records are let go."""
@@ -102,8 +103,22 @@ class SharePartitions:
             self._drop(group_id)
 
     def _drop(self, group_id: str) -> None:
-        for key in [key for key in self._partitions if key.group_id == group_id]:
-            self._partitions.pop(key).end()
+        """Drop what the group has no session for; where its dead letters are on their way, after these."""
+        for key, found in [row for row in self._partitions.items() if row[0].group_id == group_id]:
+            if found.is_sending:
+                self._do(self._drop_later(group_id, found))
+            else:
+                self._partitions.pop(key).end()
+
+    async def _drop_later(self, group_id: str, found: SharePartition) -> None:
+        await found.sent()
+        if group_id not in self.sessions.of_groups:
+            self._drop(group_id)
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def held(self) -> Iterable[SharePartition]:
         return self._partitions.values()

@@ -26,6 +26,7 @@ SHARE_GROUPS = {
     "group.share.record.lock.duration.ms": 5000,
     "group.share.min.record.lock.duration.ms": 1000,
     "group.share.delivery.count.limit": 10,
+    "errors.deadletterqueue.auto.create.topics.enable": "true",
 }
 
 WHOLE_WITHIN_S = 120

@@ -11,7 +11,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from tests.docs.test_readme import blocks
-from tests.support import share_life, share_tools
+from tests.support import share_letters, share_life, share_tools
 from tests.support.repeats import only_long
 from tests.support.share_members import ShareGroup, members_and_leaders_die
 
@@ -94,3 +94,18 @@ def test_each_record_is_accepted_once_while_members_and_a_leader_are_killed(clie
     share_life.from_the_beginning(client, "workers")
     with ShareGroup(client, "shared", "workers", tmp_path) as group:
         members_and_leaders_die(group, three_brokers.kill, three_brokers.start)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_each_record_that_is_given_up_has_its_letter(client, copies):
+    share_letters.each_record_that_is_given_up_has_its_letter(
+        client, f"given-up-{copies}", f"letters-{copies}", copies=copies
+    )
+
+
+def test_what_may_not_be_written_is_given_up_without_a_letter(client):
+    share_letters.what_may_not_be_written_is_given_up_without_a_letter(client, "refused", "refusing")
+
+
+def test_a_topic_is_created_for_letters(client):
+    share_letters.a_topic_is_created_for_letters(client, "made", "making")

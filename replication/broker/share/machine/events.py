@@ -1,7 +1,7 @@
 """The events of a share partition, and its effects.
 
 `request` is a number that the driver chose for a request; it is answered once. The driver performs a Store and posts
-its outcome as Stored.
+its outcome as Stored; it has dead letters written for a SendLetters, and posts LettersSent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from replication.coordinators.share_state.machine.batches import Batches
 from replication.errors import ErrorCode
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)  # Kafka's types of acknowledgements
+# Causes of dead letters, as Kafka 4.4 writes them.
+REJECTED, DELIVERED_TOO_OFTEN = "Offset rejected by client.", "Offset delivery count exceeded the threshold."
 
 
 class Range(NamedTuple):
@@ -86,7 +88,15 @@ class Stored:
     error: ErrorCode = ErrorCode.NONE
 
 
-Event: TypeAlias = Acquire | Acknowledge | Release | Ticked | LogStarts | Stored
+@dataclass(frozen=True, slots=True)
+class LettersSent:
+    """The dead letters of these records are written, or cannot be."""
+
+    first: int
+    last: int
+
+
+Event: TypeAlias = Acquire | Acknowledge | Release | Ticked | LogStarts | Stored | LettersSent
 
 # ------------------------------------------------------------------- effects
 
@@ -119,4 +129,13 @@ class Store:
     batches: Batches
 
 
-Effect: TypeAlias = Acquired | Answer | Store
+class SendLetters(NamedTuple):
+    """Write dead letters of these records, which are stored as ARCHIVING."""
+
+    first: int
+    last: int
+    delivery_count: int
+    cause: str
+
+
+Effect: TypeAlias = Acquired | Answer | Store | SendLetters

@@ -17,6 +17,7 @@ class Run(NamedTuple):
 
     Only those that are acquired have a member, and a lock until `lock_ms`. `goal`: the state that they are to have once
     the write of this number is stored; until then nobody else gets them, and they cannot be acknowledged again.
+    `cause`: why they are about to be ARCHIVING, for their dead letters.
     """
 
     first: int
@@ -27,6 +28,7 @@ class Run(NamedTuple):
     lock_ms: int = 0
     goal: int = NO_GOAL
     write: int = 0
+    cause: str = ""
 
     @property
     def records(self) -> int:

@@ -15,6 +15,7 @@ class ShareTerms(NamedTuple):
     record_lock_duration_ms: int = 30_000
     partition_max_record_locks: int = 2000
     renew_acknowledge_enable: bool = True
+    has_dead_letters: bool = False  # errors.deadletterqueue.topic.name is set
 
 
 class Asked(NamedTuple):

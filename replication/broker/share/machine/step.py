@@ -1,13 +1,15 @@
 """Step: who has which records of a share partition, and which are done with. The rules are Kafka's (KIP-932).
 
 An acknowledgement is answered after it is stored. A release, asked for or by an expired lock, counts once it is stored,
-too: so no delivery is forgotten of which somebody else could be given the record.
+too: so no delivery is forgotten of which somebody else could be given the record. A record with a dead letter is stored
+as ARCHIVING before its letter is written, and as ARCHIVED afterwards (KIP-1191): so a next leader writes the letter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
@@ -28,10 +30,23 @@ def load(start: int, batches: Batches) -> SharePartitionState:
     for first, last, state, count in combined((), batches, start):
         if first > end:
             runs.append(Run(end, first - 1))
-        kept = DeliveryState.ARCHIVED if state == DeliveryState.ARCHIVING else state
-        runs.append(Run(first, last, kept, count))
+        runs.append(Run(first, last, state, count))
         end = last + 1
     return _moved(SharePartitionState(start=start, runs=tuple(merged(runs))))
+
+
+def letters_of(loaded: SharePartitionState, terms: ShareTerms) -> tuple[events.SendLetters, ...]:
+    """Return the dead letters that a former leader has perhaps not written. Nobody stored their causes."""
+    return tuple(
+        events.SendLetters(
+            run.first,
+            run.last,
+            run.delivery_count,
+            events.REJECTED if run.delivery_count < terms.delivery_count_limit else events.DELIVERED_TOO_OFTEN,
+        )
+        for run in loaded.runs
+        if run.state == DeliveryState.ARCHIVING
+    )
 
 
 def next_offset(state: SharePartitionState, terms: ShareTerms) -> int | None:
@@ -62,6 +77,9 @@ def step(state: SharePartitionState, event: events.Event, now_ms: int, terms: Sh
             return _log_starts(state, event.offset), ()
         case events.Stored():
             return _stored(state, event)
+        case events.LettersSent():
+            archived = partial(_archived, write=state.gathering)
+            return _gather(state, changed(state.runs, event.first, event.last, archived))
 
 
 def _acquire(state: SharePartitionState, event: events.Acquire, now_ms: int, terms: ShareTerms) -> Decided:
@@ -137,13 +155,28 @@ def _acknowledged(
     write = state.gathering
     if kind == events.RELEASE:
         return changed(runs, first, last, lambda run: _released(run, write, terms))
+    if kind == events.REJECT:
+        return changed(runs, first, last, lambda run: _given_up(run, write, terms, events.REJECTED))
     goal = DeliveryState.ACKNOWLEDGED if kind == events.ACCEPT else DeliveryState.ARCHIVED
     return changed(runs, first, last, lambda run: run._replace(goal=goal, write=write))
 
 
 def _released(run: Run, write: int, terms: ShareTerms) -> Run:
-    is_last = run.delivery_count >= terms.delivery_count_limit
-    return run._replace(goal=DeliveryState.ARCHIVED if is_last else DeliveryState.AVAILABLE, write=write)
+    if run.delivery_count >= terms.delivery_count_limit:
+        return _given_up(run, write, terms, events.DELIVERED_TOO_OFTEN)
+    return run._replace(goal=DeliveryState.AVAILABLE, write=write)
+
+
+def _given_up(run: Run, write: int, terms: ShareTerms, cause: str) -> Run:
+    if terms.has_dead_letters:
+        return run._replace(goal=DeliveryState.ARCHIVING, write=write, cause=cause)
+    return run._replace(goal=DeliveryState.ARCHIVED, write=write)
+
+
+def _archived(run: Run, write: int) -> Run:
+    """Archive a record whose letter is written."""
+    is_waiting = run.state == DeliveryState.ARCHIVING and run.goal == NO_GOAL
+    return run._replace(goal=DeliveryState.ARCHIVED, write=write) if is_waiting else run
 
 
 def _let_go(state: SharePartitionState, terms: ShareTerms, is_meant: Callable[[Run], bool]) -> Runs:
@@ -197,16 +230,26 @@ def _stored(state: SharePartitionState, event: events.Stored) -> Decided:
     """Go on with the goals of the write, or without them: then its members have their records still."""
     if event.write != state.writing:
         return state, ()
+    letters: tuple[events.SendLetters, ...] = ()
     if event.error:
-        runs = tuple(
-            merged(run._replace(goal=NO_GOAL, write=0) if run.write == event.write else run for run in state.runs)
-        )
+        runs = tuple(merged(_taken_back(run) if run.write == event.write else run for run in state.runs))
     else:
+        letters = tuple(
+            events.SendLetters(run.first, run.last, run.delivery_count, run.cause)
+            for run in state.runs
+            if run.write == event.write and run.goal == DeliveryState.ARCHIVING
+        )
         runs = _settled(state.runs, event.write)
     answers = tuple(events.Answer(one.request, event.error) for one in state.asked if one.write == event.write)
     asked = tuple(one for one in state.asked if one.write != event.write)
     state, effects = _begin_write(_moved(replace(state, runs=runs, writing=0, asked=asked)))
-    return state, (*answers, *effects)
+    return state, (*answers, *letters, *effects)
+
+
+def _taken_back(run: Run) -> Run:
+    if run.state == DeliveryState.ARCHIVING:  # its letter is written: the next leader writes it again, if anybody
+        return Run(run.first, run.last, DeliveryState.ARCHIVED, run.delivery_count)
+    return run._replace(goal=NO_GOAL, write=0, cause="")
 
 
 def _moved(state: SharePartitionState) -> SharePartitionState:

@@ -12,7 +12,7 @@ NO_OFFSET = -1
 
 
 class DeliveryState(enum.IntEnum):
-    """Kafka's numbers. ACQUIRED is never stored; brokers of Kafka store ARCHIVING before a dead letter is written."""
+    """Kafka's numbers. ACQUIRED is never stored; ARCHIVING is, before a dead letter is written."""
 
     AVAILABLE = 0
     ACQUIRED = 1

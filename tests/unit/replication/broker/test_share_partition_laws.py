@@ -4,13 +4,23 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replication.broker.share.machine import events
-from replication.broker.share.machine.events import ACCEPT, GAP, REJECT, RELEASE, RENEW, Acknowledgement, Range
+from replication.broker.share.machine.events import (
+    ACCEPT,
+    DELIVERED_TOO_OFTEN,
+    GAP,
+    REJECT,
+    REJECTED,
+    RELEASE,
+    RENEW,
+    Acknowledgement,
+    Range,
+)
 from replication.broker.share.machine.runs import NO_GOAL
 from replication.broker.share.machine.state import SharePartitionState, ShareTerms
-from replication.broker.share.machine.step import deadline_ms, load, next_offset, step
+from replication.broker.share.machine.step import deadline_ms, letters_of, load, next_offset, step
 from replication.coordinators.share_state.machine.batches import DeliveryState, StateBatch, combined
 from replication.errors import ErrorCode
 
@@ -32,6 +42,8 @@ class Leader:
         self.asked = 0
         self.stores = []
         self.stored = (0, ())  # start offset, batches
+        self.due = []  # letters that are to be written
+        self.letters = []  # those that are: offset, delivery count, cause
 
     def post(self, event):
         self.state, effects = step(self.state, event, self.now_ms, self.terms)
@@ -46,7 +58,25 @@ class Leader:
                     self.stores.append(effect)
                 case events.Acquired(ranges):
                     found = ranges
+                case events.SendLetters():
+                    self.send(effect)
         return found
+
+    def send(self, letters):
+        """Have them due; whoever leads next knows of them from what is stored."""
+        offsets = set(range(letters.first, letters.last + 1))
+        archiving = {o for b in self.stored[1] if b.state == DeliveryState.ARCHIVING for o in range(b[0], b[1] + 1)}
+        assert offsets <= archiving, "a letter is not written before ARCHIVING is stored"
+        self.due.append(letters)
+
+    def write_letters(self, count=500):
+        """Write the first of the letters that are due."""
+        letters = self.due.pop(0)
+        last = min(letters.last, letters.first + count - 1)
+        if last < letters.last:
+            self.due.insert(0, letters._replace(first=last + 1))
+        self.letters += [(offset, *letters[2:]) for offset in range(letters.first, last + 1)]
+        self.post(events.LettersSent(letters.first, last))
 
     def acquire(self, member, records_max=500, batch_records=500, is_exact=False, aborted=()):
         offset = next_offset(self.state, self.terms)
@@ -88,14 +118,22 @@ class Leader:
         while self.stores:
             self.end_store()
 
+    def finish(self):
+        while self.stores or self.due:
+            self.settle()
+            if self.due:
+                self.write_letters()
+
     def said(self, number):
         self.settle()
         return self.answers[number].error
 
     def move(self):
         """Another broker leads, and loads what is stored."""
-        self.stores = []
+        self.stores, self.due = [], []
         self.state = load(*self.stored)
+        for letters in letters_of(self.state, self.terms):
+            self.send(letters)
 
     def expire(self):
         self.now_ms += self.terms.record_lock_duration_ms
@@ -116,6 +154,18 @@ class Laws(RuleBasedStateMachine):
         self.waiting = {}  # acknowledgements without an answer: the records that they accept, give up
         self.accepted = set()
         self.given_up = set()
+        self.letters_due = set()  # the records of which there is a letter in the end
+        self.log_start = 0
+
+    @initialize(has_dead_letters=st.booleans())
+    def begin(self, has_dead_letters):
+        self.leader.terms = TERMS._replace(has_dead_letters=has_dead_letters)
+
+    @precondition(lambda self: self.leader.due)
+    @rule(count=st.integers(1, 3))
+    def write_letters(self, count):
+        self.leader.write_letters(count)
+        self.note()
 
     @rule(count=st.integers(1, 5))
     def produce(self, count):
@@ -131,6 +181,7 @@ class Laws(RuleBasedStateMachine):
             assert offset < self.end
             assert offset not in self.accepted, "it was accepted, and is delivered again"
             assert offset not in self.given_up, "it was given up, and is delivered again"
+            assert offset not in {letter[0] for letter in self.leader.letters}, "it has a letter, and is delivered"
             assert offset not in self.owners, "two members have it"
             assert count == self.counts.get(offset, 0) + 1 <= TERMS.delivery_count_limit
             self.counts[offset] = count
@@ -184,7 +235,7 @@ class Laws(RuleBasedStateMachine):
 
     @rule(ahead=st.integers(1, 4))
     def log_starts_later(self, ahead):
-        start = min(self.leader.state.start + ahead, self.end)
+        start = self.log_start = min(self.leader.state.start + ahead, self.end)
         self.leader.post(events.LogStarts(start))
         self.owners = {offset: member for offset, member in self.owners.items() if offset >= start}
 
@@ -198,10 +249,16 @@ class Laws(RuleBasedStateMachine):
                     self.accepted.update(offsets)
                 if answer.error is NONE and kind in (REJECT, GAP):
                     self.given_up.update(offsets)
+                if answer.error is NONE and kind == REJECT:
+                    self.letters_due.update(offsets)
         held = {o: run.member for run in self.leader.state.runs if run.member for o in range(run.first, run.last + 1)}
         for offset in tuple(self.owners):
             if offset not in held:
                 del self.owners[offset]
+                is_last = self.counts[offset] == TERMS.delivery_count_limit
+                if is_last and offset not in self.accepted | self.given_up:
+                    self.given_up.add(offset)
+                    self.letters_due.add(offset)
             else:
                 assert held[offset] == self.owners[offset]
 
@@ -231,6 +288,16 @@ class Laws(RuleBasedStateMachine):
         self.leader.settle()
         assert not any(run.member for run in self.leader.state.runs), "a lock that is over is let go"
         assert not self.leader.state.asked, "what is answered is forgotten"
+        self.note()
+        self.leader.finish()
+        written = {offset for offset, *_ in self.leader.letters}
+        if not self.leader.terms.has_dead_letters:
+            assert not written
+            return
+        assert {offset for offset in self.letters_due if offset >= self.log_start} <= written
+        assert not written & self.accepted
+        assert not {run.state for run in self.leader.state.runs} & {DeliveryState.ARCHIVING}
+        assert all(count == 3 for _, count, cause in self.leader.letters if cause == DELIVERED_TOO_OFTEN)
 
 
 TestLaws = Laws.TestCase
@@ -270,6 +337,17 @@ def test_a_record_is_given_up_after_so_many_deliveries():
         leader.settle()
     assert leader.acquire("ann") == ()
     assert leader.stored == (1, ())
+
+
+def test_a_record_that_was_delivered_too_often_has_a_letter_whether_let_go_or_released():
+    leader = leader_of((0, 0), (1, 1), delivery_count_limit=1, has_dead_letters=True)
+    assert len(of(leader.acquire("ann"))) == 2
+    assert leader.said(leader.acknowledge("ann", (0, 0, RELEASE))) is NONE
+    leader.expire()
+    leader.settle()
+    assert leader.due == [events.SendLetters(n, n, 1, DELIVERED_TOO_OFTEN) for n in (0, 1)]
+    leader.finish()
+    assert leader.stored == (2, ())
 
 
 def test_records_that_were_in_vain_are_given_in_smaller_numbers_and_alone_for_the_last_time():
@@ -335,9 +413,36 @@ def test_a_renewal_holds_the_lock_for_as_long_again():
     assert refusing.said(refusing.acknowledge("ann", (0, 1, RENEW))) is ErrorCode.INVALID_RECORD_STATE
 
 
-def test_what_kafka_was_about_to_copy_elsewhere_is_given_up():
-    state = load(3, (StateBatch(3, 3, DeliveryState.ARCHIVING, 5), StateBatch(5, 5, DeliveryState.AVAILABLE, 2)))
-    assert (state.start, state.end, next_offset(state, TERMS)) == (4, 6, 4)
+def test_a_next_leader_writes_the_letters_that_a_former_one_or_kafka_was_about_to_write():
+    leader = Leader(TERMS)
+    archiving = (StateBatch(3, 3, DeliveryState.ARCHIVING, 3), StateBatch(5, 6, DeliveryState.ARCHIVING, 1))
+    leader.stored = (3, archiving)
+    leader.move()
+    assert (leader.state.start, leader.state.end, next_offset(leader.state, TERMS)) == (3, 7, 4)
+    leader.finish()
+    assert leader.letters == [(3, 3, DELIVERED_TOO_OFTEN), (5, 1, REJECTED), (6, 1, REJECTED)]
+    assert leader.stored[0] == 4
+    leader.move()
+    assert leader.due == [], "what is ARCHIVED has its letter"
+
+
+def test_a_letter_is_written_after_archiving_is_stored_and_holds_up_no_other_record():
+    leader = leader_of((0, 3), has_dead_letters=True)
+    leader.acquire("ann")
+    number = leader.acknowledge("ann", (0, 0, REJECT), (1, 1, GAP), (2, 2, RELEASE), (3, 3, ACCEPT))
+    assert leader.due == []
+    leader.end_store(FAILED)
+    assert (leader.answers[number].error, leader.due) == (FAILED, []), "the member has its records still"
+    assert leader.said(leader.acknowledge("ann", (0, 0, REJECT), (1, 1, GAP), (2, 2, RELEASE), (3, 3, ACCEPT))) is NONE
+    assert leader.due == [events.SendLetters(0, 0, 1, REJECTED)], "a gap has none"
+    assert leader.said(leader.acknowledge("ann", (0, 0, ACCEPT))) is ErrorCode.INVALID_RECORD_STATE
+    assert of(leader.acquire("bob")) == {2: 2}
+    assert leader.state.start == 0, "not behind a record whose letter is not written"
+    leader.write_letters()
+    leader.end_store(FAILED)
+    assert leader.state.start == 2, "written is written: but a next leader may write it again"
+    leader.move()
+    assert leader.due == [events.SendLetters(0, 0, 1, REJECTED)]
 
 
 @pytest.mark.parametrize("kind", [GAP, ACCEPT, REJECT])

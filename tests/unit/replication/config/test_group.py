@@ -63,7 +63,7 @@ def test_a_broker_whose_defaults_are_out_of_its_bounds_does_not_start(broker, sa
     [
         ("share.session.timeout", "did you mean 'share.session.timeout.ms'"),
         ("streams.num.standby.replicas", "streams groups .* are not served"),
-        ("errors.deadletterqueue.topic.name", "not copied elsewhere"),
+        ("errors.deadletterqueue.topic.names", "did you mean 'errors.deadletterqueue.topic.name'"),
         ("share.assignment.interval.ms", "targets are made at once"),
         ("share.assignor.offload.enable", "assignors run where"),
     ],
