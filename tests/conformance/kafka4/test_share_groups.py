@@ -60,8 +60,8 @@ def test_consume_accepts_what_it_prints(client):
 
 
 def test_groups_are_listed_described_reset_and_deleted(client):
-    client.create_topic("described", partitions=2, replicas=3)
-    share_tools.groups_are_listed_described_reset_and_deleted(client, "described", "describers")
+    client.create_topic("shared-described", partitions=2, replicas=3)
+    share_tools.groups_are_listed_described_reset_and_deleted(client, "shared-described", "describers")
 
 
 @pytest.mark.parametrize("fate", ["killed", "hangs"])
