@@ -28,11 +28,12 @@ from replication.replica.manager import ReplicaManager
 from replication.security.access import Operation, Resource, of_group, of_topic
 
 SEVERAL_GROUPS_FROM, IDS_FROM = 8, 10  # OffsetFetch
-# TxnOffsetCommit: it adds the partition of the group to the transaction; and names topics by ids.
-TXN_COMMIT_ADDS, TXN_IDS_FROM = 5, 6
+# TxnOffsetCommit: it adds the partition of the group to the transaction; names topics by ids; tells of stale epochs.
+TXN_COMMIT_ADDS, TXN_IDS_FROM, TXN_STALE_FROM = 5, 6, 6
 NO_ID = UUID(int=0)
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 NOTHING = Committed(-1)
+_OF_OLD_VERSIONS = {ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION}
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
 CommittedTopics: TypeAlias = Sequence[CommitTopic] | Sequence[requests.TxnOffsetCommitRequestTopic]
@@ -64,7 +65,8 @@ class CommitHandlers:
 
     async def _commit(self, body: OffsetCommitRequest, *, has_ids: bool) -> Response:
         topics = self._named(body.topics, has_ids=has_ids)
-        return await self._store(body, topics, await self._wanted(topics, body.retention_ms))
+        codes = await self._store(body, await self._wanted(topics, body.retention_ms))
+        return {"topics": _by_topic(topics, codes)}
 
     def _named(self, topics: CommittedTopics, *, has_ids: bool) -> Sequence[CommitTopic]:
         """Return the topics with their names, "" for an unknown id. The rows of both kinds have the same fields."""
@@ -95,16 +97,18 @@ class CommitHandlers:
             code = ErrorCode.NOT_COORDINATOR if is_moved else refused
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else code
             return {"topics": _by_topic(topics, dict.fromkeys(wanted, code))}
-        return await self._store(body, topics, wanted, producer)
+        codes = await self._store(body, wanted, producer)
+        if context.version < TXN_STALE_FROM:
+            codes = {tp: _OF_OLD_VERSIONS.get(code, code) for tp, code in codes.items()}
+        return {"topics": _by_topic(topics, codes)}
 
     async def _store(
         self,
         body: OffsetCommitRequest | requests.TxnOffsetCommitRequest,
-        topics: Sequence[CommitTopic],
         wanted: Mapping[TopicPartition, Committed],
         producer: tuple[int, int] | None = None,
-    ) -> Response:
-        codes = await self._change(
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return await self._change(
             body.group_id,
             wanted,
             lambda request, known: events.Commit(
@@ -114,9 +118,13 @@ class CommitHandlers:
                 generation=body.generation_id,
                 instance_id=body.group_instance_id,
                 producer=producer,
+                topic_ids=self._ids_of({tp.topic for tp in known}),
             ),
         )
-        return {"topics": _by_topic(topics, codes)}
+
+    def _ids_of(self, names: Iterable[str]) -> Mapping[str, str]:
+        found = (self._metadata.topic(name) for name in names)
+        return {topic.name: topic.id for topic in found if topic is not None and topic.id is not None}
 
     async def _wanted(self, topics: Sequence[CommitTopic], retention_ms: int = -1) -> dict[TopicPartition, Committed]:
         now_ms = self._clock.now_ms()

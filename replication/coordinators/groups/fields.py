@@ -5,7 +5,7 @@ Tagged fields that are not known here are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TypeVar
 from uuid import UUID
@@ -37,12 +37,22 @@ def numbers(values: list[int]) -> bytes:
     return array(map(binary.INT.pack, values), len(values))
 
 
-def pieces(values: Pieces) -> bytes:
-    by_topic = [
-        (topic, [piece.partition for piece in found])
-        for topic, found in groupby(sorted(values), key=lambda piece: piece.topic_id)
-    ]
-    return array((id_bytes(topic) + numbers(found) + NO_TAGS for topic, found in by_topic), len(by_topic))
+def pieces(values: Pieces, since: Mapping[Piece, int] | None = None) -> bytes:
+    """Return the partitions by topic, with their assignment epochs if `since` has them."""
+    by_topic = [(topic, list(found)) for topic, found in groupby(sorted(values), key=lambda piece: piece.topic_id)]
+    rows = (
+        id_bytes(topic)
+        + numbers([piece.partition for piece in found])
+        + (NO_TAGS if since is None else _epochs_tag([since[piece] for piece in found]))
+        for topic, found in by_topic
+    )
+    return array(rows, len(by_topic))
+
+
+def _epochs_tag(epochs: list[int]) -> bytes:
+    """Return the tagged fields of a topic: number 0 is the assignment epochs, in the order of the partitions."""
+    data = numbers(epochs)
+    return b"\x01\x00" + binary.varint(len(data)) + data
 
 
 def id_bytes(topic_id: str) -> bytes:
@@ -81,6 +91,19 @@ def read_pieces(at: binary.Cursor) -> Pieces:
         found.update(Piece(topic_id, number) for number in read_array(at, binary.Cursor.take_int))
         skip_tags(at)
     return frozenset(found)
+
+
+def read_pieces_since(at: binary.Cursor, default: int) -> dict[Piece, int]:
+    """Return the assignment epochs of the pieces; `default` where the record does not say one for each."""
+    found: dict[Piece, int] = {}
+    for _ in range(at.take_varint() - 1):
+        topic_id = read_id(at)
+        partitions = read_array(at, binary.Cursor.take_int)
+        epochs = read_array(binary.Cursor(at.take_tags().get(0, b"\x00")), binary.Cursor.take_int)
+        if len(epochs) != len(partitions):
+            epochs = [default] * len(partitions)
+        found.update((Piece(topic_id, number), epoch) for number, epoch in zip(partitions, epochs, strict=True))
+    return found
 
 
 def tags(at: binary.Cursor) -> Iterator[tuple[int, int]]:

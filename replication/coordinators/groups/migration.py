@@ -49,7 +49,13 @@ def upgraded(group: classic.Group, known: Topics, now: Now) -> ConsumerGroup:
         target_epoch=group.generation,
         members={name: _consumer_member(group, member) for name, member in kept.items()},
         currents={
-            name: Current(epoch=group.generation, previous_epoch=group.generation, assigned=held[name]) for name in kept
+            name: Current(
+                epoch=group.generation,
+                previous_epoch=group.generation,
+                assigned=held[name],
+                since=dict.fromkeys(held[name], group.generation),
+            )
+            for name in kept
         },
         targets=held,
         deadlines_ms={name: now.ms + member.session_timeout_ms for name, member in kept.items()},

@@ -7,8 +7,10 @@ from tests.support.asker import until
 from tests.support.kafka_answers.case import case, code, codes
 from tests.support.kafka_answers.groups import join, sync
 from tests.support.kafka_answers.topics import topic_id
+from tests.support.kafka_answers.transactions import init
 
 MINUTE_MS = 60_000
+COMMITTED = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
 
 
 class Member:
@@ -64,7 +66,7 @@ class Member:
         return code(row), row.group_state, row.group_epoch - row.assignment_epoch, row.assignor_name, members
 
     def commit(self, epoch, name=None, version=9):
-        row = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
+        row = COMMITTED
         body = {
             "group_id": self.group,
             "generation_id_or_member_epoch": epoch,
@@ -73,6 +75,21 @@ class Member:
             "topics": [{"name": self.asker.named("t"), "partitions": [row]}],
         }
         return codes(self.asker.ask(ApiKey.OFFSET_COMMIT, version, body).topics[0].partitions)[0]
+
+    def commit_in_transaction(self, producer, epoch, version):
+        number = topic_id(self.asker, self.asker.named("t"))
+        topic = {"topic_id": number} if version >= 6 else {"name": self.asker.named("t")}
+        body = {
+            "transactional_id": self.group,
+            "group_id": self.group,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "generation_id": epoch,
+            "member_id": self.name,
+            "group_instance_id": None,
+            "topics": [topic | {"partitions": [COMMITTED]}],
+        }
+        return codes(self.asker.ask(ApiKey.TXN_OFFSET_COMMIT, version, body).topics[0].partitions)[0]
 
     def fetched(self, name, epoch):
         asked = {
@@ -248,6 +265,40 @@ def offsets_of_members(asker):
     ]
 
 
+@case(
+    "OffsetCommit and TxnOffsetCommit: in an older epoch, for partitions held since then and others",
+    [[0, 113, 113, 113], [0, 22, 22], [0, 113, 113], [(0, [[0]]), 0], [113, 0, 0, 113]],
+)
+def older_epochs(asker):
+    first, second = Member(asker, "older"), Member(asker, "older", "m2")
+    producer = until(lambda: found if code(found := init(asker, -1, -1, transactional_id=first.group)) == 0 else None)
+    first.hear()
+    then = first.epoch
+    second.hear()
+    for member in (first, second):  # a Kafka makes targets in its own time
+        until(lambda member=member: member.hear() and member.epoch > then)
+    found = [[*map(first.commit, (then, then - 1, first.epoch + 1)), second.commit(then)]]
+    for version in (5, 6):
+        epochs = then, then - 1, first.epoch + 1
+        found.append([first.commit_in_transaction(producer, epoch, version) for epoch in epochs])
+    heard = first.hear(0)
+    found.append([(heard[0], heard[2]), first.commit(then)])
+    fields = [{"subscribed_topic_names": ()}]
+    until(lambda: first.hear(**(fields.pop() if fields else {}))[2] == [])
+    first.hear(topic_partitions=())
+    until(lambda: second.hear()[2])
+    between = second.epoch
+    second.hear(-1)
+    fields.append({"subscribed_topic_names": (asker.named("t"),)})
+    until(lambda: first.hear(**(fields.pop() if fields else {}))[2])
+    found.append([first.commit(then), first.commit(first.epoch)])
+    back = first.epoch
+    second.hear(0)
+    until(lambda: first.hear() and first.epoch > back)
+    found[-1] += [first.commit(back), first.commit(between)]
+    return found
+
+
 @case("OffsetCommit: version 8, by a member of the consumer protocol", 0, 35)
 def old_commit(asker):
     member = Member(asker, "old-commit")
@@ -323,7 +374,7 @@ def empty_groups(asker):
         [("c", 0, [[0]]), ("m1", 1, [])],
         [27, 0, 27, 22],
         (0, 1, "", "range"),
-        [(0, "t"), 0, 0, 25, 25],
+        [(0, "t"), 0, 0, 0, 25, 25],
         (0, 0, None),
         (0, -1, None),
         [("PreparingRebalance", "consumer", "classic")],
@@ -364,7 +415,8 @@ def migrations(asker):
     }  # fmt: skip
     synced = asker.ask(ApiKey.SYNC_GROUP, 5, body)
     said = (code(synced), "t" if synced.assignment == given else synced.assignment)
-    found.append([said, heartbeat(), commit(joined.generation_id), heartbeat(name="mx"), heartbeat(name="m1")])
+    commits = commit(joined.generation_id), commit(first.generation_id)
+    found.append([said, heartbeat(), *commits, heartbeat(name="mx"), heartbeat(name="m1")])
     found += [member.hear(), member.hear(-1), listed(asker, "living")]
     found.append([heartbeat(), commit(joined.generation_id), heartbeat(first)])
     again = join(asker, group, member_id=joined.member_id, protocols=protocols)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from replication.coordinators.groups.consumer.state import Current, Member
 from replication.coordinators.groups.messages import Appended, Done
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.step import step
+from replication.coordinators.groups.pieces import Piece
 from replication.errors import NONE, ErrorCode
 
 
@@ -40,8 +41,13 @@ def may_commit(group: Membership, member_id: str, epoch: int, *, is_anonymous_al
         return ErrorCode.UNKNOWN_MEMBER_ID
     if current.epoch == epoch:
         return NONE
-    is_generation = is_anonymous_allowed or group.members[member_id].classic is not None
-    return ErrorCode.ILLEGAL_GENERATION if is_generation else ErrorCode.STALE_MEMBER_EPOCH
+    is_classic = group.members[member_id].classic is not None
+    return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def has_held(current: Current, epoch: int, pieces: Iterable[Piece]) -> bool:
+    """Has the member held all of these since that earlier epoch, and nobody else?"""
+    return epoch < current.epoch and all(current.since.get(piece, current.epoch) <= epoch for piece in pieces)
 
 
 def may_fetch(group: Membership, member_id: str | None, epoch: int) -> ErrorCode:
@@ -60,8 +66,11 @@ def post(draft: WorkingGroup, event: offset_events.Event) -> None:
 
 
 def commit(draft: WorkingGroup, event: offset_events.Commit) -> None:
+    """Store offsets of a member in its epoch, and in an earlier one if it has held all the partitions since then."""
     error = may_commit(draft, event.member_id, event.generation, is_anonymous_allowed=event.producer is not None)
-    if error is NONE:
+    current = draft.currents.get(event.member_id)
+    pieces = (Piece(event.topic_ids.get(tp.topic, ""), tp.partition) for tp in event.offsets)
+    if error is NONE or (current is not None and has_held(current, event.generation, pieces)):
         post(draft, event)
     else:
         draft.refuse(event.request, offset_events.OffsetsDone(error))

@@ -263,7 +263,7 @@ def _subscribe(draft: WorkingGroup, event: ConsumerHeartbeat, before: Member | N
         has_owned = event.classic is not None and before is not None and before.id == member.id
         owned = (event.owned or NO_PIECES) & current.held
         current = replace(current, progress=Progress.WAITING, assigned=owned, revoking=NO_PIECES)
-        current = current if has_owned else Current()
+        current = current if has_owned else Current(since=current.since)
     draft.put(member, current)
     _see(draft, member, event.matched, before)
     return is_new or subscribed(draft, member) != former
@@ -345,11 +345,10 @@ def _leave(draft: WorkingGroup, event: ConsumerHeartbeat) -> None:
         draft.put(
             member,
             replace(
-                current,
+                current.holding(current.assigned),
                 epoch=LEAVING_FOR_A_WHILE,
                 previous_epoch=current.epoch,
                 progress=Progress.STABLE,
-                revoking=NO_PIECES,
             ),
         )
         draft.unlimit(member.id)

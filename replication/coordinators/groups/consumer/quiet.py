@@ -13,7 +13,7 @@ from replication.coordinators.groups.consumer.state import JOINING, ConsumerGrou
 def quiet_answer(group: ConsumerGroup, event: ConsumerHeartbeat) -> Heard | None:
     """Return the answer to a quiet heartbeat; None: it is none, or nobody knows without a `step`."""
     member, current = group.members.get(event.member_id), group.currents.get(event.member_id)
-    if member is None or current is None or group.in_flight is not None or group.is_dead:
+    if member is None or current is None or group.in_flight is not None or group.unstored or group.is_dead:
         return None
     is_settled = current.epoch == group.target_epoch == group.epoch and current.progress is Progress.STABLE
     if not is_settled or event.epoch != current.epoch or event.epoch <= JOINING:

@@ -3,6 +3,7 @@
 Laws: a member gets a partition only while nobody else holds it, and holds one until it says that it gave it up. It
 keeps its epoch until it has given up all that it must. A member that reads less than it may has not taken in its last
 answer yet: it may be about to take what it does not name, so it has given up nothing. (Kafka believes it.)
+A piece keeps its assignment epoch as long as the member holds it, and if one that begins anew gets it back at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from replication.coordinators.groups.consumer.state import JOINING, Current, Progress
-from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
+from replication.coordinators.groups.pieces import Piece, Pieces
 
 
 def reconciled(
@@ -33,13 +34,7 @@ def reconciled(
     revoking = current.assigned - kept  # what it gave up before is free
     is_back = current.epoch == JOINING  # as another process, which reads nothing
     if revoking and not is_back and not (kept and _has_given_up(revoking, kept, owned)):
-        return replace(
-            current,
-            previous_epoch=current.epoch,
-            progress=Progress.REVOKING,
-            assigned=kept,
-            revoking=revoking,
-        )
+        return replace(current.holding(kept, revoking), previous_epoch=current.epoch, progress=Progress.REVOKING)
     wanted = target - kept
     given = frozenset(piece for piece in wanted if is_free(piece))
     return Current(
@@ -47,7 +42,7 @@ def reconciled(
         previous_epoch=current.epoch,
         progress=Progress.STABLE if given == wanted else Progress.WAITING,
         assigned=kept | given,
-        revoking=NO_PIECES,
+        since={piece: current.since.get(piece, target_epoch) for piece in kept | given},
     )
 
 

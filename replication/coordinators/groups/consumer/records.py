@@ -1,7 +1,6 @@
 """The records of a group of the consumer protocol: Kafka's keys of types 3 to 8 and 16, and their values.
 
-Values are of version 0: an int16, fields, and tagged fields. Those that are not known here are of racks, and of the
-epochs of assignments.
+Values are of version 0: an int16, fields, and tagged fields. Those that are not known here are of racks.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ def encode(value: Any) -> bytes:
             return fields.VERSION + names + binary.LONG.pack(version) + binary.LONG.pack(at_ms) + fields.NO_TAGS
         case Current():
             head = binary.INT.pack(value.epoch) + binary.INT.pack(value.previous_epoch) + bytes((value.progress,))
-            return (
-                fields.VERSION + head + fields.pieces(value.assigned) + fields.pieces(value.revoking) + fields.NO_TAGS
-            )
+            assigned, revoking = (fields.pieces(held, value.since) for held in (value.assigned, value.revoking))
+            return fields.VERSION + head + assigned + revoking + fields.NO_TAGS
         case int():
             return fields.VERSION + binary.INT.pack(value) + fields.NO_TAGS
     return fields.VERSION + fields.pieces(value) + fields.NO_TAGS
@@ -94,12 +92,14 @@ def decode(key: Key, data: bytes) -> Any:
             epoch, previous, progress = at.take_int(), at.take_int(), at.take_byte()
             if progress not in tuple(Progress):
                 raise binary.UnknownRecordError(f"state {progress} of a member")
+            assigned, revoking = (fields.read_pieces_since(at, max(epoch, 0)) for _ in range(2))
             return Current(
                 epoch=epoch,
                 previous_epoch=previous,
                 progress=Progress(progress),
-                assigned=fields.read_pieces(at),
-                revoking=fields.read_pieces(at),
+                assigned=frozenset(assigned),
+                revoking=frozenset(revoking),
+                since=assigned | revoking,
             )
     return fields.read_pieces(at)
 

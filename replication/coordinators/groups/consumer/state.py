@@ -10,13 +10,13 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
 from replication.coordinators.groups.messages import Body
 from replication.coordinators.groups.offsets.state import Offsets
-from replication.coordinators.groups.pieces import NO_PIECES, Pieces
+from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 
 JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning of their own
 TYPE = "consumer"
@@ -66,17 +66,27 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """The assignment of a member: it may read `assigned`, and must give up `revoking`."""
+    """The assignment of a member: it may read `assigned`, and must give up `revoking`.
+
+    `since`: the assignment epoch of each piece that it holds, which is that of the targets by which it got the piece.
+    Nobody else has held the piece since then.
+    """
 
     epoch: int = JOINING
     previous_epoch: int = JOINING
     progress: Progress = Progress.STABLE
     assigned: Pieces = NO_PIECES
     revoking: Pieces = NO_PIECES
+    since: Mapping[Piece, int] = field(default_factory=dict)
 
     @property
     def held(self) -> Pieces:
         return self.assigned | self.revoking
+
+    def holding(self, assigned: Pieces, revoking: Pieces = NO_PIECES) -> Current:
+        """Return the same with these of the pieces that it holds."""
+        since = {piece: self.since[piece] for piece in assigned | revoking}
+        return replace(self, assigned=assigned, revoking=revoking, since=since)
 
 
 class Matched(NamedTuple):
@@ -106,7 +116,8 @@ class ConsumerGroup:
     """One group.
 
     Invariants: members, targets and currents have the same keys, once the targets are made; no piece is held by two
-    currents; a member REVOKING has a time in `revoke_until_ms`.
+    currents; a current has an assignment epoch for each piece that it holds, and no other one; a member REVOKING has a
+    time in `revoke_until_ms`.
     """
 
     id: str

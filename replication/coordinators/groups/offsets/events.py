@@ -21,6 +21,7 @@ class Commit:
     generation: int = -1
     instance_id: str | None = None
     producer: tuple[int, int] | None = None  # id and epoch: the offsets count once its transaction is committed
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics that have one
 
 
 @dataclass(frozen=True, slots=True)

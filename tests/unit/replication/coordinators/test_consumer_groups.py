@@ -21,6 +21,7 @@ from replication.model.cluster import topic_id_of
 
 A, B = (topic_id_of(UUID(int=number)) for number in (1, 2))
 ZERO, ONE, TWO = (Piece(A, number) for number in range(3))
+SINCE = dict.fromkeys((ZERO, ONE, TWO), 1)
 LIMITS = GroupSettings()
 
 
@@ -30,8 +31,8 @@ def test_a_member_has_given_up_nothing_before_it_says_so_and_reads_the_rest(prog
     """One that names less than it keeps has not taken in its last answer, and may be about to take all of it."""
     kept, revoking = frozenset({ZERO}), frozenset({ONE, TWO})
     was = {
-        Progress.STABLE: Current(epoch=1, assigned=kept | revoking),
-        Progress.REVOKING: Current(epoch=1, progress=Progress.REVOKING, assigned=kept, revoking=revoking),
+        Progress.STABLE: Current(epoch=1, assigned=kept | revoking, since=SINCE),
+        Progress.REVOKING: Current(epoch=1, progress=Progress.REVOKING, assigned=kept, revoking=revoking, since=SINCE),
     }[progress]
     after = reconciled(was, kept, 2, owned, lambda piece: True)
     assert (after.epoch, after.held, after.progress) == (1, kept | revoking, Progress.REVOKING)
@@ -40,9 +41,9 @@ def test_a_member_has_given_up_nothing_before_it_says_so_and_reads_the_rest(prog
 
 def test_a_member_that_comes_back_by_its_name_has_given_up_what_it_lost_meanwhile():
     """Its process is another one, and reads nothing. An answer of epoch 0 would have it join again without end."""
-    was = Current(epoch=0, assigned=frozenset({ZERO, ONE}))
+    was = Current(epoch=0, assigned=frozenset({ZERO, ONE}), since={ZERO: 1, ONE: 1})
     after = reconciled(was, frozenset({ZERO}), 2, frozenset(), lambda piece: True)
-    assert (after.epoch, after.held, after.progress) == (2, frozenset({ZERO}), Progress.STABLE)
+    assert (after.epoch, after.held, after.progress, after.since) == (2, {ZERO}, Progress.STABLE, {ZERO: 1})
 
 
 def test_a_write_has_all_that_the_lost_one_before_it_had_and_what_waited_goes_with_it():

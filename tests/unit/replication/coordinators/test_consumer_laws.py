@@ -1,8 +1,14 @@
-"""Groups of the consumer protocol, whatever members, the log and the coordinator do: no partition has two readers."""
+"""Groups of the consumer protocol, whatever members, the log and the coordinator do: no partition has two readers.
 
+Nor does a commit of an older epoch overwrite one of a later reader.
+"""
+
+import random
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,12 +20,15 @@ from replication.coordinators.groups.consumer.quiet import quiet_answer
 from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, contents, subscribed_by_any
 from replication.coordinators.groups.kinds import deadline_ms, resume, step
 from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.offsets.events import AppendOffsets, Commit
+from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE, ErrorCode
-from replication.model.cluster import topic_id_of
+from replication.model.cluster import TopicPartition, topic_id_of
 
+SENT_MAX = 40
 CLIENTS = st.integers(0, 4)
 IDS = {"a": topic_id_of(UUID(int=1)), "b": topic_id_of(UUID(int=2))}
 SUBSCRIPTIONS = st.sampled_from([("a",), ("b",), ("a", "b"), ()])
@@ -41,6 +50,7 @@ class Client:
         self.asked = None  # the request that is not answered
         self.topics = ("a",)
         self.says_all = True
+        self.sent = []
 
     def tell(self, assigned):
         if self.taking is None:
@@ -51,9 +61,20 @@ class Client:
     def settle(self):
         if self.taking is not None:
             self.reads, self.taking, self.told, self.says_all = self.taking, self.told, None, True
+            self.sent = [commit for commit in self.sent if commit.piece in self.reads]
 
     def lose(self):
         self.epoch, self.reads, self.taking, self.told = 0, frozenset(), None, None
+        self.sent = []  # those that are still its own to send: it has read the piece ever since
+
+
+class Sent(NamedTuple):
+    """A commit that arrives at any later time. `readers`: how many times the piece had changed its reader by then."""
+
+    member_id: str
+    epoch: int
+    piece: Piece
+    readers: int
 
 
 class Groups(RuleBasedStateMachine):
@@ -66,6 +87,8 @@ class Groups(RuleBasedStateMachine):
         self.clients = [Client(number) for number in range(5)]
         self.log, self.writes = [], []
         self.requests = 0
+        self.readers = {}  # of each piece, in the order in which they came
+        self.sent = []
 
     def now(self):
         return Now(self.now_ms, 1_000_000 + self.now_ms)
@@ -131,6 +154,28 @@ class Groups(RuleBasedStateMachine):
             )
         )
 
+    def commit_all(self):
+        """Send a commit for each piece that a client reads; it may arrive late."""
+        reading = [(client, piece) for client in self.clients if client.epoch > 0 for piece in sorted(client.reads)]
+        for client, piece in reading:
+            readers = self.readers.setdefault(piece, [])
+            if readers[-1:] != [client.id]:
+                readers.append(client.id)
+            sent = Sent(client.id, client.epoch, piece, len(readers))
+            if sent not in client.sent:
+                client.sent.append(sent)
+                self.sent = [*self.sent, sent][-SENT_MAX:]
+
+    def is_accepted(self, sent):
+        names = {topic.id: name for name, topic in self.known.items()}
+        tp = TopicPartition(names[sent.piece.topic_id], sent.piece.partition)
+        event = Commit(
+            request=0, offsets={tp: Committed(1)}, member_id=sent.member_id, generation=sent.epoch,
+            topic_ids={tp.topic: sent.piece.topic_id},
+        )  # fmt: skip
+        _, effects = step(self.group, event, self.now(), self.limits)
+        return any(isinstance(effect, AppendOffsets) for effect in effects)
+
     @rule(number=CLIENTS)
     def hears(self, number):
         self.heartbeat(self.clients[number])
@@ -146,6 +191,7 @@ class Groups(RuleBasedStateMachine):
             self.is_written(NONE)
         for number in settling:
             self.clients[number].settle()
+        self.commit_all()
 
     @rule(number=CLIENTS, topics=SUBSCRIPTIONS)
     def subscribes(self, number, topics):
@@ -241,9 +287,31 @@ class Groups(RuleBasedStateMachine):
                     assert seen.setdefault(piece, client.id) == client.id, (piece, seen[piece], client.id)
 
     @invariant()
+    def commits_of_older_epochs_overwrite_nothing_of_later_readers(self):
+        """In its own epoch a member commits what it likes, as with a Kafka."""
+        if not isinstance(getattr(self, "group", None), ConsumerGroup):
+            return
+        self.commit_all()
+        for sent in self.sent:
+            current = self.group.currents.get(sent.member_id)
+            if current is not None and current.epoch != sent.epoch and self.is_accepted(sent):
+                assert set(self.readers[sent.piece][sent.readers :]) <= {sent.member_id}, sent
+
+    @invariant()
+    def commits_of_a_member_that_has_read_the_partition_ever_since_are_accepted(self):
+        if not isinstance(getattr(self, "group", None), ConsumerGroup):
+            return
+        for client in self.clients:
+            if client.id in self.group.members:
+                for sent in client.sent[-SENT_MAX:]:
+                    assert self.is_accepted(sent), sent
+
+    @invariant()
     def nothing_is_held_twice(self):
         if not isinstance(getattr(self, "group", None), ConsumerGroup):
             return
+        for current in self.group.currents.values():
+            assert current.since.keys() == current.held
         assert self.group.names in (None, subscribed_by_any(self.group))
         held = [piece for current in self.group.currents.values() for piece in current.held]
         assert len(held) == len(set(held))
@@ -292,4 +360,35 @@ def test_a_member_that_repeats_itself_while_it_takes_in_an_answer_has_given_up_n
     for _ in range(3):
         group.all_hear(nobody, others)
         group.nobody_reads_what_another_reads()
+    group.teardown()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_older_commits_of_partitions_that_went_and_came_back(seed):
+    """Members change what they want, leave for a while and lose the coordinator, in rounds that all take part in."""
+    group, chance = Groups(), random.Random(seed)
+    group.begin("uniform")
+    nobody, everybody = set(), set(range(5))
+    came_back = 0
+    changes = *[group.subscribes] * 6, group.leaves, group.dies, group.coordinator_fails
+    for _ in range(100):
+        change = chance.choice(changes)
+        number = chance.randrange(5)
+        match change.__name__:
+            case "subscribes":
+                group.subscribes(number, chance.choice([("a",), ("b",), ("a", "b"), ()]))
+            case "leaves":
+                group.leaves(number, chance.random() < 0.7)
+            case "dies":
+                group.clients[number].lose()
+            case _:
+                group.coordinator_fails(True)
+        for _ in range(chance.randrange(1, 4)):
+            group.all_hear(nobody, everybody)
+            group.commits_of_older_epochs_overwrite_nothing_of_later_readers()
+            group.commits_of_a_member_that_has_read_the_partition_ever_since_are_accepted()
+            group.nothing_is_held_twice()
+    for readers in group.readers.values():
+        came_back += sum(reader in readers[:place] for place, reader in enumerate(readers))
+    assert came_back > 5
     group.teardown()
