@@ -28,7 +28,7 @@ class Membership(Protocol):
 
 
 def may_commit(group: Membership, member_id: str, epoch: int, *, is_anonymous_allowed: bool) -> ErrorCode:
-    """Allow commits without a member while the group is empty, and those by a member in its epoch.
+    """Allow commits without a member while the group is empty, and those by a member in its epoch: see also `has_held`.
 
     `is_anonymous_allowed`: in a transaction, a commit may name no member.
     """

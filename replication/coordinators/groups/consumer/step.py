@@ -7,8 +7,8 @@ Laws:
 - An answer tells only of what is stored, so that the next coordinator knows it.
 - While something is being stored, nothing else changes: events wait, and are taken together then. So no write in the
   log tells of an earlier one that was lost.
-- A member that is silent for its session timeout, or does not give up partitions in time, is expelled. One of an older
-  epoch commits nothing.
+- A member that is silent for its session timeout, or does not give up partitions in time, is expelled.
+- A commit of an older epoch is stored only if its member has held all the partitions since then, and nobody else has.
 - Every request is answered once.
 
 The caller stores the new state before it performs the effects, in order.

@@ -102,6 +102,20 @@ def test_a_static_member_that_is_away_commits_nothing():
     assert [commit(world, name, back.epoch, 0) for name in ("m", "another")] == [ErrorCode.UNKNOWN_MEMBER_ID, NONE]
 
 
+def test_a_static_member_that_leaves_for_a_while_has_given_up_what_it_was_asked_for():
+    """It is another's until the member comes back, and gets it again as that one has gone."""
+    world, instance = World(), {"instance_id": "i"}
+    first = world.joins("m", **instance).epoch
+    world.joins("n")
+    kept = numbers(world.hears("m", first).assigned)
+    world.hears("m", -2, **instance)
+    (given,) = numbers(world.hears("n", first + 1).assigned)
+    world.hears("n", -1)
+    back = world.joins("m", **instance)
+    assert (given in kept, numbers(back.assigned)) == (False, [0, 1, 2])
+    assert [commit(world, "m", first, *pieces) for pieces in (kept, [given])] == [NONE, STALE]
+
+
 @pytest.mark.parametrize("metadata", [None, cooperative(0, 1, 2)], ids=["eager", "cooperative"])
 def test_a_classic_member_goes_on_with_commits_of_its_generation_while_its_group_changes_the_protocol(metadata):
     classic = Classic()

@@ -218,6 +218,24 @@ def test_a_heartbeat_is_not_quiet_while_its_member_may_have_something_to_learn()
     assert not is_quiet("m")  # there are no targets without n yet
 
 
+def test_a_heartbeat_is_not_quiet_while_a_lost_write_is_to_be_repeated():
+    world = World()
+    world.joins("m", instance_id="i", known_at=1)
+    world.joins("n", topics=("b",), known_at=1)
+    world.hears("m", 1, known_at=1)
+    heartbeat = ConsumerHeartbeat(request=0, member_id="n", epoch=2, known=KNOWN, known_at=1)
+    assert quiet_answer(world.group, heartbeat) is not None
+    world.writes_at_once = False
+    world.hears("m", -2, instance_id="i")
+    world.write(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert quiet_answer(world.group, heartbeat) is None
+    world.writes_at_once = True
+    world.hears("n", 2, known_at=1)
+    assert quiet_answer(world.group, heartbeat) is not None
+    world.load()
+    assert world.group.currents["m"].epoch == -2
+
+
 # --------------------------------------------------------------------- deadlines
 
 
