@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conformance.clients.members import until
 from tests.support.commands import run_pylog
 from tests.support.in_process import brokers_in_process
-from tests.support.repeats import only_long
+from tests.support.repeats import only_long, soaked
 from tests.support.tried_cluster import TriedCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -169,17 +169,19 @@ def test_members_join_and_leave_and_no_partition_has_two_readers(bootstrap):
 
 
 def test_a_member_is_rolled_from_the_classic_protocol_to_the_other_and_back_while_it_reads(bootstrap):
-    roll(bootstrap, "t-1", CooperativeReader, members=1)
+    assert roll(bootstrap, "t-1", CooperativeReader, members=1) == {1}
 
 
 @only_long("members come and go for half a minute")
 @pytest.mark.parametrize("classic", [EagerReader, CooperativeReader])
 def test_members_are_rolled_from_the_classic_protocol_to_the_other_and_back_while_they_read(bootstrap, classic):
-    roll(bootstrap, "t-1", classic)
+    assert roll(bootstrap, "t-1", classic) == {1}
 
 
-def roll(bootstrap, topic, classic, members=2):
-    """Replace the members of a group one by one, by such of the other protocol, and back; each record is read once."""
+def roll(bootstrap, topic, classic, members=2, disturb=lambda: None):
+    """Replace the members of a group one by one, by such of the other protocol, and back; return how often each
+    record is read. `disturb` is called while the group changes.
+    """
     owners, readers, words = Owners(), {}, []
     with ExitStack() as ends:
 
@@ -210,12 +212,41 @@ def roll(bootstrap, topic, classic, members=2):
         for kind, former, later in ((Reader, "old", "new"), (classic, "new", "back")):
             for number in numbers:
                 begin(kind, f"{later}-{number}")
+                disturb()
                 step(members + 1)
                 readers[f"{former}-{number}"].end()
                 step(members)
     assert owners.twice == []
     seen = Counter(word for reader in readers.values() for word in reader.seen.copy().elements())
-    assert seen == Counter(word.encode() for word in words)
+    assert seen.keys() == {word.encode() for word in words}
+    return set(seen.values())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@only_long("brokers that are killed while members are replaced")
+@pytest.mark.parametrize("classic", (CooperativeReader, EagerReader)[: soaked(1, 2)])
+def test_members_are_rolled_to_the_other_protocol_and_back_while_coordinators_are_killed(classic):
+    """No partition has two readers, and no record is missed; one whose commit went with its broker may come again."""
+    settings = {
+        "offsets.topic.num.partitions": 3,
+        "zookeeper.session.timeout.ms": 2000,
+        "min.insync.replicas": 2,
+        "group.consumer.heartbeat.interval.ms": 300,
+        "group.consumer.min.heartbeat.interval.ms": 300,
+    }
+    with TriedCluster(3, settings=settings) as cluster:
+        create(cluster.bootstrap, "t", copies=3)
+        killed = []
+
+        def kill():
+            cluster.restart(*killed)
+            until(cluster.is_whole, "all brokers are back", within_s=120)
+            killed[:] = [cluster.coordinator("g")]
+            cluster.kill(killed[0])
+
+        roll(cluster.bootstrap, "t", classic, disturb=kill)
+        assert killed
 
 
 def test_a_static_member_that_restarts_gets_its_partitions_back_and_the_other_keeps_its_own(bootstrap):
