@@ -230,7 +230,7 @@ class GroupHandlers:
     async def _delete(self, group_id: str) -> ErrorCode:
         try:
             # Administrators may have committed for a group without a name.
-            answer = await self._groups.ask(group_id, events.DeleteGroup)
+            answer = await self._groups.ask(group_id, lambda request: events.DeleteGroup(request, self._topics))
             assert isinstance(answer, Done), "every event has its kind of answer"
             return answer.error
         except KafkaError as error:

@@ -156,7 +156,7 @@ class ShareOffsetHandlers:
         ids = {name: known.id for name in asked if name not in hidden and (known := self._topics.get(name)) is not None}
         topics = {topic_id: name for name, topic_id in ids.items()}
         try:
-            done = await self._change(body.group_id, lambda request: DeleteShareOffsets(request, topics))
+            done = await self._change(body.group_id, lambda request: DeleteShareOffsets(request, topics, self._topics))
         except KafkaError as error:
             return {"error_code": error.code, "error_message": error.message or None, "responses": ()}
         failed = {piece.topic_id: code for piece, code in done.errors.items() if code is not NONE}

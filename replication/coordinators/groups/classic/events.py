@@ -74,7 +74,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
+    """`known`: the topics of the cluster."""
+
     request: int
+    known: Topics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,11 @@ class AlterShareOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShareOffsets:
-    """The states of these topics (names by their ids) are deleted; nobody is in the group."""
+    """The states of these topics (names by their ids) are deleted; nobody is in the group. `known`: as above."""
 
     request: int
     topics: Mapping[str, str]
+    known: Topics = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,7 @@ def delete(draft: WorkingShare, event: DeleteShareOffsets) -> None:
         return
     known = draft.states.topics
     unknown = {Piece(topic, -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in event.topics if topic not in known}
-    _delete(
-        draft, {topic: name for topic, name in event.topics.items() if topic in known}, Purpose.DELETE, event.request
-    )
+    _delete(draft, {topic: name for topic, name in event.topics.items() if topic in known}, Purpose.DELETE, event)
     if draft.call is None:
         draft.answer(event.request, SharesDone(errors=unknown))
     else:
@@ -103,24 +101,31 @@ def delete_group(draft: WorkingShare, event: DeleteGroup) -> None:
         draft.refuse(event.request, Done(ErrorCode.NON_EMPTY_GROUP))
         return
     topics = {**draft.states.initializing, **draft.states.initialized}
-    _delete(draft, {topic: found.name for topic, found in topics.items()}, Purpose.DELETE_GROUP, event.request)
+    names = {**draft.states.deleting, **{topic: found.name for topic, found in topics.items()}}
+    _delete(draft, names, Purpose.DELETE_GROUP, event)
     if draft.call is None:
         _delete_now(draft)
         draft.answer(event.request, Done())
 
 
-def _delete(draft: WorkingShare, topics: Mapping[str, str], purpose: Purpose, request: int) -> None:
+def _delete(
+    draft: WorkingShare, topics: Mapping[str, str], purpose: Purpose, event: DeleteShareOffsets | DeleteGroup
+) -> None:
     states = draft.states
     pieces = {p for p in pieces_of(states.initialized) | pieces_of(states.initializing) if p.topic_id in topics}
     gone = frozenset(pieces)
+    for topic_id in states.deleting.keys() & topics.keys():  # of a deletion whose outcome was not stored
+        topic = event.known.get(topics[topic_id])
+        if topic is not None and topic.id == topic_id:
+            pieces |= {Piece(topic_id, number) for number in range(topic.partitions)}
     draft.states = States(
         without_pieces(states.initializing, gone),
         without_pieces(states.initialized, gone),
         {**states.deleting, **topics},
     )
     if pieces:
-        draft.ask_states(purpose, dict.fromkeys(sorted(pieces), BY_RESET), topics, request)
-    else:  # what an earlier coordinator had begun to delete
+        draft.ask_states(purpose, dict.fromkeys(sorted(pieces), BY_RESET), topics, event.request)
+    else:  # their topics have gone
         draft.states = draft.states._replace(deleting={k: v for k, v in states.deleting.items() if k not in topics})
 
 
@@ -162,9 +167,10 @@ def _initialized(draft: WorkingShare, call: Call, errors: Mapping[Piece, ErrorCo
 
 
 def _deleted(draft: WorkingShare, call: Call, errors: Mapping[Piece, ErrorCode]) -> None:
-    """A topic whose states are not all deleted needs them anew before it is assigned."""
+    """A topic whose states are not all deleted, and that has not gone, needs them anew before it is assigned."""
     assert call.request is not None, "somebody asked for it"
-    states, failed = draft.states, frozenset(piece for piece, error in errors.items() if error is not NONE)
+    states, refused = draft.states, (piece for piece, error in errors.items() if error is not NONE)
+    failed = frozenset(piece for piece in refused if piece.topic_id in states.deleting)
     draft.states = states._replace(
         initializing=with_pieces(states.initializing, call.names, failed),
         deleting={topic: name for topic, name in states.deleting.items() if topic not in call.names},

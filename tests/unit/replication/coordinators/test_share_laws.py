@@ -190,11 +190,11 @@ class Groups(RuleBasedStateMachine):
     @rule(name=NAMES)
     def is_deleted(self, name):
         if (topic := self.known.get(name)) is not None:
-            self.post(DeleteShareOffsets(self.request(), {topic.id: name}))
+            self.post(DeleteShareOffsets(self.request(), {topic.id: name}, self.known))
 
     @rule()
     def is_deleted_whole(self):
-        self.post(DeleteGroup(self.request()))
+        self.post(DeleteGroup(self.request(), self.known))
 
     @precondition(lambda self: self.writes)
     @rule(error=st.sampled_from([NONE, NONE, NONE, ErrorCode.NOT_ENOUGH_REPLICAS]))
@@ -213,10 +213,15 @@ class Groups(RuleBasedStateMachine):
         for piece, start in question.starts.items():
             fails = piece.partition in failing
             errors[piece] = ErrorCode.COORDINATOR_NOT_AVAILABLE if fails else NONE
+            if piece.topic_id not in alive:
+                errors[piece] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if not fails and question.deletes:
                 self.states.pop(piece, None)
             elif not fails and piece.topic_id in alive:
-                self.states[piece] = question.epoch, start
+                if self.states.get(piece, (0, 0))[0] > question.epoch:
+                    errors[piece] = ErrorCode.FENCED_STATE_EPOCH
+                else:
+                    self.states[piece] = question.epoch, start
         self.post(StatesAnswered(question.number, errors))
 
     @rule(are_written=st.booleans())
@@ -415,3 +420,27 @@ def test_a_member_that_lost_an_answer_is_told_its_partitions_again():
     made.go_on()
     assert len(client.reads) == 3
     assert client.epoch > former
+
+
+def test_a_group_whose_deletion_nobody_lived_to_finish_leaves_no_states_behind():
+    made = left(world())
+    made.is_altered("a")
+    made.go_on()
+    made.is_deleted_whole()
+    made.is_written(NONE)
+    made.coordinator_fails(are_written=True)
+    made.is_deleted_whole()
+    made.go_on()
+    assert made.group.is_blank
+    assert not made.states
+
+
+def test_a_group_whose_topic_goes_while_it_is_deleted_is_deleted():
+    made = left(world())
+    made.is_deleted_whole()
+    made.is_written(NONE)
+    made.topic_goes("a", comes_back=False)
+    made.go_on()
+    made.is_deleted_whole()
+    made.go_on()
+    assert made.group.is_blank
