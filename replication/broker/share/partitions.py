@@ -80,9 +80,8 @@ class SharePartitions:
         return found
 
     def connection_closed(self, connection_id: int) -> None:
-        """Have others get the records of the member whose connection it was."""
-        session = self.sessions.connection_closed(connection_id)
-        if session is not None:
+        """Have others get the records of the members whose connection it was."""
+        for session in self.sessions.connection_closed(connection_id):
             self._do(self.release(session))
 
     async def close(self, key: SessionKey) -> None:

@@ -46,7 +46,7 @@ class ShareSessions:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sessions: dict[SessionKey, ShareSession] = {}
-        self._of_connections: dict[int, SessionKey] = {}
+        self._of_connections: dict[int, set[SessionKey]] = {}
         self.of_groups: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class ShareSessions:
         if len(self._sessions) >= self._limit:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"there are {self._limit} share sessions")
         session = self._sessions[key] = ShareSession(key, connection_id)
-        self._of_connections[connection_id] = key
+        self._of_connections.setdefault(connection_id, set()).add(key)
         self.of_groups[key.group_id] += 1
         return session
 
@@ -85,11 +85,13 @@ class ShareSessions:
             self.of_groups[key.group_id] -= 1
             if not self.of_groups[key.group_id]:
                 del self.of_groups[key.group_id]
-            if self._of_connections.get(session.connection_id) == key:
+            keys = self._of_connections[session.connection_id]
+            keys.remove(key)
+            if not keys:
                 del self._of_connections[session.connection_id]
         return session
 
-    def connection_closed(self, connection_id: int) -> ShareSession | None:
-        """End the session of a connection; return it."""
-        key = self._of_connections.get(connection_id)
-        return None if key is None else self.close(key)
+    def connection_closed(self, connection_id: int) -> list[ShareSession]:
+        """End the sessions of a connection; return them."""
+        closed = map(self.close, tuple(self._of_connections.get(connection_id, ())))
+        return [session for session in closed if session is not None]

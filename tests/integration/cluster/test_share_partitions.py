@@ -13,7 +13,7 @@ from replication.protocol.apis import ApiKey
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 from tests.support.kafka_answers.topics import create
-from tests.support.sharing import ACCEPT, REJECT, RELEASE, RENEW, begin, codes, given, member_of, produce
+from tests.support.sharing import ACCEPT, REJECT, RELEASE, RENEW, ShareMember, begin, codes, given, member_of, produce
 
 NAMES = count(1)
 
@@ -99,6 +99,22 @@ def test_a_renewal_keeps_the_records(site, topic):
         assert wrong.error_code == ErrorCode.INVALID_REQUEST
         nothing = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
         assert codes(ann.fetch({0: [(0, 9, RENEW)]}, is_renew_ack=True, **nothing)) == {0: 0}
+
+
+def test_all_sessions_of_a_connection_end_with_it(site, topic):
+    begin(site, "g", topic)
+    sessions = site.brokers[1].coordinators.share_partitions.sessions
+    until(lambda: not len(sessions))
+    with member_of(site, "g", "ann", topic) as ann, member_of(site, "g", "bob", topic) as bob:
+        bob.fetch(records_max=0)
+        assert len(ann.given()) == 10
+        other = ShareMember(ann.asker, "g", "carl", ann.topic_id)
+        assert other.fetch().error_code == 0
+        ann.close()
+        began = time.monotonic()
+        assert len(bob.given(wait_ms=5000)) == 10
+        assert time.monotonic() - began < 0.9, "long before the locks are over"
+        until(lambda: len(sessions) == 1)
 
 
 @pytest.mark.parametrize("way", ["connection", "fetch", "acknowledge"])
