@@ -3,6 +3,7 @@
 import socket
 import struct
 import time
+from contextlib import suppress
 
 from replication.protocol import apis
 from replication.protocol.kio_entities import build
@@ -33,9 +34,11 @@ class Asker:
         self.word = word
 
     def close(self):
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        closing, self._socket = self._socket, None
+        if closing is not None:
+            with suppress(OSError):
+                closing.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads from it
+            closing.close()
 
     def __enter__(self):
         return self

@@ -121,7 +121,7 @@ class ShareHandlers:
         return session
 
     async def _read(self, context: Work, body: requests.ShareFetchRequest, session: ShareSession) -> Rows:
-        """Wait until there are records for the member, something failed, or its time is over."""
+        """Wait until there are records for the member, something failed, or its time or its session is over."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + max(0.0, body.max_wait.total_seconds())
         max_bytes = min(body.max_bytes, self._config.fetch_max_bytes)
@@ -129,7 +129,7 @@ class ShareHandlers:
         if max_bytes <= 0 or body.max_records <= 0:
             return {}
         wanted = Wanted(session.key.member_id, max(1, body.batch_size), body.share_acquire_mode == EXACT)
-        while True:
+        while not session.is_over:
             news: asyncio.Future[None] = loop.create_future()
 
             def wake(news: asyncio.Future[None] = news) -> None:
@@ -137,16 +137,18 @@ class ShareHandlers:
                     news.set_result(None)
 
             rows: Rows = {}
-            found = await self._open(context, group_id, session, rows)
-            for one in found.values():
-                one.waiting[news] = wake
-                one.leader.replica.consumers[news] = wake
+            found: Mapping[IdPartition, SharePartition] = {}
+            session.waiting[news] = wake
             try:
+                found = await self._open(context, group_id, session, rows)
+                for one in found.values():
+                    one.waiting[news] = wake
+                    one.leader.replica.consumers[news] = wake
                 is_last = bool(rows) or loop.time() >= until_s
                 room_bytes = min(max_bytes, context.room_bytes())
                 readings = await self._readings(found, rows, room_bytes, wake)
                 enough = is_last or sum(len(one.fetched.records) for one in readings.values()) >= body.min_bytes
-                left = body.max_records if enough else 0
+                left = body.max_records if enough and not session.is_over else 0
                 for at, reading in readings.items():
                     given = found[at].give(reading, wanted, left)
                     left -= given.given
@@ -157,9 +159,11 @@ class ShareHandlers:
                     return rows
                 await asyncio.wait((news,), timeout=until_s - loop.time())
             finally:
+                session.waiting.pop(news, None)
                 for one in found.values():
                     one.waiting.pop(news, None)
                     one.leader.replica.consumers.pop(news, None)
+        return {}
 
     async def _open(
         self, context: Work, group_id: str, session: ShareSession, rows: Rows

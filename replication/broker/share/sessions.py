@@ -7,7 +7,7 @@ loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from replication.coordinators.share_state.states import IdPartition
@@ -30,9 +30,17 @@ class ShareSession:
         self.connection_id = connection_id
         self.epoch = 1  # of the next request
         self.partitions: dict[IdPartition, None] = {}
+        self.waiting: dict[object, Callable[[], None]] = {}  # whom to wake when it ends
+        self.is_over = False
 
     def go_on(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < EPOCH_MAX else 1
+
+    def end(self) -> None:
+        """Nobody is given anything in it any more, and nobody waits for that."""
+        self.is_over = True
+        for wake in self.waiting.values():
+            wake()
 
     def rotate(self, read: Iterable[IdPartition]) -> None:
         """Read these last, the next time."""
@@ -82,6 +90,7 @@ class ShareSessions:
     def close(self, key: SessionKey) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is not None:
+            session.end()
             self.of_groups[key.group_id] -= 1
             if not self.of_groups[key.group_id]:
                 del self.of_groups[key.group_id]

@@ -117,6 +117,33 @@ def test_all_sessions_of_a_connection_end_with_it(site, topic):
         until(lambda: len(sessions) == 1)
 
 
+@pytest.mark.parametrize("way", ["connection", "another"])
+def test_a_fetch_that_waits_gets_nothing_more_once_its_session_is_over(site, topic, way):
+    """Its worker was killed, or is back on another connection."""
+    begin(site, "g", topic, start=10)
+    broker = site.brokers[1]
+    sessions, replica = broker.coordinators.share_partitions.sessions, broker.replicas.leader((topic, 0)).replica
+    until(lambda: not len(sessions))
+    with (
+        member_of(site, "g", "ann", topic) as ann, member_of(site, "g", "ann", topic) as back,
+        member_of(site, "g", "bob", topic) as bob, ThreadPoolExecutor(1) as thread,
+    ):  # fmt: skip
+        bob.fetch()
+        ann.fetch()
+        fetched = thread.submit(ann.fetch, wait_ms=20_000)
+        until(lambda: replica.consumers)
+        if way == "connection":
+            ann.close()
+            until(lambda: len(sessions) == 1)
+        else:
+            assert back.fetch().error_code == 0
+        until(lambda: not replica.consumers, within_s=10)
+        produce(site, topic, b"new")
+        assert bob.given() == {(0, 10): (1, b"new")}
+        if way == "another":
+            assert given(fetched.result(30)) == {}
+
+
 @pytest.mark.parametrize("way", ["connection", "fetch", "acknowledge"])
 def test_a_session_that_ends_lets_its_records_go(site, topic, way):
     begin(site, "g", topic)
