@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
 from typing import Any
 
 from replication.broker.feature_level import FeatureLevel
+from replication.broker.handlers.assignments import by_id, check_shown, named
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
@@ -16,7 +16,7 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 from replication.coordinators.groups.topic_patterns import ClusterTopics, TopicPatterns
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import topic_id_of, topic_uuid
+from replication.model.cluster import topic_id_of
 from replication.model.features import CONSUMER_GROUPS
 from replication.model.metadata import Metadata
 from replication.network.work import Handler, Response, Work
@@ -71,7 +71,7 @@ class ConsumerGroupHandlers:
                 "heartbeat_interval": 0,
             }
         leaves = body.member_epoch in (LEAVING, LEAVING_FOR_A_WHILE)
-        assigned = None if heard.assigned is None else {"topic_partitions": _by_id(heard.assigned)}
+        assigned = None if heard.assigned is None else {"topic_partitions": by_id(heard.assigned)}
         return {
             "error_code": ErrorCode.NONE,
             "member_id": heard.member_id,
@@ -159,7 +159,7 @@ class ConsumerGroupHandlers:
         def row(group_id: str) -> Response:
             allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
             try:
-                found = self._described(group_id)
+                found = self._described(context, group_id)
             except KafkaError as error:
                 found = _undescribed(group_id) | {"error_code": error.code, "error_message": error.message or None}
             return {**found, "authorized_operations": allowed}
@@ -167,13 +167,15 @@ class ConsumerGroupHandlers:
         asked = dict.fromkeys(body.group_ids)
         return {"groups": Rows(len(asked), map(row, asked))}
 
-    def _described(self, group_id: str) -> dict[str, Any]:
+    def _described(self, context: Work, group_id: str) -> dict[str, Any]:
         self._level.need(CONSUMER_GROUPS)
         group = self._groups.group(group_id)
         if not isinstance(group, ConsumerGroup):
             said = "not found" if group is None else "is not a consumer group"
             message = f"Group {group_id} {said}."
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        assigned = (current.assigned for current in group.currents.values())
+        check_shown(context, (*assigned, *group.targets.values()), self._metadata)
         default = self._config.group_consumer_assignors.split(",")[0]
         return {
             "error_code": ErrorCode.NONE,
@@ -197,32 +199,16 @@ class ConsumerGroupHandlers:
             "client_host": member.client_host,
             "subscribed_topic_names": member.topics,
             "subscribed_topic_regex": member.regex or "",
-            "assignment": {"topic_partitions": self._named(current.assigned)},
-            "target_assignment": {"topic_partitions": self._named(group.targets.get(member_id, NO_PIECES))},
+            "assignment": {"topic_partitions": named(current.assigned, self._metadata)},
+            "target_assignment": {"topic_partitions": named(group.targets.get(member_id, NO_PIECES), self._metadata)},
             "member_type": OF_THIS_PROTOCOL if member.classic is None else OF_CLASSIC,
         }
 
-    def _named(self, pieces: Pieces) -> list[Response]:
-        """Return the rows of these pieces; those of a topic that is gone have no name any more, and are left out."""
-        return [
-            {"topic_id": topic_uuid(topic_id), "topic_name": name, "partitions": numbers}
-            for topic_id, numbers in _numbers(pieces)
-            if (name := self._metadata.name_of(topic_id)) is not None
-        ]
 
 
 def _undescribed(group_id: str) -> dict[str, Any]:
     blank = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": ()}
     return {"group_id": group_id, **blank}
-
-
-def _numbers(pieces: Pieces) -> Iterable[tuple[str, list[int]]]:
-    for topic_id, found in groupby(sorted(pieces), key=lambda piece: piece.topic_id):
-        yield topic_id, [piece.partition for piece in found]
-
-
-def _by_id(pieces: Pieces) -> list[Response]:
-    return [{"topic_id": topic_uuid(topic_id), "partitions": numbers} for topic_id, numbers in _numbers(pieces)]
 
 
 def _pieces(rows: Iterable[requests.TopicPartitions]) -> Pieces:

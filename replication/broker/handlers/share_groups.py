@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from replication.broker.feature_level import FeatureLevel
+from replication.broker.handlers.assignments import by_id, check_shown, named
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
 from replication.coordinators.groups.consumer.state import JOINING, LEAVING
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.pieces import Pieces
-from replication.coordinators.groups.share.events import (
-    ShareHeard,
-    ShareHeartbeat,
-)
+from replication.coordinators.groups.share.events import ShareHeard, ShareHeartbeat
 from replication.coordinators.groups.share.state import Current, ShareGroup
 from replication.coordinators.groups.topic_patterns import ClusterTopics
 from replication.errors import NONE, ErrorCode, KafkaError
-from replication.model.cluster import topic_uuid
 from replication.model.features import SHARE_GROUPS
 from replication.model.metadata import Metadata
 from replication.network.work import Handler, Response, Work
@@ -87,7 +82,7 @@ class ShareGroupHandlers:
             "member_id": heard.member_id,
             "member_epoch": heard.epoch,
             "heartbeat_interval": 0 if body.member_epoch == LEAVING else pause_ms,
-            "assignment": None if heard.assigned is None else {"topic_partitions": _by_id(heard.assigned)},
+            "assignment": None if heard.assigned is None else {"topic_partitions": by_id(heard.assigned)},
         }
 
     # ----------------------------------------------------------- administration
@@ -98,7 +93,7 @@ class ShareGroupHandlers:
         def row(group_id: str) -> Response:
             allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
             try:
-                found = self._described(group_id)
+                found = self._described(context, group_id)
             except KafkaError as error:
                 blank = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": ()}
                 found = {
@@ -121,8 +116,9 @@ class ShareGroupHandlers:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {said}.")
         return group
 
-    def _described(self, group_id: str) -> dict[str, Any]:
+    def _described(self, context: Work, group_id: str) -> dict[str, Any]:
         group = self._group(group_id)
+        check_shown(context, (current.assigned for current in group.currents.values()), self._metadata)
         return {
             "error_code": NONE,
             "error_message": None,
@@ -143,16 +139,9 @@ class ShareGroupHandlers:
             "client_id": member.client_id,
             "client_host": member.client_host,
             "subscribed_topic_names": member.topics,
-            "assignment": {"topic_partitions": self._named(current.assigned)},
+            "assignment": {"topic_partitions": named(current.assigned, self._metadata)},
         }
 
-    def _named(self, pieces: Pieces) -> list[Response]:
-        """Return the rows of these pieces; those of a topic that is gone have no name any more, and are left out."""
-        return [
-            {"topic_id": topic_uuid(topic_id), "topic_name": name, "partitions": numbers}
-            for topic_id, numbers in numbers_of(pieces)
-            if (name := self._metadata.name_of(topic_id)) is not None
-        ]
 
 
 def _check(body: requests.ShareGroupHeartbeatRequest) -> None:
@@ -168,12 +157,3 @@ def _check(body: requests.ShareGroupHeartbeatRequest) -> None:
     for is_broken, message in rules:
         if is_broken:
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
-def numbers_of(pieces: Pieces) -> Iterable[tuple[str, list[int]]]:
-    for topic_id, found in groupby(sorted(pieces), key=lambda piece: piece.topic_id):
-        yield topic_id, [piece.partition for piece in found]
-
-
-def _by_id(pieces: Pieces) -> list[Response]:
-    return [{"topic_id": topic_uuid(topic_id), "partitions": numbers} for topic_id, numbers in numbers_of(pieces)]

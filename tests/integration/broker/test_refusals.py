@@ -352,6 +352,35 @@ def test_a_member_of_a_share_group_gets_nothing_of_a_topic_that_it_may_not_read(
         assert found[id_of(broker, OPEN)] not in DENIALS
 
 
+@pytest.mark.parametrize(
+    ("heartbeat", "describe"),
+    [
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
+        (ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_DESCRIBE),
+    ],
+)
+def test_a_group_that_reads_a_topic_which_the_client_may_not_see_is_not_described(broker, heartbeat, describe):
+    group, pipeline = f"readers-{describe.value}", broker.brokers[1].server.pipeline
+    member = MEMBER | {"group_id": group, "subscribed_topic_names": (SECRET,), "topic_partitions": None}
+    asked = {"group_ids": (group,), "include_authorized_operations": False}
+    pipeline.authorizer = ALLOW_ALL
+    with Asker(broker.bootstrap) as asker:
+        joined = asker.ask(heartbeat, 1, member | {"member_epoch": 0, "topic_partitions": ()})
+
+        def assigned():
+            assert asker.ask(heartbeat, 1, member | {"member_epoch": joined.member_epoch}).error_code == 0
+            (found,) = asker.ask(describe, 1, asked).groups
+            return found.members[0].assignment.topic_partitions
+
+        assert until(assigned)[0].topic_name == SECRET
+    pipeline.authorizer = WithoutRights()
+    with Asker(broker.bootstrap) as asker:
+        (found,) = asker.ask(describe, 1, asked).groups
+        asker.ask(heartbeat, 1, member | {"member_epoch": -1, "subscribed_topic_names": ()})
+        assert codes_of(asker.ask(ApiKey.DELETE_GROUPS, 2, {"groups_names": (group,)}))[group] == {0}
+    assert (found.error_code.value, found.members) == (TOPIC, ())
+
+
 def test_lists_leave_out_what_the_client_may_not_see(asker):
     assert {group.group_id for group in asker.ask(ApiKey.LIST_GROUPS, 4, {"states_filter": ()}).groups} == {OPEN}
     listed = asker.ask(ApiKey.LIST_TRANSACTIONS, 0, {"state_filters": (), "producer_id_filters": ()})
