@@ -2,7 +2,8 @@
 
 The names are those of Kafka's JMX exporter, and of kafka_exporter for topics and groups, so that their dashboards
 work; `pylog_request_seconds` adds a true histogram. Everything but request times is read when the page is requested.
-The coordinator of a group reports its lag, and asks the leaders for it.
+The coordinator of a group reports its lag, and asks the leaders for it; of a share group, each partition's share
+coordinator does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from replication.broker.loop_watch import LoopWatch
 from replication.broker.process_metrics import clients, process
 from replication.controller.driver import ControllerLoop
 from replication.coordinators.groups.kinds import AnyGroup
+from replication.coordinators.share_state.machine.batches import NO_OFFSET
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata
@@ -116,6 +118,7 @@ class Metrics:
         self._replicas = replicas
         self._controller = controller
         self._groups = coordinators.groups
+        self._shares = coordinators.shares
         self._transactions = coordinators.transactions
         self._ends = ends
 
@@ -278,22 +281,42 @@ class Metrics:
             if len(groups) < GROUPS_MAX and offsets <= GROUP_OFFSETS_MAX:
                 groups.append(group)
         committed = [(group.id, tp, found.offset) for group in groups for tp, found in group.offsets.committed.items()]
-        ends = await self._high_watermarks({tp for _, tp, _ in committed})
+        shared = self._shared()[: max(GROUP_OFFSETS_MAX - len(committed), 0)]
+        ends = await self._high_watermarks({tp for _, tp, _ in committed} | {tp for _, tp, _, _ in shared})
         rows = [({"consumergroup": name, **_of(tp)}, offset, ends.get(tp)) for name, tp, offset in committed]
         lags = [(labels, max(end - offset, 0)) for labels, offset, end in rows if end is not None]
+        starts = [({"consumergroup": name, **_of(tp)}, start) for name, tp, start, _ in shared]
+        left = [
+            ({"consumergroup": name, **_of(tp)}, max(ends[tp] - start - done, 0))
+            for name, tp, start, done in shared
+            if tp in ends
+        ]
         sums: Counter[tuple[object, object]] = Counter()
         for labels, lag in lags:
             sums[labels["consumergroup"], labels["topic"]] += lag
         return (
             gauge("kafka_consumergroup_members", *(({"consumergroup": g.id}, len(g.members)) for g in groups)),
             gauge("pylog_consumergroups_left_out", ({}, len(all_groups) - len(groups))),
-            gauge("kafka_consumergroup_current_offset", *((labels, offset) for labels, offset, _ in rows)),
-            gauge("kafka_consumergroup_lag", *lags),
+            gauge("kafka_consumergroup_current_offset", *((labels, offset) for labels, offset, _ in rows), *starts),
+            gauge("kafka_consumergroup_lag", *lags, *left),
             gauge(
                 "kafka_consumergroup_lag_sum",
                 *(({"consumergroup": name, "topic": topic}, lag) for (name, topic), lag in sums.items()),
             ),
         )
+
+    def _shared(self) -> list[tuple[str, TopicPartition, int, int]]:
+        """Return where share groups begin in partitions whose states are kept here, and the records done behind it."""
+        try:
+            stored = self._shares.stored()
+        except KafkaError:
+            return []  # they are loading
+        named = ((key, found, self._replicas.metadata.name_of(key.topic_id)) for key, found in stored)
+        return [
+            (key.group_id, TopicPartition(name, key.partition), found.start_offset, found.delivery_complete_count)
+            for key, found, name in named
+            if name is not None and found.start_offset != NO_OFFSET
+        ]
 
     async def _high_watermarks(self, tps: set[TopicPartition]) -> Mapping[TopicPartition, int]:
         mine = {tp: role.high_watermark for tp, _, role in self._led() if tp in tps}

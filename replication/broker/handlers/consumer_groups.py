@@ -205,7 +205,6 @@ class ConsumerGroupHandlers:
         }
 
 
-
 def _undescribed(group_id: str) -> dict[str, Any]:
     blank = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": ()}
     return {"group_id": group_id, **blank}

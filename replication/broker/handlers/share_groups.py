@@ -143,7 +143,6 @@ class ShareGroupHandlers:
         }
 
 
-
 def _check(body: requests.ShareGroupHeartbeatRequest) -> None:
     """Raises: KafkaError: INVALID_REQUEST, in the words of Kafka."""
     epoch = body.member_epoch

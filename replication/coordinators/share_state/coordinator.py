@@ -68,6 +68,10 @@ class ShareCoordinator:
         if self._keeping is not None:
             self._keeping.cancel()
 
+    def stored(self) -> list[tuple[SharePartitionKey, Snapshot]]:
+        """Return what is stored of all share partitions that are kept here. Raises: KafkaError: as `Terms.slots`."""
+        return [(slot.name, slot.state.stored) for slot in self.terms.slots() if slot.state.stored is not None]
+
     def summary(self, group_id: str, partition: IdPartition) -> Summary:
         """Return what is stored of a share partition. Raises: KafkaError: as `ask`."""
         self._check(partition)

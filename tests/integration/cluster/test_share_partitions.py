@@ -55,6 +55,10 @@ def test_records_are_given_once_and_again_if_they_are_let_go(site, topic):
         answer = ann.acknowledge({0: [(0, 2, ACCEPT), (3, 4, (RELEASE, REJECT))]})
         assert codes(answer, "error_code") == {0: 0}
         assert stored(site, "g", topic)[1:] == (1, 0, 3, 1)
+        page = site.do(site.brokers[1].metrics.page())
+        at = f'{{consumergroup="g",topic="{topic}",partition="0"}}'
+        assert f"kafka_consumergroup_current_offset{at} 3\n" in page
+        assert f"kafka_consumergroup_lag{at} 6\n" in page
         assert bob.given(records_max=1, is_exact=True) == {(0, 3): (2, b"v3")}
         assert codes(bob.fetch({0: [(3, 3, ACCEPT), (5, 7, ACCEPT)]})) == {0: 0}
         assert stored(site, "g", topic).start_offset == 8
