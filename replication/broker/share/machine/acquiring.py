@@ -8,7 +8,7 @@ that kills its consumers does not take others along.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from replication.broker.share.machine.events import Acquire, AcquiredRange, Range
@@ -28,11 +28,11 @@ def acquired(state: SharePartitionState, event: Acquire, now_ms: int, terms: Sha
     """Return the runs with what the member gets, and its ranges; what is in no batch and aborted is given up."""
     runs = _with_new(state, event, terms)
     end = runs[-1].last if runs else state.start - 1
-    for gap in _given_up(event, end):
-        runs = changed(runs, gap.first, gap.last, _given_up_if_available)
+    runs = changed(runs, ((gap.first, gap.last, _given_up_if_available) for gap in _given_up(event, end)))
     first, last = event.offset, min(event.batches[-1].last, end)
     lock_ms = now_ms + terms.record_lock_duration_ms
     ranges: list[AcquiredRange] = []
+    parts: list[tuple[int, int, Callable[[Run], Run]]] = []
     left = event.records_max
     for run in runs[overlapping(runs, first, last)]:
         if left <= 0:
@@ -45,12 +45,12 @@ def acquired(state: SharePartitionState, event: Acquire, now_ms: int, terms: Sha
             break
         limit = min(left, _throttled(high - low + 1, run.delivery_count, terms)) if is_throttled else left
         high = _cut(event, low, high, limit, is_exact=event.is_exact or is_throttled)
-        runs = changed(runs, low, high, lambda each: _taken(each, event.member, lock_ms))
+        parts.append((low, high, lambda each: _taken(each, event.member, lock_ms)))
         ranges += _ranges(event, low, high, run.delivery_count + 1)
         left -= high - low + 1
         if is_throttled:
             break
-    return Taken(runs, tuple(ranges))
+    return Taken(changed(runs, parts), tuple(ranges))
 
 
 def _with_new(state: SharePartitionState, event: Acquire, terms: ShareTerms) -> Runs:

@@ -52,20 +52,22 @@ def overlapping(runs: Runs, first: int, last: int) -> slice:
     return slice(low, bisect_right(runs, last, lo=low, key=lambda run: run.first))
 
 
-def changed(runs: Runs, first: int, last: int, change: Callable[[Run], Run]) -> Runs:
-    """Return the runs with `change` in the offsets from `first` to `last`; neighbours that are alike become one."""
-    where = overlapping(runs, first, last)
+def changed(runs: Runs, parts: Iterable[tuple[int, int, Callable[[Run], Run]]]) -> Runs:
+    """Return the runs with the change of each part, first and last offset; parts are in order, and do not overlap."""
     found: list[Run] = []
-    for run in runs[where]:
-        low, high = max(first, run.first), min(last, run.last)
-        if run.first < low:
-            found.append(run._replace(last=low - 1))
-        found.append(change(run._replace(first=low, last=high)))
-        if high < run.last:
-            found.append(run._replace(first=high + 1))
-    before, after = max(where.start - 1, 0), min(where.stop + 1, len(runs))
-    edge = merged([*runs[before : where.start], *found, *runs[where.stop : after]])
-    return (*runs[:before], *edge, *runs[after:])
+    rest = iter(runs)
+    run = next(rest, None)
+    for first, last, change in parts:
+        while run is not None and run.last < first:
+            found.append(run)
+            run = next(rest, None)
+        while run is not None and run.first <= last:
+            low, high = max(first, run.first), min(last, run.last)
+            if run.first < low:
+                found.append(run._replace(last=low - 1))
+            found.append(change(run._replace(first=low, last=high)))
+            run = run._replace(first=high + 1) if high < run.last else next(rest, None)
+    return tuple(merged((*found, *(() if run is None else (run,)), *rest)))
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:

@@ -7,7 +7,7 @@ as ARCHIVING before its letter is written, and as ARCHIVED afterwards (KIP-1191)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from replication.broker.share.machine import events
 from replication.broker.share.machine.acquiring import acquired
-from replication.broker.share.machine.runs import NO_GOAL, TERMINAL, Run, Runs, changed, merged, overlapping
+from replication.broker.share.machine.runs import NO_GOAL, TERMINAL, Run, Runs, changed, merged
 from replication.broker.share.machine.state import Asked, SharePartitionState, ShareTerms
 from replication.coordinators.share_state.machine.batches import Batches, DeliveryState, StateBatch, combined
 from replication.errors import ErrorCode, KafkaError
@@ -79,7 +79,7 @@ def step(state: SharePartitionState, event: events.Event, now_ms: int, terms: Sh
             return _stored(state, event)
         case events.LettersSent():
             archived = partial(_archived, write=state.gathering)
-            return _gather(state, changed(state.runs, event.first, event.last, archived))
+            return _gather(state, changed(state.runs, [(event.first, event.last, archived)]))
 
 
 def _acquire(state: SharePartitionState, event: events.Acquire, now_ms: int, terms: ShareTerms) -> Decided:
@@ -97,20 +97,32 @@ def _acquire(state: SharePartitionState, event: events.Acquire, now_ms: int, ter
 
 
 def _acknowledge(state: SharePartitionState, event: events.Acknowledge, now_ms: int, terms: ShareTerms) -> Decided:
-    runs = state.runs
+    def act(kind: int) -> Callable[[Run], Run]:
+        return lambda run: _acknowledged(state, run, kind, event.member, now_ms, terms)
+
     try:
-        for each in event.acknowledgements:
-            if each.last < state.start:
-                continue  # the log starts behind it by now
-            _check_bounds(state, each)
-            for first, last, kind in _by_type(each):
-                if last >= state.start:
-                    runs = _acknowledged(
-                        state, runs, (max(first, state.start), last, kind), event.member, now_ms, terms
-                    )
+        parts = _parts(state, event.acknowledgements)
+        runs = changed(state.runs, ((first, last, act(kind)) for first, last, kind in parts))
     except KafkaError as error:
         return state, (events.Answer(event.request, error.code, error.message),)
     return _gather(state, runs, event.request)
+
+
+def _parts(
+    state: SharePartitionState, acknowledgements: Iterable[events.Acknowledgement]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield first and last offset and type of what is acknowledged, in order. Raises: KafkaError."""
+    end = state.start  # the log may start behind what is acknowledged by now
+    for each in acknowledgements:
+        if each.last < state.start:
+            continue
+        _check_bounds(state, each)
+        if max(each.first, state.start) < end:
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "a record is acknowledged twice")
+        end = each.last + 1
+        for first, last, kind in _by_type(each):
+            if last >= state.start:
+                yield max(first, state.start), last, kind
 
 
 def _check_bounds(state: SharePartitionState, each: events.Acknowledgement) -> None:
@@ -132,33 +144,22 @@ def _by_type(each: events.Acknowledgement) -> Iterator[tuple[int, int, int]]:
         first = last + 1
 
 
-def _acknowledged(
-    state: SharePartitionState,
-    runs: Runs,
-    part: tuple[int, int, int],
-    member: str,
-    now_ms: int,
-    terms: ShareTerms,
-) -> Runs:
-    """Raises: KafkaError: INVALID_RECORD_STATE: the member does not have all of these records."""
-    first, last, kind = part
-    for run in runs[overlapping(runs, first, last)]:
-        if not run.is_locked:
-            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "the records of the acknowledgement are not acquired")
-        if run.member != member:
-            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "another member has the records of the acknowledgement")
+def _acknowledged(state: SharePartitionState, run: Run, kind: int, member: str, now_ms: int, terms: ShareTerms) -> Run:
+    """Raises: KafkaError: INVALID_RECORD_STATE: the member does not have these records."""
+    if not run.is_locked:
+        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "the records of the acknowledgement are not acquired")
+    if run.member != member:
+        raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "another member has the records of the acknowledgement")
     if kind == events.RENEW:
         if not terms.renew_acknowledge_enable:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "share.renew.acknowledge.enable is false for the group")
-        lock_ms = now_ms + terms.record_lock_duration_ms
-        return changed(runs, first, last, lambda run: run._replace(lock_ms=lock_ms))
-    write = state.gathering
+        return run._replace(lock_ms=now_ms + terms.record_lock_duration_ms)
     if kind == events.RELEASE:
-        return changed(runs, first, last, lambda run: _released(run, write, terms))
+        return _released(run, state.gathering, terms)
     if kind == events.REJECT:
-        return changed(runs, first, last, lambda run: _given_up(run, write, terms, events.REJECTED))
+        return _given_up(run, state.gathering, terms, events.REJECTED)
     goal = DeliveryState.ACKNOWLEDGED if kind == events.ACCEPT else DeliveryState.ARCHIVED
-    return changed(runs, first, last, lambda run: run._replace(goal=goal, write=write))
+    return run._replace(goal=goal, write=state.gathering)
 
 
 def _released(run: Run, write: int, terms: ShareTerms) -> Run:

@@ -383,6 +383,15 @@ def test_acknowledgements_count_only_if_all_of_a_request_may_be():
     assert leader.stored == (10, ())
 
 
+@pytest.mark.parametrize("kind", [ACCEPT, RELEASE, RENEW])
+def test_a_request_acknowledges_a_record_once(kind):
+    """Else each of many renewals of one record would go through all that is locked."""
+    leader = leader_of((0, 4))
+    leader.acquire("ann")
+    assert leader.said(leader.acknowledge("ann", (0, 2, kind), (2, 3, kind))) is ErrorCode.INVALID_RECORD_STATE
+    assert leader.said(leader.acknowledge("ann", (0, 2, kind), (3, 4, kind))) is NONE
+
+
 def test_acknowledgements_that_come_while_a_write_is_on_its_way_are_stored_together():
     leader = leader_of((0, 9))
     leader.acquire("ann")
