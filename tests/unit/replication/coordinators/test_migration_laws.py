@@ -184,7 +184,7 @@ class Migrations(Groups):
             return
         while self.writes:
             self.is_written(NONE)
-        for _ in range(60):
+        for _ in range(90):
             for client in self.classics:
                 self.act(client)
             for client in self.clients:

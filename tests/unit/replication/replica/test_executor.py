@@ -307,4 +307,4 @@ def test_what_is_let_go_of_without_a_close_leaves_no_file_open():
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         BlockedTime()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # others' files may be let go of meanwhile
