@@ -24,7 +24,7 @@ COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "500", "min.cleanable
 QUICK = {"log.cleaner.backoff.ms": 100, "group.initial.rebalance.delay.ms": 0}
 T0 = TopicPartition("orders", 0)
 # Types of Kafka 4.4 that we do not serve, and one that nobody has yet.
-LATER = {b"\0\x0b\0\x01g": b"\0\0of a group", b"\0\x0b\0\x01h": b"\0\0", b"\0\x09\0\x01g": b"\0\0m", b"\x01\0": b"x"}
+LATER = {b"\0\x11\0\x01g": b"\0\0of a group", b"\0\x11\0\x01h": b"\0\0", b"\0\x09\0\x01g": b"\0\0m", b"\x01\0": b"x"}
 
 
 class Coordinated:
@@ -105,7 +105,7 @@ async def test_types_that_groups_do_not_know_are_skipped_with_a_line_each_and_ou
         assert sorted(lines_about(caplog, "stay and are skipped")) == [
             "tp=__consumer_offsets-0 records=1 of key version 256 stay and are skipped: a later release wrote them",
             "tp=__consumer_offsets-0 records=1 of key version 9 stay and are skipped: a later release wrote them",
-            "tp=__consumer_offsets-0 records=2 of key version 11 stay and are skipped: a later release wrote them",
+            "tp=__consumer_offsets-0 records=2 of key version 17 stay and are skipped: a later release wrote them",
         ]
         size = one.log.log_end_offset
         for offset in range(7, 40):
