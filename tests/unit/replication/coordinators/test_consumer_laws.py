@@ -126,7 +126,7 @@ class Groups(RuleBasedStateMachine):
             client.lose()
         elif body.error is NONE and body.epoch >= 0:
             client.epoch = body.epoch
-            client.says_all = False
+            client.says_all &= client.said != (client.topics, client.reads)  # since it asked
             if body.assigned is not None:
                 client.tell(body.assigned)
         elif body.error is not NONE:
@@ -140,6 +140,7 @@ class Groups(RuleBasedStateMachine):
         # Nobody could tell one that gave up all from one that has not begun: see `reconciliation`.
         is_ambiguous = client.taking is not None and not client.told
         all_of_it = client.epoch == 0 or (client.says_all and not is_ambiguous)
+        client.said = (client.topics, client.reads) if all_of_it else None
         self.post(
             ConsumerHeartbeat(
                 request=self.requests,

@@ -109,14 +109,15 @@ class Groups(RuleBasedStateMachine):
         if body.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND):
             client.lose()
         elif body.error is NONE and body.epoch >= 0:
-            client.epoch, client.says_all = body.epoch, False
+            client.epoch = body.epoch
+            client.says_all &= client.said != client.topics  # since it asked
             if body.assigned is not None:
                 client.reads = body.assigned
 
     def heartbeat(self, client):
         if client.asked is None:
             client.asked = self.request()
-            topics = client.topics if client.says_all or client.epoch == 0 else None
+            topics = client.said = client.topics if client.says_all or client.epoch == 0 else None
             self.post(
                 ShareHeartbeat(
                     request=client.asked, member_id=client.id, epoch=client.epoch, topics=topics, known=self.known
