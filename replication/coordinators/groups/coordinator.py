@@ -79,16 +79,16 @@ class GroupCoordinator:
     def begin(self) -> None:
         self.terms.begin()
         self._deleted_topics.begin()
-        self.terms.every(self._config.offsets_retention_check_interval_ms, self.expire)
+
+        def expire() -> None:
+            for term in self.terms.all():
+                self._tell(term, ExpireOffsets())
+
+        self.terms.every(self._config.offsets_retention_check_interval_ms, expire)
 
     def end(self) -> None:
         self.terms.end()
         self._share_states.end()
-
-    def expire(self) -> None:
-        """Delete committed offsets whose time is over, and groups of which nothing is left."""
-        for term in self.terms.all():
-            self._tell(term, ExpireOffsets())
 
     def group(self, group_id: str) -> AnyGroup | None:
         """Return the group; None if there is none of this name. Raises: KafkaError: as `Terms.slot`."""
