@@ -10,9 +10,11 @@ from replication.broker.handlers.assignments import by_id, check_shown, named
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
-from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
-from replication.coordinators.groups.consumer.state import JOINING, LEAVING, LEAVING_FOR_A_WHILE, ConsumerGroup, Current
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
+from replication.coordinators.groups.consumer.state import LEAVING_FOR_A_WHILE, ConsumerGroup, Current
 from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.parts.events import Heard
+from replication.coordinators.groups.parts.state import JOINING, LEAVING
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 from replication.coordinators.groups.topic_patterns import ClusterTopics, TopicPatterns
 from replication.errors import ErrorCode, KafkaError

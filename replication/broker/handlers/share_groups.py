@@ -10,9 +10,10 @@ from replication.broker.handlers.assignments import by_id, check_shown, named
 from replication.broker.handlers.operations import NOT_ASKED, granted
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
-from replication.coordinators.groups.consumer.state import JOINING, LEAVING
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.share.events import ShareHeard, ShareHeartbeat
+from replication.coordinators.groups.parts.events import Heard
+from replication.coordinators.groups.parts.state import JOINING, LEAVING
+from replication.coordinators.groups.share.events import ShareHeartbeat
 from replication.coordinators.groups.share.state import Current, ShareGroup
 from replication.coordinators.groups.topic_patterns import ClusterTopics
 from replication.errors import NONE, ErrorCode, KafkaError
@@ -66,7 +67,7 @@ class ShareGroupHandlers:
                     known=self._topics,
                 ),
             )
-            assert isinstance(heard, ShareHeard), "every event has its kind of answer"
+            assert isinstance(heard, Heard), "every event has its kind of answer"
             if heard.error:
                 raise KafkaError(heard.error, heard.message or "")
         except KafkaError as error:

@@ -23,7 +23,7 @@ from replication.coordinators.groups.classic import events
 from replication.coordinators.groups.classic.permission import may_stay
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.classic.step import error_of_append
-from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.quiet import quiet_answer
 from replication.coordinators.groups.consumer.state import ConsumerGroup
 from replication.coordinators.groups.deleted_topics import DeletedTopics
@@ -36,6 +36,7 @@ from replication.coordinators.groups.offsets.events import (
     NewOffsets,
     TransactionEnded,
 )
+from replication.coordinators.groups.parts.events import Heard
 from replication.coordinators.groups.records import Loaded
 from replication.coordinators.groups.settings import Limits
 from replication.coordinators.groups.share.events import AskStates

@@ -18,11 +18,13 @@ from replication.coordinators.groups.classic.state import Group, Phase
 from replication.coordinators.groups.classic.state import deadline_ms as classic_deadline_ms
 from replication.coordinators.groups.consumer import commits, state
 from replication.coordinators.groups.consumer import step as consumer
-from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
-from replication.coordinators.groups.consumer.state import JOINING, ConsumerGroup
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
+from replication.coordinators.groups.consumer.state import ConsumerGroup
 from replication.coordinators.groups.messages import Answer, Append, Now
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.parts.events import Heard
+from replication.coordinators.groups.parts.state import JOINING
 from replication.coordinators.groups.settings import GroupSettings
 from replication.coordinators.groups.share import state as share_state
 from replication.coordinators.groups.share import step as share
@@ -30,7 +32,6 @@ from replication.coordinators.groups.share.events import (
     AlterShareOffsets,
     AskStates,
     DeleteShareOffsets,
-    ShareHeard,
     ShareHeartbeat,
     SharesDone,
     StatesAnswered,
@@ -83,7 +84,7 @@ def _first_of_share(group: Group | ConsumerGroup, event: _OfShare, now: Now, lim
         is_staying = isinstance(event, ShareHeartbeat) and event.epoch > JOINING
         error, said = ErrorCode.GROUP_ID_NOT_FOUND, f"{'Share group' if is_staying else 'Group'} {group.id} not found."
     if isinstance(event, ShareHeartbeat):
-        return group, (Answer(event.request, ShareHeard(error=error, message=said)),)
+        return group, (Answer(event.request, Heard(error=error, message=said)),)
     return group, (Answer(event.request, SharesDone(error, said)),)
 
 

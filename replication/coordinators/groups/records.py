@@ -26,13 +26,12 @@ from replication.coordinators.groups import keys
 from replication.coordinators.groups.classic.events import AppendGroup
 from replication.coordinators.groups.classic.state import Group, Member, Phase
 from replication.coordinators.groups.consumer import records as consumer_records
-from replication.coordinators.groups.consumer.events import AppendConsumer
 from replication.coordinators.groups.kinds import AnyGroup
 from replication.coordinators.groups.messages import Append
 from replication.coordinators.groups.offsets.events import AppendOffsets
 from replication.coordinators.groups.offsets.state import NO_TIME, Committed, NewOffset
+from replication.coordinators.groups.parts.events import AppendParts
 from replication.coordinators.groups.share import records as share_records
-from replication.coordinators.groups.share.events import AppendShare
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
@@ -66,7 +65,7 @@ def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
     if isinstance(append, AppendGroup):
         gone = rows_of(group, dict.fromkeys(append.group.unstored))
         return [(group_key(group), group_value(append.group)), *gone]
-    if isinstance(append, AppendConsumer | AppendShare):
+    if isinstance(append, AppendParts):
         return rows_of(group, append.values)
     assert isinstance(append, AppendOffsets), "nothing else is stored"
     rows: list[tuple[bytes, bytes | None]] = [

@@ -13,8 +13,9 @@ from replication.coordinators.groups.classic import events as classic
 from replication.coordinators.groups.classic.embedded import encode_assignment, read_subscription
 from replication.coordinators.groups.consumer.draft import WorkingGroup
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
-from replication.coordinators.groups.consumer.state import JOINING, TYPE, ClassicMember, Member, Progress
+from replication.coordinators.groups.consumer.state import TYPE, ClassicMember, Member, Progress
 from replication.coordinators.groups.messages import Done
+from replication.coordinators.groups.parts.state import JOINING
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces, Topics
 from replication.errors import NONE, ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition

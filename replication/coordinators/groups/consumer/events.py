@@ -1,17 +1,13 @@
-"""The events of a group of the consumer protocol, and its effects. `request` is as in `groups.classic.events`."""
+"""The events of a group of the consumer protocol. `request` is as in `groups.classic.events`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from replication.coordinators.groups.classic.events import Heartbeat, Join, Leave, Sync
 from replication.coordinators.groups.consumer.state import ClassicMember
-from replication.coordinators.groups.keys import Key
-from replication.coordinators.groups.messages import Append, Body, Write
 from replication.coordinators.groups.pieces import Pieces, Topics
-from replication.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,28 +39,3 @@ class ConsumerHeartbeat:
 
 # They change what is stored, or tell of it, and wait while something is being stored.
 Waiting: TypeAlias = ConsumerHeartbeat | Leave | Join | Sync | Heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerChange(Write):
-    """The state of a group; `number` counts these writes."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class AppendConsumer(Append):
-    """Store these values by their keys; None: the record is deleted."""
-
-    values: Mapping[Key, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard(Body):
-    """Answers ConsumerHeartbeat. `assigned`: what the member may read now; None: as before."""
-
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    member_id: str | None = None
-    epoch: int = 0
-    assigned: Pieces | None = None

@@ -11,12 +11,10 @@ from replication.coordinators.groups.consumer.assignors import ASSIGNORS
 from replication.coordinators.groups.consumer.assignors.wishes import Wish
 from replication.coordinators.groups.consumer.classic_members import as_heartbeat, sync
 from replication.coordinators.groups.consumer.classic_members import heartbeat as hear_classic
-from replication.coordinators.groups.consumer.draft import WorkingGroup, with_one, without
-from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard, Waiting
+from replication.coordinators.groups.consumer.draft import WorkingGroup
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Waiting
 from replication.coordinators.groups.consumer.reconciliation import reconciled
 from replication.coordinators.groups.consumer.state import (
-    JOINING,
-    LEAVING,
     LEAVING_FOR_A_WHILE,
     TYPE,
     Current,
@@ -26,10 +24,12 @@ from replication.coordinators.groups.consumer.state import (
     subscribed,
 )
 from replication.coordinators.groups.messages import Body, Done
+from replication.coordinators.groups.parts.draft import ABANDON, with_one, without
+from replication.coordinators.groups.parts.events import Heard
+from replication.coordinators.groups.parts.state import JOINING, LEAVING
 from replication.coordinators.groups.pieces import NO_PIECES, Topics, hash_of
 from replication.errors import NONE, ErrorCode, KafkaError
 
-ABANDON = "The member must abandon all its partitions and rejoin."
 _LEAVES = LEAVING, LEAVING_FOR_A_WHILE
 
 
@@ -142,7 +142,7 @@ def _lead(draft: WorkingGroup, event: ConsumerHeartbeat, former: Current) -> Non
     member = draft.members[member_id]
     draft.put(member, current)
     session_ms = member.session_timeout_ms(draft.limits.group_consumer_session_timeout_ms)
-    draft.deadlines_ms = {**draft.deadlines_ms, member_id: draft.now.ms + session_ms}
+    draft.deadlines_ms = with_one(draft.deadlines_ms, member_id, draft.now.ms + session_ms)
     if event.classic is not None:
         draft.limit(member_id, anew=True)  # to ask for its assignment
         protocol, _ = event.classic.protocols[0]
@@ -173,23 +173,18 @@ def _member_before(draft: WorkingGroup, event: ConsumerHeartbeat) -> Member | No
     member = draft.members.get(event.member_id)
     if member is None:
         if event.epoch != JOINING:
-            raise _no_member(draft, event)
-        _check_room(draft)
+            raise draft.no_member(event.member_id)
+        draft.check_room("consumer", draft.limits.group_consumer_max_size)
         return None
     _check_epoch(draft, event, member)
     return member
-
-
-def _no_member(draft: WorkingGroup, event: ConsumerHeartbeat) -> KafkaError:
-    message = f"Member {event.member_id} is not a member of group {draft.id}."
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
 
 
 def _static_before(draft: WorkingGroup, event: ConsumerHeartbeat, instance_id: str) -> Member | None:
     holder = draft.static_member(instance_id)
     if event.epoch == JOINING:
         if holder is None:
-            _check_room(draft)
+            draft.check_room("consumer", draft.limits.group_consumer_max_size)
             return None
         is_held = holder.classic is None and draft.currents[holder.id].epoch != LEAVING_FOR_A_WHILE
         if holder.id != event.member_id and is_held:
@@ -231,15 +226,6 @@ def _check_epoch(draft: WorkingGroup, event: ConsumerHeartbeat, member: Member) 
         known = f"has a smaller member epoch ({event.epoch}) than the one known by the group coordinator"
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH, f"The consumer group member {known} ({current.epoch}). {ABANDON}"
-        )
-
-
-def _check_room(draft: WorkingGroup) -> None:
-    size_max = draft.limits.group_consumer_max_size
-    if len(draft.members) >= size_max:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The consumer group has reached its maximum capacity of {size_max} members.",
         )
 
 
@@ -339,7 +325,7 @@ def _leave(draft: WorkingGroup, event: ConsumerHeartbeat) -> None:
         if member is not None:
             _check_instance(event, member, event.instance_id)
     if member is None:
-        raise _no_member(draft, event)
+        raise draft.no_member(event.member_id)
     if event.epoch == LEAVING_FOR_A_WHILE:
         current = draft.currents[member.id]
         draft.put(
@@ -353,16 +339,8 @@ def _leave(draft: WorkingGroup, event: ConsumerHeartbeat) -> None:
         )
         draft.unlimit(member.id)
     else:
-        expel(draft, member.id)
+        draft.expel(member.id)
     draft.answer(event.request, Heard(member_id=event.member_id, epoch=event.epoch))
-
-
-def expel(draft: WorkingGroup, member_id: str) -> None:
-    """Remove the member; the next heartbeat of another one makes new targets."""
-    draft.remove(member_id)
-    draft.epoch += 1
-    if not draft.members:
-        draft.target_epoch = draft.epoch  # nobody is there to be assigned anything
 
 
 def _leave_by_name(draft: WorkingGroup, event: Leave) -> None:
@@ -374,7 +352,7 @@ def _leave_by_name(draft: WorkingGroup, event: Leave) -> None:
         if member is not None and member_id and member_id != member.id:
             error = ErrorCode.FENCED_INSTANCE_ID
         if member is not None and error is NONE:
-            expel(draft, member.id)
+            draft.expel(member.id)
         errors.append(error)
     draft.answer(event.request, Left(tuple(errors)))
 
@@ -385,4 +363,4 @@ def tick(draft: WorkingGroup, event: Ticked) -> None:
     for times in (draft.deadlines_ms, draft.revoke_until_ms):
         for member_id in [name for name, until_ms in times.items() if until_ms <= now_ms]:
             if member_id in draft.members:
-                expel(draft, member_id)
+                draft.expel(member_id)

@@ -5,9 +5,11 @@ Nearly all are. Law: the answer, and the group but for that end, are those of a 
 
 from __future__ import annotations
 
-from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.heartbeats import described, says_all
-from replication.coordinators.groups.consumer.state import JOINING, ConsumerGroup, Progress
+from replication.coordinators.groups.consumer.state import ConsumerGroup, Progress
+from replication.coordinators.groups.parts.events import Heard
+from replication.coordinators.groups.parts.state import JOINING
 
 
 def quiet_answer(group: ConsumerGroup, event: ConsumerHeartbeat) -> Heard | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from replication.coordinators.groups.consumer.state import JOINING, Current, Progress
+from replication.coordinators.groups.consumer.state import Current, Progress
+from replication.coordinators.groups.parts.state import JOINING
 from replication.coordinators.groups.pieces import Piece, Pieces
 
 

@@ -15,16 +15,14 @@ from replication.coordinators.groups.consumer.state import (
     ClassicMember,
     ConsumerGroup,
     Current,
-    Header,
     Matched,
     Member,
     Progress,
-    contents,
 )
 from replication.coordinators.groups.keys import Key, Kind
+from replication.coordinators.groups.parts.state import Header, contents, fields_of, named
 
 DEPRECATED = 4  # partitions of subscribed topics: written by Kafka before 4.1, and of no use here
-_OF_MEMBERS = Kind.MEMBER, Kind.TARGET, Kind.CURRENT, Kind.REGEX
 _HASH_TAG = b"\x01\x00\x08"  # one tagged field: number 0, of eight bytes
 
 
@@ -140,21 +138,8 @@ def _read_protocol(at: binary.Cursor) -> tuple[str, bytes]:
 
 def group_of(group_id: str, values: Mapping[Key, Any]) -> ConsumerGroup:
     """Return the group of these values; those that belong to no member go with the next write. Members lack nothing."""
-    header: Header = values.get(Key(Kind.HEADER), Header(0, 0))
-    of: dict[Kind, dict[str, Any]] = {kind: {} for kind in _OF_MEMBERS}
-    for key, value in values.items():
-        if key.kind in of:
-            of[key.kind][key.of] = value
-    members = of[Kind.MEMBER]
-    used = {member.regex for member in members.values()}
-    group = ConsumerGroup(
-        id=group_id,
-        epoch=header.epoch,
-        topics_hash=header.topics_hash,
-        members=members,
-        currents={name: of[Kind.CURRENT].get(name, Current()) for name in members},
-        target_epoch=values.get(Key(Kind.TARGET_EPOCH), 0),
-        targets={name: pieces for name, pieces in of[Kind.TARGET].items() if name in members},
-        regexes={regex: found for regex, found in of[Kind.REGEX].items() if regex in used},
-    )
+    found = fields_of(ConsumerGroup.kinds, values, Current())
+    used = {member.regex for member in found["members"].values()}
+    regexes = {regex: matched for regex, matched in named(Kind.REGEX, values).items() if regex in used}
+    group = ConsumerGroup(id=group_id, regexes=regexes, **found)
     return replace(group, unstored=frozenset(values.keys() - contents(group).keys()))

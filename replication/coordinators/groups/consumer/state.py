@@ -1,8 +1,6 @@
-"""The values of a group of the consumer protocol. All are frozen; nothing here decides.
+"""The values of a group of the consumer protocol, beyond those of `parts`. All are frozen; nothing here decides.
 
-A *piece* is a partition of a topic's id. The *target* of a member is what it is to have in the end; its *current*
-assignment is what it may have now, or must give up first. A *member epoch* says how far a member has come: at the
-epoch of the targets it has learned the latest one.
+The *current* assignment of a member is what it may have now, or must give up first.
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
-from replication.coordinators.groups.messages import Body
-from replication.coordinators.groups.offsets.state import Offsets
+from replication.coordinators.groups.parts.state import JOINING, Kinds, PartedGroup, contents
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 
-JOINING, LEAVING, LEAVING_FOR_A_WHILE = 0, -1, -2  # member epochs with a meaning of their own
+LEAVING_FOR_A_WHILE = -2  # a member epoch, beside JOINING and LEAVING
 TYPE = "consumer"
 
 
@@ -96,53 +93,27 @@ class Matched(NamedTuple):
     at_ms: int
 
 
-class Header(NamedTuple):
-    """The epoch of a group, and the hash of the topics that its targets are made for."""
-
-    epoch: int
-    topics_hash: int
-
-
-class InFlight(NamedTuple):
-    """The write that is in flight, and the requests that are answered with it. `number` counts writes."""
-
-    number: int
-    keys: frozenset[Key]
-    answers: tuple[tuple[int, Body], ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroup:
+class ConsumerGroup(PartedGroup[Member, Current]):
     """One group.
 
-    Invariants: members, targets and currents have the same keys, once the targets are made; no piece is held by two
-    currents; a current has an assignment epoch for each piece that it holds, and no other one; a member REVOKING has a
-    time in `revoke_until_ms`.
+    Invariants: no piece is held by two currents; a current has an assignment epoch for each piece that it holds, and no
+    other one; a member REVOKING has a time in `revoke_until_ms`.
     """
 
-    id: str
-    epoch: int = 0
-    topics_hash: int = 0
-    members: Mapping[str, Member] = field(default_factory=dict)
-    currents: Mapping[str, Current] = field(default_factory=dict)
-    target_epoch: int = 0
-    targets: Mapping[str, Pieces] = field(default_factory=dict)
+    kinds = Kinds(Kind.HEADER, Kind.TARGET_EPOCH, Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
     regexes: Mapping[str, Matched] = field(default_factory=dict)
     # A member sees these topics of its expression, as it was found for its last heartbeats.
     # `regexes` has what any of its members may see; so may all that were not heard since the group was loaded.
     visible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: frozenset[str] | None = None  # the topics that somebody subscribes to; None: not counted yet
     known_at: int | None = None  # `known_at` of the event whose topics the targets were last compared with
-    # Monotonic times: when the session of a member ends, and until when it must have given up partitions, or, as a
-    # classic one, joined again and asked for its assignment.
-    deadlines_ms: Mapping[str, int] = field(default_factory=dict)
+    # Monotonic times until when a member must have given up partitions, or, as a classic one, joined again and asked
+    # for its assignment.
     revoke_until_ms: Mapping[str, int] = field(default_factory=dict)
-    writes: int = 0
-    in_flight: InFlight | None = None
-    queue: tuple[Any, ...] = ()  # the events that came since that write began, see `events.Waiting`
-    unstored: frozenset[Key] = NO_KEYS  # that the log may have otherwise: they go with the next write
-    is_dead: bool = False
-    offsets: Offsets = field(default_factory=Offsets)
+
+    def named_parts(self) -> tuple[tuple[Kind, Mapping[str, Any]], ...]:
+        return *PartedGroup.named_parts(self), (Kind.REGEX, self.regexes)
 
     @property
     def phase(self) -> Phase:
@@ -215,37 +186,3 @@ def deadline_ms(group: ConsumerGroup) -> int | None:
     if group.in_flight is not None:
         return None
     return min((*group.deadlines_ms.values(), *group.revoke_until_ms.values()), default=None)
-
-
-def contents(group: ConsumerGroup) -> dict[Key, Any]:
-    """Return all that is stored of a group, by its keys."""
-    found: dict[Key, Any] = {}
-    if group.epoch:
-        found[Key(Kind.HEADER)] = Header(group.epoch, group.topics_hash)
-        found[Key(Kind.TARGET_EPOCH)] = group.target_epoch
-    for kind, values in mappings(group):
-        found.update((Key(kind, name), value) for name, value in values.items())
-    return found
-
-
-def mappings(group: ConsumerGroup) -> Iterable[tuple[Kind, Mapping[str, Any]]]:
-    yield Kind.MEMBER, group.members
-    yield Kind.REGEX, group.regexes
-    yield Kind.TARGET, group.targets
-    yield Kind.CURRENT, group.currents
-
-
-def changed(before: ConsumerGroup, after: ConsumerGroup) -> dict[Key, Any]:
-    """Return what is stored otherwise of `after` than of `before`; None: its record is deleted."""
-    found: dict[Key, Any] = {}
-    if (before.epoch, before.topics_hash) != (after.epoch, after.topics_hash):
-        found[Key(Kind.HEADER)] = Header(after.epoch, after.topics_hash)
-    if (before.target_epoch, before.epoch > 0) != (after.target_epoch, after.epoch > 0):
-        found[Key(Kind.TARGET_EPOCH)] = after.target_epoch
-    for (kind, old), (_, new) in zip(mappings(before), mappings(after), strict=True):
-        if old is not new:
-            for name, value in new.items():
-                if (former := old.get(name)) is not value and former != value:
-                    found[Key(kind, name)] = value
-            found.update((Key(kind, name), None) for name in old if name not in new)
-    return found

@@ -24,14 +24,15 @@ from replication.coordinators.groups.classic import events as classic
 from replication.coordinators.groups.classic.step import error_of_append
 from replication.coordinators.groups.consumer import commits
 from replication.coordinators.groups.consumer.draft import WorkingGroup
-from replication.coordinators.groups.consumer.events import ConsumerChange, Heard, Waiting
+from replication.coordinators.groups.consumer.events import Waiting
 from replication.coordinators.groups.consumer.heartbeats import hear, refusal, tick
 from replication.coordinators.groups.consumer.state import ConsumerGroup, Progress
 from replication.coordinators.groups.messages import Answer, Append, Appended, Body, Done, Now
 from replication.coordinators.groups.offsets import events as offset_events
 from replication.coordinators.groups.offsets.state import Committed, Offsets
+from replication.coordinators.groups.parts.events import Heard
 from replication.coordinators.groups.settings import GroupSettings
-from replication.errors import NONE, ErrorCode, KafkaError
+from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 
 Effects = tuple[Append | Answer | offset_events.ForgetLater, ...]
@@ -84,26 +85,17 @@ def _refuse(draft: WorkingGroup, event: Any, error: ErrorCode) -> None:
 
 def _unload(draft: WorkingGroup, event: classic.Unloaded) -> None:
     """Answer whoever waits; writes in flight end without a word."""
-    for request, body in draft.in_flight.answers if draft.in_flight is not None else ():
-        draft.refuse(request, _failed(body, ErrorCode.NOT_COORDINATOR))
+    draft.end_write(ErrorCode.NOT_COORDINATOR, _failed)
     for waiting in draft.queue:
         _refuse(draft, waiting, ErrorCode.NOT_COORDINATOR)
-    draft.in_flight, draft.queue, draft.unstored = None, (), frozenset()
-    draft.is_dead = True
-    draft.deadlines_ms, draft.revoke_until_ms = {}, {}
+    draft.end()
+    draft.revoke_until_ms = {}
 
 
 def _appended(draft: WorkingGroup, outcome: Appended) -> None:
     match outcome.write:
-        case ConsumerChange(number):
-            written = draft.in_flight
-            if written is None or written.number != number:
-                return  # the group was unloaded meanwhile
-            draft.in_flight = None
-            if outcome.error is not NONE:
-                draft.unstored |= written.keys
-            for request, body in written.answers:
-                draft.refuse(request, body if outcome.error is NONE else _failed(body, outcome.error))
+        case write if draft.is_under_way(write):
+            draft.end_write(outcome.error, _failed)
             _take_queue(draft)
         case offset_events.NewOffsets():
             commits.post(draft, outcome)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from replication.coordinators.groups.classic.events import DeleteGroup
-from replication.coordinators.groups.keys import Key
-from replication.coordinators.groups.messages import Append, Body, Write
+from replication.coordinators.groups.messages import Body
 from replication.coordinators.groups.offsets.events import ForgetTopics
 from replication.coordinators.groups.pieces import Piece, Topics
 from replication.errors import ErrorCode
@@ -61,20 +60,6 @@ Waiting: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class ShareChange(Write):
-    """The state of a group; `number` counts these writes."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class AppendShare(Append):
-    """Store these values by their keys; None: the record is deleted."""
-
-    values: Mapping[Key, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class AskStates:
     """Have share states begin at these start offsets, in this state epoch, or be deleted; see `StatesAnswered`."""
 
@@ -82,17 +67,6 @@ class AskStates:
     starts: Mapping[Piece, int]
     epoch: int
     deletes: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareHeard(Body):
-    """Answers ShareHeartbeat. `assigned`: what the member may read now; None: as before."""
-
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    member_id: str | None = None
-    epoch: int = 0
-    assigned: frozenset[Piece] | None = None
 
 
 @dataclass(frozen=True, slots=True)

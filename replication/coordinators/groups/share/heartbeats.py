@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from replication.coordinators.groups.classic.events import Ticked
-from replication.coordinators.groups.consumer.draft import with_one
-from replication.coordinators.groups.consumer.heartbeats import ABANDON
-from replication.coordinators.groups.consumer.state import JOINING, LEAVING
+from replication.coordinators.groups.parts.draft import ABANDON, with_one
+from replication.coordinators.groups.parts.events import Heard
+from replication.coordinators.groups.parts.state import JOINING, LEAVING
 from replication.coordinators.groups.pieces import NO_PIECES, hash_of
 from replication.coordinators.groups.share.assignor import assign
 from replication.coordinators.groups.share.draft import WorkingShare
-from replication.coordinators.groups.share.events import ShareHeard, ShareHeartbeat
+from replication.coordinators.groups.share.events import ShareHeartbeat
 from replication.coordinators.groups.share.partitions import assignable, initialize
 from replication.coordinators.groups.share.state import Current, Member
 from replication.errors import ErrorCode, KafkaError
@@ -40,7 +40,7 @@ def hear(draft: WorkingShare, events: Sequence[ShareHeartbeat]) -> None:
             else:
                 staying[event.member_id] = _taken_in(draft, event)
         except KafkaError as error:
-            draft.refuse(event.request, ShareHeard(error=error.code, message=error.message))
+            draft.refuse(event.request, Heard(error=error.code, message=error.message))
     _lead_all(draft, staying.values())
 
 
@@ -48,9 +48,9 @@ def _taken_in(draft: WorkingShare, event: ShareHeartbeat) -> Staying:
     """Raises: KafkaError."""
     before = draft.members.get(event.member_id)
     if before is None:
-        _check_room(draft)
+        draft.check_room("share", draft.limits.group_share_max_size)
         if event.epoch != JOINING:
-            raise _no_member(draft, event)
+            raise draft.no_member(event.member_id)
     former = draft.currents.get(event.member_id, Current())
     _check_epoch(event, former)
     member = before or Member(id=event.member_id)
@@ -64,20 +64,6 @@ def _taken_in(draft: WorkingShare, event: ShareHeartbeat) -> Staying:
     if member != before:
         draft.put(member, former)
     return Staying(event, former, before is None or member.topics != before.topics)
-
-
-def _no_member(draft: WorkingShare, event: ShareHeartbeat) -> KafkaError:
-    message = f"Member {event.member_id} is not a member of group {draft.id}."
-    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
-
-
-def _check_room(draft: WorkingShare) -> None:
-    size_max = draft.limits.group_share_max_size
-    if len(draft.members) >= size_max:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The share group has reached its maximum capacity of {size_max} members.",
-        )
 
 
 def _check_epoch(event: ShareHeartbeat, current: Current) -> None:
@@ -98,9 +84,9 @@ def _check_epoch(event: ShareHeartbeat, current: Current) -> None:
 def _leave(draft: WorkingShare, event: ShareHeartbeat) -> None:
     """Raises: KafkaError."""
     if event.member_id not in draft.members:
-        raise _no_member(draft, event)
-    draft.remove(event.member_id)
-    draft.answer(event.request, ShareHeard(member_id=event.member_id, epoch=event.epoch))
+        raise draft.no_member(event.member_id)
+    draft.expel(event.member_id)
+    draft.answer(event.request, Heard(member_id=event.member_id, epoch=event.epoch))
 
 
 def _lead_all(draft: WorkingShare, staying: Collection[Staying]) -> None:
@@ -137,11 +123,11 @@ def _lead(draft: WorkingShare, staying: Staying) -> None:
     is_told = is_behind or event.epoch == JOINING or event.topics is not None or current.assigned != former.assigned
     draft.answer(
         event.request,
-        ShareHeard(member_id=event.member_id, epoch=current.epoch, assigned=current.assigned if is_told else None),
+        Heard(member_id=event.member_id, epoch=current.epoch, assigned=current.assigned if is_told else None),
     )
 
 
 def tick(draft: WorkingShare, event: Ticked) -> None:
     """Expel members whose session is over."""
     for member_id in [name for name, until_ms in draft.deadlines_ms.items() if until_ms <= draft.now.ms]:
-        draft.remove(member_id)
+        draft.expel(member_id)

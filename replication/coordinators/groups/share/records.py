@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from replication.coordinators import binary
 from replication.coordinators.groups import fields
-from replication.coordinators.groups.consumer.state import Header
 from replication.coordinators.groups.keys import Key, Kind
+from replication.coordinators.groups.parts.state import Header, contents, fields_of
 from replication.coordinators.groups.share.state import NO_STATES, Current, Member, ShareGroup, States, TopicStates
 
-OF_MEMBERS = (Kind.SHARE_MEMBER, Kind.SHARE_TARGET, Kind.SHARE_CURRENT)  # keys with a second text
-KINDS = (*OF_MEMBERS, Kind.SHARE_HEADER, Kind.SHARE_TARGET_EPOCH, Kind.SHARE_STATES)
 _STABLE = 0  # the only state of a member
 
 
@@ -86,21 +85,6 @@ def _read_gone(at: binary.Cursor) -> tuple[str, str]:
 
 def group_of(group_id: str, values: Mapping[Key, Any]) -> ShareGroup:
     """Return the group of these values; members lack nothing. Those that belong to no member go with the next write."""
-    header: Header = values.get(Key(Kind.SHARE_HEADER), Header(0, 0))
-    of: dict[Kind, dict[str, Any]] = {kind: {} for kind in OF_MEMBERS}
-    for key, value in values.items():
-        if key.kind in of:
-            of[key.kind][key.of] = value
-    members = of[Kind.SHARE_MEMBER]
-    stray = {Key(kind, name) for kind, named in of.items() for name in named if name not in members}
-    return ShareGroup(
-        id=group_id,
-        epoch=header.epoch,
-        topics_hash=header.topics_hash,
-        members=members,
-        currents={name: of[Kind.SHARE_CURRENT].get(name, Current()) for name in members},
-        target_epoch=values.get(Key(Kind.SHARE_TARGET_EPOCH), 0),
-        targets={name: pieces for name, pieces in of[Kind.SHARE_TARGET].items() if name in members},
-        states=values.get(Key(Kind.SHARE_STATES), NO_STATES),
-        unstored=frozenset(stray),
-    )
+    states = values.get(Key(Kind.SHARE_STATES), NO_STATES)
+    group = ShareGroup(id=group_id, states=states, **fields_of(ShareGroup.kinds, values, Current()))
+    return replace(group, unstored=frozenset(values.keys() - contents(group).keys()))

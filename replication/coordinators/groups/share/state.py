@@ -1,4 +1,4 @@
-"""The values of a share group. All are frozen; nothing here decides.
+"""The values of a share group, beyond those of `parts`. All are frozen; nothing here decides.
 
 A partition that somebody subscribes to gets a *share state* at another coordinator first: it is *initializing*, then
 *initialized*, and only then assigned. The states of a topic whose offsets are deleted are *deleting*.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from replication.coordinators.groups.consumer.state import JOINING, Header, InFlight
-from replication.coordinators.groups.keys import NO_KEYS, Key, Kind
-from replication.coordinators.groups.offsets.state import Offsets
+from replication.coordinators.groups.keys import Kind
+from replication.coordinators.groups.parts.state import JOINING, Kinds, PartedGroup
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 from replication.errors import ErrorCode
 
@@ -108,27 +107,18 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGroup:
-    """One group. Invariant: members, targets and currents have the same keys, once the targets are made."""
+class ShareGroup(PartedGroup[Member, Current]):
+    """One group. There are no `offsets`."""
 
-    id: str
-    epoch: int = 0
-    topics_hash: int = 0
-    members: Mapping[str, Member] = field(default_factory=dict)
-    currents: Mapping[str, Current] = field(default_factory=dict)
-    target_epoch: int = 0
-    targets: Mapping[str, Pieces] = field(default_factory=dict)
+    kinds = Kinds(Kind.SHARE_HEADER, Kind.SHARE_TARGET_EPOCH, Kind.SHARE_MEMBER, Kind.SHARE_TARGET, Kind.SHARE_CURRENT)
     states: States = NO_STATES
-    deadlines_ms: Mapping[str, int] = field(default_factory=dict)  # monotonic: when the session of a member ends
     call: Call | None = None  # one at a time
     calls: int = 0
     call_again_ms: int = 0  # monotonic: when partitions that could not be initialized are tried again
-    writes: int = 0
-    in_flight: InFlight | None = None
-    queue: tuple[Any, ...] = ()  # the events that came since that write began, see `events.Waiting`
-    unstored: frozenset[Key] = NO_KEYS  # that the log may have otherwise: they go with the next write
-    is_dead: bool = False
-    offsets: Offsets = field(default_factory=Offsets)  # there are none
+
+    def single_parts(self) -> tuple[tuple[Kind, Any], ...]:
+        states = None if self.states.is_empty else self.states
+        return *PartedGroup.single_parts(self), (Kind.SHARE_STATES, states)
 
     @property
     def phase(self) -> Phase:
@@ -144,11 +134,6 @@ class ShareGroup:
     @property
     def protocol_type(self) -> str:
         return TYPE
-
-    @property
-    def keys(self) -> frozenset[Key]:
-        """The records that the log may have of the group."""
-        return self.unstored | contents(self).keys()
 
 
 def deadline_ms(group: ShareGroup) -> int | None:
@@ -175,29 +160,3 @@ def without_pieces(topics: ByTopic, pieces: Pieces) -> ByTopic:
         for topic_id, found in topics.items()
     }
     return {topic_id: found for topic_id, found in left.items() if found.partitions}
-
-
-def contents(group: ShareGroup) -> dict[Key, Any]:
-    """Return all that is stored of a group, by its keys."""
-    found: dict[Key, Any] = {}
-    if group.epoch:
-        found[Key(Kind.SHARE_HEADER)] = Header(group.epoch, group.topics_hash)
-        found[Key(Kind.SHARE_TARGET_EPOCH)] = group.target_epoch
-    if not group.states.is_empty:
-        found[Key(Kind.SHARE_STATES)] = group.states
-    for kind, values in _mappings(group):
-        found.update((Key(kind, name), value) for name, value in values.items())
-    return found
-
-
-def _mappings(group: ShareGroup) -> Iterable[tuple[Kind, Mapping[str, Any]]]:
-    yield Kind.SHARE_MEMBER, group.members
-    yield Kind.SHARE_TARGET, group.targets
-    yield Kind.SHARE_CURRENT, group.currents
-
-
-def changed(before: ShareGroup, after: ShareGroup) -> dict[Key, Any]:
-    """Return what is stored otherwise of `after` than of `before`; None: its record is deleted."""
-    old, new = contents(before), contents(after)
-    found = {key: value for key, value in new.items() if old.get(key) != value}
-    return {**found, **dict.fromkeys(old.keys() - new.keys())}

@@ -20,17 +20,16 @@ from typing import Any
 
 from replication.coordinators.groups.classic import events as classic
 from replication.coordinators.groups.classic.step import error_of_append
-from replication.coordinators.groups.consumer.events import ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.messages import Appended, Body, Done, Now
 from replication.coordinators.groups.offsets import events as offset_events
+from replication.coordinators.groups.parts.events import Heard
 from replication.coordinators.groups.settings import GroupSettings
 from replication.coordinators.groups.share import partitions
 from replication.coordinators.groups.share.draft import Effect, WorkingShare
 from replication.coordinators.groups.share.events import (
     AlterShareOffsets,
     DeleteShareOffsets,
-    ShareChange,
-    ShareHeard,
     ShareHeartbeat,
     SharesDone,
     StatesAnswered,
@@ -71,7 +70,7 @@ def _refuse(draft: WorkingShare, event: Any, error: ErrorCode | None) -> None:
     """None: members of other protocols are none of a share group, and it has no committed offsets."""
     match event:
         case ShareHeartbeat():
-            draft.refuse(event.request, ShareHeard(error=error or NONE))
+            draft.refuse(event.request, Heard(error=error or NONE))
         case AlterShareOffsets() | DeleteShareOffsets():
             draft.refuse(event.request, SharesDone(error or NONE))
         case classic.DeleteGroup():
@@ -95,14 +94,11 @@ def _refuse(draft: WorkingShare, event: Any, error: ErrorCode | None) -> None:
 
 def _unload(draft: WorkingShare) -> None:
     """Answer whoever waits; writes and questions in flight end without a word."""
-    for request, body in draft.in_flight.answers if draft.in_flight is not None else ():
-        draft.refuse(request, _failed(body, ErrorCode.NOT_COORDINATOR))
+    draft.end_write(ErrorCode.NOT_COORDINATOR, _failed)
     for waiting in draft.queue:
         _refuse(draft, waiting, ErrorCode.NOT_COORDINATOR)
     _end_call(draft, ErrorCode.NOT_COORDINATOR)
-    draft.in_flight, draft.queue, draft.unstored = None, (), frozenset()
-    draft.is_dead = True
-    draft.deadlines_ms = {}
+    draft.end()
 
 
 def _end_call(draft: WorkingShare, error: ErrorCode) -> None:
@@ -113,24 +109,19 @@ def _end_call(draft: WorkingShare, error: ErrorCode) -> None:
 
 
 def _appended(draft: WorkingShare, outcome: Appended) -> None:
-    written = draft.in_flight
-    if not isinstance(outcome.write, ShareChange) or written is None or written.number != outcome.write.number:
-        return  # the group was unloaded meanwhile
-    draft.in_flight = None
-    if outcome.error is not NONE:
-        draft.unstored |= written.keys
-        if draft.call is not None and not draft.call.is_begun:
-            _end_call(draft, outcome.error)
-    for request, body in written.answers:
-        draft.refuse(request, body if outcome.error is NONE else _failed(body, outcome.error))
+    if not draft.is_under_way(outcome.write):
+        return
+    draft.end_write(outcome.error, _failed)
     if outcome.error is NONE:
         draft.begin_call()
+    elif draft.call is not None and not draft.call.is_begun:
+        _end_call(draft, outcome.error)
     _take_queue(draft)
 
 
 def _failed(body: Body, error: ErrorCode) -> Body:
-    if isinstance(body, ShareHeard):
-        return ShareHeard(error=error)
+    if isinstance(body, Heard):
+        return Heard(error=error)
     return Done(error) if isinstance(body, Done) else SharesDone(error)
 
 

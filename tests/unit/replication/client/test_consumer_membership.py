@@ -21,9 +21,10 @@ from replication.client.membership import Assign, Closed, Fail, Leave, Lose, Pol
 from replication.coordinators.groups import kinds
 from replication.coordinators.groups.classic.events import Ticked
 from replication.coordinators.groups.classic.state import Group
-from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.state import Phase as GroupPhase
 from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.parts.events import AppendParts
 from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
@@ -184,7 +185,7 @@ class World:
                 for client in self.clients:
                     if client.request == effect.request:
                         client.answer = effect.body
-            elif isinstance(effect, AppendConsumer):
+            elif isinstance(effect, AppendParts):
                 self.writes.append(effect)
 
     def is_written(self):

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.assignors import ASSIGNORS
 from replication.coordinators.groups.consumer.assignors.wishes import Wish
-from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.reconciliation import reconciled
 from replication.coordinators.groups.consumer.state import Current, Progress
 from replication.coordinators.groups.kinds import step
 from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.parts.events import AppendParts
 from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE, ErrorCode
@@ -53,7 +54,7 @@ def test_a_write_has_all_that_the_lost_one_before_it_had_and_what_waited_goes_wi
     def post(event):
         nonlocal group
         group, effects = step(group, event, Now(0, 0), LIMITS)
-        appends.extend(effect for effect in effects if isinstance(effect, AppendConsumer))
+        appends.extend(effect for effect in effects if isinstance(effect, AppendParts))
         answers.extend((effect.request, effect.body.error) for effect in effects if isinstance(effect, Answer))
 
     for request, member in enumerate("mno"):

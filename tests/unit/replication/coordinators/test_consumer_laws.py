@@ -15,13 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from replication.coordinators.groups.classic.events import Ticked
 from replication.coordinators.groups.classic.state import Group
-from replication.coordinators.groups.consumer.events import AppendConsumer, ConsumerHeartbeat, Heard
+from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.quiet import quiet_answer
-from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, contents, subscribed_by_any
+from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, subscribed_by_any
 from replication.coordinators.groups.kinds import deadline_ms, resume, step
 from replication.coordinators.groups.messages import Answer, Appended, Now
 from replication.coordinators.groups.offsets.events import AppendOffsets, Commit
 from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.parts.events import AppendParts, Heard
+from replication.coordinators.groups.parts.state import contents
 from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
@@ -113,7 +115,7 @@ class Groups(RuleBasedStateMachine):
             match effect:
                 case Answer(request, body):
                     self.answered(request, body)
-                case AppendConsumer():
+                case AppendParts():
                     self.writes.append(effect)
 
     def answered(self, request, body):

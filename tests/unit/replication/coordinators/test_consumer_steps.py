@@ -9,10 +9,11 @@ from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.quiet import quiet_answer
 from replication.coordinators.groups.consumer.records import encode
-from replication.coordinators.groups.consumer.state import ConsumerGroup, Header, Matched, Member, Progress
+from replication.coordinators.groups.consumer.state import ConsumerGroup, Matched, Member, Progress
 from replication.coordinators.groups.keys import Key, Kind, encode_key
 from replication.coordinators.groups.offsets.events import Commit, ExpireOffsets
 from replication.coordinators.groups.offsets.state import Committed
+from replication.coordinators.groups.parts.state import Header
 from replication.coordinators.groups.pieces import Piece
 from replication.errors import NONE, ErrorCode
 from replication.model.cluster import TopicPartition

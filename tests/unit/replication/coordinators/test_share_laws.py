@@ -11,20 +11,20 @@ from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.kinds import deadline_ms, resume, step
 from replication.coordinators.groups.messages import Answer, Appended, Now
 from replication.coordinators.groups.offsets.events import ForgetTopics
+from replication.coordinators.groups.parts.events import AppendParts, Heard
+from replication.coordinators.groups.parts.state import contents
 from replication.coordinators.groups.pieces import Piece, Topic
 from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.coordinators.groups.share.assignor import assign
 from replication.coordinators.groups.share.events import (
     AlterShareOffsets,
-    AppendShare,
     AskStates,
     DeleteShareOffsets,
-    ShareHeard,
     ShareHeartbeat,
     StatesAnswered,
 )
-from replication.coordinators.groups.share.state import ShareGroup, contents, pieces_of
+from replication.coordinators.groups.share.state import ShareGroup, pieces_of
 from replication.errors import NONE, ErrorCode
 from replication.model.cluster import topic_id_of
 
@@ -80,9 +80,9 @@ class Groups(RuleBasedStateMachine):
             match effect:
                 case Answer(request, body):
                     self.open.remove(request)  # each once
-                    if isinstance(body, ShareHeard):
+                    if isinstance(body, Heard):
                         self.answered(request, body)
-                case AppendShare():
+                case AppendParts():
                     assert not self.writes, "one write in flight"
                     self.writes.append(effect)
                 case AskStates():
