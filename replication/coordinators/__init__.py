@@ -1,4 +1,4 @@
-"""Coordinators of consumer groups and of transactions, each at the leader of a partition of an internal topic.
+"""Coordinators of groups, transactions and share states, each at the leader of a partition of an internal topic.
 
 From the ground up: `binary`, fields of Kafka's records, and which partition keeps a name; `partitioning`, by how many
 partitions that is; `terms`, the partitions that this broker leads, and when each is loaded; `patterns`, regular

@@ -37,7 +37,7 @@ def test_the_events_of_the_controller_are_all_there():
 
 
 def test_the_events_of_a_group_are_all_there():
-    assert named("A consumer group", "event") == names(kinds.Event)
+    assert named("A group", "event") == names(kinds.Event)
 
 
 def test_the_events_and_effects_of_a_transaction_are_all_there():

@@ -1,4 +1,4 @@
-"""Consumer groups: those whose partition of `__consumer_offsets` this broker leads.
+"""Groups: those whose partition of `__consumer_offsets` this broker leads.
 
 From the ground up: the machines share `settings`, `messages`, `keys` and `pieces`; `offsets` decides about committed
 offsets; `classic` decides about the members of a group, who assign partitions themselves, and so its next state;
