@@ -89,6 +89,24 @@ def test_a_program_that_polls_too_late_loses_its_partitions_and_gets_them_again(
         assert [len(each) for each in revoked] == [PARTITIONS]
 
 
+def test_members_of_both_protocols_are_in_one_group(client):
+    classic = client.consumer("mine", "mixed", heartbeat_interval_ms=200)
+    later = client.consumer("mine", "mixed", group_protocol="consumer")
+
+    def are_shared(*counts):
+        return [poll(member) for member in (classic, later)] == [*counts]
+
+    def poll(member):
+        member.poll(20)
+        return len(member.assignment)
+
+    with later:
+        with classic:
+            until(lambda: poll(classic) == PARTITIONS, "read by the classic one", within_s=60)
+            until(lambda: are_shared(PARTITIONS // 2, PARTITIONS // 2), "shared out", within_s=60)
+        until(lambda: poll(later) == PARTITIONS, "read by the other one alone", within_s=60)
+
+
 def test_an_assignor_that_the_coordinator_has_not_is_told(client):
     consumer = client.consumer("mine", "g", group_protocol="consumer", group_remote_assignor="sticky")
     with consumer, pytest.raises(KafkaError, match="ServerAssignor sticky is not supported"):
