@@ -25,6 +25,11 @@ def note_state_changes(replicas, told):
     replicas.requests._log_change = told
 
 
+def going_on_in(shares):
+    """The tasks of a broker's SharePartitions."""
+    return shares._tasks
+
+
 def tree_of(broker):
     """The session of a running broker with the coordination store."""
     return broker.lifecycle._tree

@@ -105,14 +105,14 @@ class SharePartitions:
         """Drop what the group has no session for; where its dead letters are on their way, after these."""
         for key, found in [row for row in self._partitions.items() if row[0].group_id == group_id]:
             if found.is_sending:
-                self._do(self._drop_later(group_id, found))
+                self._do(self._drop_later(key, found))
             else:
                 self._partitions.pop(key).end()
 
-    async def _drop_later(self, group_id: str, found: SharePartition) -> None:
+    async def _drop_later(self, key: SharePartitionKey, found: SharePartition) -> None:
         await found.sent()
-        if group_id not in self.sessions.of_groups:
-            self._drop(group_id)
+        if key.group_id not in self.sessions.of_groups and self._partitions.get(key) is found:
+            self._partitions.pop(key).end()
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

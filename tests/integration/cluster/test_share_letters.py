@@ -9,6 +9,7 @@ from replication.model.cluster import TopicPartition
 from tests.conformance.clients.members import until
 from tests.support import share_letters
 from tests.support.in_process import brokers_in_process
+from tests.support.inside import going_on_in
 from tests.support.repeats import only_long
 from tests.support.share_letters import ENABLED, REJECTED, append, ask_for_letters, give_up, headers_of, letters
 
@@ -66,6 +67,30 @@ def test_a_topic_that_is_not_there_and_may_not_be_created_is_told_of(tmp_path, c
             until(lambda: "auto.create.topics.enable is false" in caplog.text, "told", within_s=30)
         assert "group=nothing" in caplog.text
         assert "offsets=0-0 are given up without dead letters in 'dlq.none'" in caplog.text
+
+
+def test_partitions_whose_letters_are_on_their_way_are_let_go_once_each(tmp_path):
+    """Letters of 12 partitions go out one after the other, once the only member has left."""
+    count = 12
+    with brokers_in_process(tmp_path, (1,)) as running, KafkaClient(running.bootstrap) as client:
+        client.create_topic("wide", partitions=count)
+        client.create_topic("dlq.wide", min_insync_replicas="2", **ENABLED)
+        ask_for_letters(client, "widely", "dlq.wide")
+        for partition in range(count):
+            append(client, "wide", partition, (b"k", b"v"))
+        give_up(client, "wide", "widely", rejected={(each, 0) for each in range(count)}, released=(), count=count)
+        shares = running.brokers[1].coordinators.share_partitions
+        until(lambda: not len(shares.sessions), "the session is over", within_s=30)
+        tasks = []
+
+        def are_dropped():
+            tasks.append(len(going_on_in(shares)))
+            return not shares.held()
+
+        client.alter_settings((2, "dlq.wide"), {"min.insync.replicas": "1"})
+        until(are_dropped, "dropped", within_s=30)
+        assert max(tasks) <= count, tasks
+        until(lambda: len(letters(client, "dlq.wide")) == count, "letters", within_s=30)
 
 
 @only_long("kills a broker")
