@@ -13,7 +13,7 @@ from replication.broker.broker import Broker as ClusterBroker
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
-from tests.integration.broker.test_data_handlers import T1, Client
+from tests.support.data_client import T1, Client
 from tests.support.peer import hang_up
 from tests.support.site import T0, Broker, Site, batch, on_loop, until, values_of
 from tests.support.waits import stays

@@ -10,7 +10,7 @@ from logstore.records.compression import Codec
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.replica.leader import guard
-from tests.integration.broker.test_data_handlers import client_of
+from tests.support.data_client import client_of
 from tests.support.hostile_batches import CASES, T_MS, bomb, raw_batch, record
 from tests.support.inside import loaded_kernels, storage, write_in_threads
 from tests.support.site import batch, on_loop, values_of, write_at_once
