@@ -89,11 +89,18 @@ def _first_of_share(group: Group | ConsumerGroup, event: _OfShare, now: Now, lim
 
 
 def _heartbeat_of_classic(group: Group, event: ConsumerHeartbeat, now: Now, limits: GroupSettings) -> Step:
-    """Make the group one of the consumer protocol, if the heartbeat is that of a member that joins, and may."""
+    """Make the group one of the consumer protocol, if the heartbeat is that of a member that joins, and may.
+
+    A member that stays was expelled, and the group has become a classic one since: it is told to join again. A Kafka
+    4.4 tells it that there is no such group, on which its clients give up.
+    """
     if group.phase is Phase.DEAD:
         return group, (Answer(event.request, Heard(error=ErrorCode.NOT_COORDINATOR)),)
     is_empty = group.phase is Phase.EMPTY and not group.members
     message = None if is_empty else migration.upgrade_refusal(group, limits)
+    if message is None and event.epoch > JOINING and not group.is_blank:
+        said = f"Member {event.member_id} is not a member of group {group.id}."
+        return group, (Answer(event.request, Heard(error=ErrorCode.UNKNOWN_MEMBER_ID, message=said)),)
     if event.epoch != JOINING:
         message = f"Group {group.id} is not a consumer group."
         if group.is_blank:

@@ -34,7 +34,10 @@ def upgrade_refusal(group: classic.Group, limits: GroupSettings) -> str | None:
         reason = "the group does not use the consumer embedded protocol"
     elif len(group.members) > limits.group_consumer_max_size:
         reason = "the group size exceeds the consumer group maximum size"
-    elif any(_subscription(group, member) is None for member in group.members.values()):
+    elif any(
+        _subscription(group, member) is None or read_assignment(member.assignment) is None
+        for member in group.members.values()
+    ):
         reason = "the embedded consumer protocol is malformed"
     return reason and f"Cannot upgrade classic group {group.id} to consumer group because {reason}."
 

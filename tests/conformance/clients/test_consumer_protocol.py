@@ -1,5 +1,8 @@
 """librdkafka's consumers with `group.protocol=consumer` on our brokers: joins, leaves, static members, expressions."""
 
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -98,9 +101,9 @@ class Reader(threading.Thread):
 class EagerReader(Reader):
     """A member of the classic protocol, which gives up all that it reads whenever its group changes."""
 
-    def __init__(self, owners, bootstrap, topics, name):
+    def __init__(self, owners, bootstrap, topics, name, **options):
         classic = {"group.protocol": "classic", "partition.assignment.strategy": "range"}
-        super().__init__(owners, bootstrap, topics, name, **classic, **{"heartbeat.interval.ms": 200})
+        super().__init__(owners, bootstrap, topics, name, **classic, **{"heartbeat.interval.ms": 200}, **options)
 
     def _assign(self, consumer, partitions):
         self.owners.take(self.name, partitions)
@@ -114,9 +117,9 @@ class EagerReader(Reader):
 class CooperativeReader(Reader):
     """A member of the classic protocol, which gives up only what another one is to get."""
 
-    def __init__(self, owners, bootstrap, topics, name):
+    def __init__(self, owners, bootstrap, topics, name, **options):
         classic = {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
-        super().__init__(owners, bootstrap, topics, name, **classic, **{"heartbeat.interval.ms": 200})
+        super().__init__(owners, bootstrap, topics, name, **classic, **{"heartbeat.interval.ms": 200}, **options)
 
 
 def create(bootstrap, *topics, copies=1):
@@ -178,7 +181,7 @@ def test_members_are_rolled_from_the_classic_protocol_to_the_other_and_back_whil
     assert roll(bootstrap, "t-1", classic) == {1}
 
 
-def roll(bootstrap, topic, classic, members=2, disturb=lambda: None):
+def roll(bootstrap, topic, classic, members=2, disturb=lambda: None, group="g"):
     """Replace the members of a group one by one, by such of the other protocol, and back; return how often each
     record is read. `disturb` is called while the group changes.
     """
@@ -186,7 +189,7 @@ def roll(bootstrap, topic, classic, members=2, disturb=lambda: None):
     with ExitStack() as ends:
 
         def begin(kind, name):
-            readers[name] = kind(owners, bootstrap, [topic], name)
+            readers[name] = kind(owners, bootstrap, [topic], name, **{"group.id": group})
             readers[name].start()
             ends.callback(readers[name].end)
 
@@ -220,6 +223,41 @@ def roll(bootstrap, topic, classic, members=2, disturb=lambda: None):
     seen = Counter(word for reader in readers.values() for word in reader.seen.copy().elements())
     assert seen.keys() == {word.encode() for word in words}
     return set(seen.values())
+
+
+MEMBER = """
+import sys
+from confluent_kafka import Consumer
+settings = {"group.id": "g", "group.protocol": "consumer", "client.id": "new"}
+consumer = Consumer({"bootstrap.servers": sys.argv[1], **settings})
+consumer.subscribe(["t-1"])
+while True:
+    consumer.poll(0.1)
+"""
+
+
+@only_long("a session ends")
+def test_a_member_that_was_silent_until_its_group_became_a_classic_one_comes_back(tmp_path):
+    settings = {
+        "group_consumer_heartbeat_interval_ms": 100,
+        "group_consumer_min_heartbeat_interval_ms": 100,
+        "group_consumer_session_timeout_ms": 2000,
+        "group_consumer_min_session_timeout_ms": 2000,
+    }
+    owners = Owners()
+    with brokers_in_process(tmp_path, (1,), **settings) as running, ExitStack() as ends:
+        create(running.bootstrap, "t-1")
+        reader = CooperativeReader(owners, running.bootstrap, ["t-1"], "old")
+        reader.start()
+        ends.callback(reader.end)
+        until(lambda: owners.counts() == [6], "the classic member has all")
+        member = ends.enter_context(subprocess.Popen([sys.executable, "-c", MEMBER, running.bootstrap]))
+        ends.callback(member.kill)
+        until(lambda: owners.counts() == [3], "the other member has its half", within_s=60)
+        member.send_signal(signal.SIGSTOP)
+        until(lambda: owners.counts() == [6], "the classic member has all again", within_s=60)
+        member.send_signal(signal.SIGCONT)
+        until(lambda: owners.counts() == [3], "the other member is back", within_s=60)
 
 
 @pytest.mark.soak

@@ -423,6 +423,30 @@ def migrations(asker):
     return [*found, (code(again), again.generation_id - joined.generation_id), member.fetched(None, -1)]
 
 
+@case(
+    "ConsumerGroupHeartbeat: a member that was expelled before its group became a classic one",
+    [(0, 0), (0, -1), (25, 0), (69, 0), (0, 1)],
+    [(0, 0), (0, -1), (69, 0), (69, 0), (0, 1)],
+)
+def expelled_members(asker):
+    name = asker.named("t")
+    subscribed = b"\0\0\0\0\0\1" + len(name).to_bytes(2, "big") + name.encode() + b"\xff\xff\xff\xff"
+    joined = join(asker, asker.named("rolled"), protocols=(("range", subscribed),))
+    assert sync(asker, asker.named("rolled"), joined, assignments=()) == 0
+    member = Member(asker, "rolled")
+    found = [member.hear()[:2]]
+    epoch = member.epoch
+    return [*found, *(member.hear(each)[:2] for each in (-1, epoch, -1, 0))]
+
+
+@case("ConsumerGroupHeartbeat: nobody knows what a member of a classic group reads", (69, 0, None))
+def unreadable_assignments(asker):
+    joined = join(asker, asker.named("unread"), protocols=(("range", b"\0\0" + bytes(8)),))
+    assignments = [{"member_id": joined.member_id, "assignment": b"not an assignment"}]
+    assert sync(asker, asker.named("unread"), joined, assignments=assignments) == 0
+    return Member(asker, "unread").hear()
+
+
 @case("ConsumerGroupHeartbeat: the first answer to a regular expression", (0, [[0]]), (0, []))
 def first_of_expression(asker):
     regex = f"t-{asker.word}"

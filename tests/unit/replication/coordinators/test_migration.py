@@ -147,6 +147,22 @@ def test_partitions_that_become_free_send_a_classic_member_to_join_again():
     assert classic.heartbeat("c") is NONE
 
 
+def test_a_member_that_was_expelled_before_the_group_became_a_classic_one_is_told_to_join_again():
+    classic = Classic()
+    classic.stable()
+    epoch = classic.world.joins("n").epoch
+    assert classic.world.hears("n", -1).error is NONE
+    before = classic.group
+    assert classic.world.hears("n", epoch).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert classic.world.hears("n", -1).error is ErrorCode.GROUP_ID_NOT_FOUND  # and takes it for gone
+    assert classic.group == before
+    assert isinstance(before, Group)
+    assert classic.world.joins("n").error is NONE
+    classic.world.hears("n", -1)
+    classic.world.limits = replace(classic.world.limits, group_consumer_migration_policy="downgrade")
+    assert classic.world.hears("n", epoch).error is ErrorCode.GROUP_ID_NOT_FOUND  # it may not come back
+
+
 @pytest.mark.parametrize(
     ("policy", "upgrades", "downgrades"),
     [
