@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.in_process import brokers_in_process
-from tests.support.kafka4 import java_program
+from tests.support.kafka4 import java_program, run_tool
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a JVM")]
@@ -36,3 +36,14 @@ def test_an_admin_is_refused_what_is_not_served_within_seconds(tmp_path):
     assert ran.returncode == 0, ran.stderr
     told = dict(line.split(": ", 1) for line in ran.stdout.splitlines())
     assert told == dict.fromkeys(NOT_SERVED, "UnsupportedVersionException") | OTHERWISE
+
+
+def test_client_metrics_have_no_settings(tmp_path):
+    tool = "org.apache.kafka.tools.ClientMetricsCommand"
+    with brokers_in_process(tmp_path, (1, 2)) as ours:
+        of = ("--bootstrap-server", ours.bootstrap)
+        assert run_tool(tool, *of, "--list").stdout.split() == []
+        for words in (("--alter", "--interval", "1000"), ("--delete",)):
+            refused = run_tool(tool, *of, *words, "--name", "m", check=False)
+            assert refused.returncode == 1
+            assert "resource 16 'm'" in refused.stdout + refused.stderr, refused

@@ -27,6 +27,11 @@ def altered_to_null(asker):
     return [found for change in (*changes, rest) for found in alter(asker, 2, asker.named("t"), change)]
 
 
+@case("IncrementalAlterConfigs of client metrics", [42], [0])
+def altered_metrics(asker):
+    return alter(asker, 16, asker.named("m"), ("interval.ms", DELETE, None))
+
+
 @case("IncrementalAlterConfigs: an unknown operation", [42], [-1])
 def altered_unknown(asker):
     return alter(asker, 2, asker.named("t"), ("retention.ms", 9, "1"))
