@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from logstore.env import Clock
 from logstore.errors import PylogError
-from logstore.records import batch
-from logstore.records.batch import Record
-from replication.broker.share.letters import Letter, batch_of, fitting, place
+from logstore.records.batch import InvalidBatchError, Record
+from replication.broker.share.letters import Letter, batch_of, copied, cut, fitting, place, ranges_of
 from replication.broker.share.machine.events import LettersSent, SendLetters
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
@@ -28,7 +27,6 @@ from replication.model.cluster import TopicPartition
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchPartition, ProducePartition, ProduceRequest, ProduceTopic
-from replication.protocol.wire import Buffer
 from replication.replica.leader.results import ALL_IN_SYNC
 from replication.replica.manager import ReplicaManager
 
@@ -38,21 +36,39 @@ ENABLED = "errors.deadletterqueue.group.enable"  # of a topic
 RETRY_S, RETRY_S_MAX = 0.1, 5.0
 RETRIED_S = 30.0  # about as long as a Kafka 4.4, with its 5 attempts
 READ_BYTES = 1024 * 1024  # of the log at a time
+LETTERS_MAX = 1000  # at a time: one object each
 PRODUCE_LAST = 12  # the last version that names topics
 
-Done = Callable[[LettersSent], object]
+_NOTHING: Mapping[int, Record] = {}
 
 
 class Source(NamedTuple):
-    """The share partition whose records are given up."""
+    """The share partition whose records are given up; once it `is_over`, the next leader writes their letters."""
 
     group_id: str
     tp: TopicPartition
+    is_over: Callable[[], bool]
 
 
 class _Target(NamedTuple):
     tp: TopicPartition
     bytes_max: int
+
+
+class _Patience:
+    """How long errors that may pass are borne: RETRIED_S in a row, and not for each batch anew."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._until_s = asyncio.get_running_loop().time() + RETRIED_S
+        self._is_over = False
+
+    def is_over(self, in_s: float) -> bool:
+        """Return whether there is no time left for another pause; if so, until the next `begin`."""
+        self._is_over = self._is_over or asyncio.get_running_loop().time() + in_s > self._until_s
+        return self._is_over
 
 
 class LetterWriter:
@@ -70,64 +86,79 @@ class LetterWriter:
         self._config, self._replicas, self._clients, self._admin = config, replicas, clients, admin
         self._tree, self._clock = tree, clock
 
-    async def write(self, source: Source, config: GroupConfig, given_up: Sequence[SendLetters], done: Done) -> None:
-        """Write a letter of each record, or log why not; `done` is told of the records in their order."""
+    async def write(
+        self, source: Source, config: GroupConfig, given_up: Sequence[SendLetters]
+    ) -> AsyncGenerator[LettersSent, None]:
+        """Write a letter of each record, or log why not; yield the records that are done, in order.
+
+        Return early once the source is over: letters of a former leader would be there twice.
+        """
         topic = config.errors_deadletterqueue_topic_name
-        for each in given_up:
-            first = each.first
-            while first <= each.last:
-                last = each.last
-                found: Mapping[int, Record] = {}
-                if config.errors_deadletterqueue_copy_record_enable:
-                    last, found = await self._read(source.tp, first, each.last)
-                letters = [
-                    Letter(source.group_id, *source.tp, offset, *each[2:], found=found.get(offset))
-                    for offset in range(first, last + 1)
-                ]
-                while letters:
-                    count = await self._write_some(topic, source, letters)
-                    done(LettersSent(letters[0].offset, letters[count - 1].offset))
-                    del letters[:count]
-                first = last + 1
+        patience = _Patience()
+        left: Sequence[SendLetters] = sorted(given_up)
+        end, found = 0, _NOTHING
+        while left:
+            if not config.errors_deadletterqueue_copy_record_enable:
+                end = left[-1].last + 1
+            elif end <= left[0].first:
+                end, found = await self._read(source.tp, left)
+            some, left = cut(left, LETTERS_MAX, end)
+            letters = [
+                Letter(source.group_id, *source.tp, offset, *each[2:], found=found.get(offset))
+                for each in some
+                for offset in range(each.first, each.last + 1)
+            ]
+            while letters:
+                count = await self._write_some(topic, source, letters, patience)
+                if not count:
+                    return
+                yield LettersSent(ranges_of(letters[:count]))
+                del letters[:count]
 
     # ------------------------------------------------------------------ what is copied
 
-    async def _read(self, tp: TopicPartition, first: int, last: int) -> tuple[int, Mapping[int, Record]]:
-        """Return up to where was read, and the records that are in the log: of others, letters have headers only."""
-        found = await self._replicas.fetch(
+    async def _read(self, tp: TopicPartition, given_up: Sequence[SendLetters]) -> tuple[int, Mapping[int, Record]]:
+        """Return before which offset was read, and the records found there: letters of others have headers only."""
+        first = given_up[0].first
+        fetched = await self._replicas.fetch(
             {tp: FetchPartition(tp.partition, first, READ_BYTES, -1)},
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=READ_BYTES,
         )
-        data = found[tp].records
-        if found[tp].error_code or not data:
-            return last, {}
-        try:
-            return await asyncio.to_thread(_records_of, data, first, last)
-        except batch.InvalidBatchError as error:
-            logger.error("tp=%s cannot be read for dead letters from offset %d on: %s", tp, first, error)
-            return last, {}
+        found = fetched[tp]
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset > first:
+            return found.log_start_offset, {}
+        if not found.error_code and found.records:
+            try:
+                return await asyncio.to_thread(copied, found.records, given_up)
+            except InvalidBatchError as error:
+                logger.error("tp=%s cannot be read for dead letters from offset %d on: %s", tp, first, error)
+        return given_up[0].last + 1, {}
 
     # ------------------------------------------------------------------ one batch
 
-    async def _write_some(self, topic: str, source: Source, letters: Sequence[Letter]) -> int:
-        """Write as many of these letters as fit together, or log why not; return how many."""
-        loop = asyncio.get_running_loop()
-        until_s, pause_s, count = loop.time() + RETRIED_S, RETRY_S, len(letters)
-        while True:
+    async def _write_some(self, topic: str, source: Source, letters: Sequence[Letter], patience: _Patience) -> int:
+        """Write as many of these letters as fit together, or log why not; return how many: 0 if the source is over."""
+        pause_s, count = RETRY_S, len(letters)
+        while not source.is_over():
             try:
                 target = await self._target(topic, source)
                 count = fitting(letters, target.bytes_max)
-                error = await self._append(target.tp, batch_of(letters[:count], self._clock.now_ms()))
+                data = await asyncio.to_thread(batch_of, letters[:count], self._clock.now_ms())
+                if len(data) > target.bytes_max:
+                    raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{len(data):,} bytes, more than max.message.bytes")
+                error = await self._append(target.tp, data)
                 why = error.name
             except (OSError, TimeoutError, CoordinationError) as failure:
                 error, why = ErrorCode.NETWORK_EXCEPTION, str(failure)
             except PylogError as failure:
                 error, why = code_of(failure), str(failure)
+            if not error or not error.is_retriable:
+                patience.begin()
             if not error:
                 return count
-            if not error.is_retriable or loop.time() + pause_s > until_s:
+            if not error.is_retriable or patience.is_over(pause_s):
                 first, last = letters[0].offset, letters[count - 1].offset
                 logger.error(
                     "group=%s tp=%s offsets=%d-%d are given up without dead letters in %r: %s",
@@ -136,6 +167,7 @@ class LetterWriter:
                 return count
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
+        return 0
 
     async def _target(self, topic: str, source: Source) -> _Target:
         """Return where letters go; the topic is created if it may be. Raises: KafkaError, InvalidTopicError."""
@@ -179,16 +211,3 @@ class LetterWriter:
 
 def _refused(why: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_CONFIG, why)
-
-
-def _records_of(data: Buffer, first: int, last: int) -> tuple[int, Mapping[int, Record]]:
-    """Return up to where the batches reach, and their records in between. Raises: InvalidBatchError."""
-    found: dict[int, Record] = {}
-    end = first - 1
-    for at, header in batch.batches(data):
-        if header.base_offset > last:
-            return last, found
-        if not header.is_control:
-            found.update((row.offset, row) for row in batch.records(data, at) if first <= row.offset <= last)
-        end = header.last_offset
-    return min(max(end, first), last), found

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from logstore.records import batch
 from logstore.records.batch import HEADER_BYTES, Record, build
+from replication.broker.share.machine.events import Range, SendLetters
+from replication.protocol.wire import Buffer
 
 PREFIX = "__dlq.errors."
+COPIED_BYTES = 8 * 1024 * 1024  # of records that wait for their letters, and those of one batch
 _SIZES_BYTES = 5  # of a number of 32 bits, at most
 
 
@@ -65,3 +69,53 @@ def batch_of(letters: Sequence[Letter], now_ms: int) -> bytearray:
 def place(partition: int, count: int) -> int:
     """Return the partition for letters about records of `partition`, of a topic that has `count`."""
     return partition % count
+
+
+def cut(given_up: Sequence[SendLetters], count: int, end: int) -> tuple[list[SendLetters], list[SendLetters]]:
+    """Return the first `count` records, as far as they are before the offset `end`, and the others."""
+    now: list[SendLetters] = []
+    for place, each in enumerate(given_up):
+        last = min(each.last, each.first + count - 1, end - 1)
+        if last >= each.first:
+            now.append(each._replace(last=last))
+            count -= last - each.first + 1
+        if last < each.last:
+            first = max(each.first, last + 1)
+            return now, [each._replace(first=first), *given_up[place + 1 :]]
+    return now, []
+
+
+def ranges_of(letters: Sequence[Letter]) -> list[Range]:
+    found: list[Range] = []
+    for letter in letters:
+        if found and found[-1].last + 1 == letter.offset:
+            found[-1] = found[-1]._replace(last=letter.offset)
+        else:
+            found.append(Range(letter.offset, letter.offset))
+    return found
+
+
+def copied(data: Buffer, given_up: Sequence[SendLetters]) -> tuple[int, Mapping[int, Record]]:
+    """Return the offset before which was looked, and those of the records; up to about COPIED_BYTES.
+
+    `data` are whole batches, from that of the first record on. Raises: InvalidBatchError.
+    """
+    found: dict[int, Record] = {}
+    size, end, place = 0, given_up[0].first, 0
+    for at, header in batch.batches(data):
+        end = max(end, header.base_offset)
+        while place < len(given_up) and given_up[place].last < header.base_offset:
+            place += 1
+        if place == len(given_up) or size >= COPIED_BYTES:
+            break
+        is_wanted = given_up[place].first < header.next_offset and not header.is_control
+        for row in batch.records(data, at) if is_wanted else ():
+            while place < len(given_up) and given_up[place].last < row.offset:
+                place += 1
+            if place == len(given_up):
+                break
+            if given_up[place].first <= row.offset:
+                found[row.offset] = row._replace(headers=())  # which letters do not have, however large they are
+                size += len(row.key or b"") + len(row.value or b"")
+        end = max(end, header.next_offset)
+    return max(end, given_up[0].first + 1), found

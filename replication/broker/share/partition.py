@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from logstore.env import Clock
@@ -360,8 +361,10 @@ class SharePartition:
         try:
             while self._letters_due:
                 letters, self._letters_due = self._letters_due, []
-                source = Source(self.key.group_id, self.leader.replica.tp)
-                await self._letters.write(source, self._config(), letters, self._post)
+                source = Source(self.key.group_id, self.leader.replica.tp, lambda: self.is_over)
+                async with aclosing(self._letters.write(source, self._config(), letters)) as written:
+                    async for sent in written:
+                        self._post(sent)
         finally:
             self._sending = None
 

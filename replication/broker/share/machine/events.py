@@ -90,10 +90,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class LettersSent:
-    """The dead letters of these records are written, or cannot be."""
+    """The dead letters of these records are written, or cannot be. The ranges are in order."""
 
-    first: int
-    last: int
+    ranges: Sequence[Range]
 
 
 Event: TypeAlias = Acquire | Acknowledge | Release | Ticked | LogStarts | Stored | LettersSent

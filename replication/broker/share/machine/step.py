@@ -79,7 +79,7 @@ def step(state: SharePartitionState, event: events.Event, now_ms: int, terms: Sh
             return _stored(state, event)
         case events.LettersSent():
             archived = partial(_archived, write=state.gathering)
-            return _gather(state, changed(state.runs, [(event.first, event.last, archived)]))
+            return _gather(state, changed(state.runs, [(first, last, archived) for first, last in event.ranges]))
 
 
 def _acquire(state: SharePartitionState, event: events.Acquire, now_ms: int, terms: ShareTerms) -> Decided:

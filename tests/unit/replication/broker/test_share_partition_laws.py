@@ -76,7 +76,7 @@ class Leader:
         if last < letters.last:
             self.due.insert(0, letters._replace(first=last + 1))
         self.letters += [(offset, *letters[2:]) for offset in range(letters.first, last + 1)]
-        self.post(events.LettersSent(letters.first, last))
+        self.post(events.LettersSent([Range(letters.first, last)]))
 
     def acquire(self, member, records_max=500, batch_records=500, is_exact=False, aborted=()):
         offset = next_offset(self.state, self.terms)
