@@ -27,6 +27,8 @@ def names_in(file: str) -> set[str]:
 def test_every_fault_has_a_section():
     wanted = {"T": 18, "S": 36, "R": 50}
     assert list(SECTIONS) == [f"{kind}{n + 1}" for kind, count in wanted.items() for n in range(count)]
+    told = re.findall(r" ([A-Z])1 to \1(\d+)", PAGE)
+    assert told == [(kind, str(count)) for kind, count in wanted.items()]
 
 
 @pytest.mark.parametrize("fault", SECTIONS)
