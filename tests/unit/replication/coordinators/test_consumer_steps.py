@@ -11,6 +11,7 @@ from replication.coordinators.groups.consumer.quiet import quiet_answer
 from replication.coordinators.groups.consumer.records import encode
 from replication.coordinators.groups.consumer.state import ConsumerGroup, Matched, Member, Progress
 from replication.coordinators.groups.keys import Key, Kind, encode_key
+from replication.coordinators.groups.messages import Appended
 from replication.coordinators.groups.offsets.events import Commit, ExpireOffsets
 from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.parts.state import Header
@@ -100,6 +101,23 @@ def test_an_older_part_of_a_group_that_was_a_classic_one_since_does_not_count_ag
     assert len(world.left()) == 5  # two of the group, three of the member
     world.load()
     assert list(world.group.members) == ["m"]
+
+
+# ------------------------------------------------------------- writes in flight
+
+
+def test_only_its_own_write_answers_a_heartbeat():
+    world = World()
+    epoch = world.joins("m").epoch
+    world.writes_at_once = False
+    assert world.joins("n") is None
+    assert world.ask(lambda n: Commit(request=n, offsets={TP: Committed(3)}, member_id="m", generation=epoch)) is None
+    change, commit = world.writes
+    world.post(Appended(replace(change.write, number=change.write.number - 1)))
+    world.post(Appended(commit.write))
+    assert list(world.answers) == [1, 3]
+    world.post(Appended(change.write))
+    assert list(world.answers) == [1, 3, 2]
 
 
 # --------------------------------------------------------------- who comes back
