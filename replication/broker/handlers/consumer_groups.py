@@ -6,15 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replication.broker.feature_level import FeatureLevel
-from replication.broker.handlers.assignments import by_id, check_shown, named
-from replication.broker.handlers.operations import NOT_ASKED, granted
+from replication.broker.handlers.parted_groups import (
+    check_rules,
+    check_shown,
+    described,
+    described_group,
+    group_of,
+    named,
+    told,
+)
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
-from replication.coordinators.groups.consumer.state import LEAVING_FOR_A_WHILE, ConsumerGroup, Current
+from replication.coordinators.groups.consumer.state import LEAVING_FOR_A_WHILE, TYPE, ConsumerGroup, Current
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.parts.events import Heard
-from replication.coordinators.groups.parts.state import JOINING, LEAVING
+from replication.coordinators.groups.parts.state import JOINING
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 from replication.coordinators.groups.topic_patterns import ClusterTopics, TopicPatterns
 from replication.errors import ErrorCode, KafkaError
@@ -24,7 +31,6 @@ from replication.model.metadata import Metadata
 from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey
-from replication.protocol.kio_pieces import Rows
 from replication.security.access import Operation, Resource
 
 IDS_ARE_OF_CLIENTS_FROM = 1  # ConsumerGroupHeartbeat: members choose their ids
@@ -60,29 +66,15 @@ class ConsumerGroupHandlers:
         """ConsumerGroupHeartbeat: answered once all that it tells of is stored."""
         context.park()
         try:
-            self._level.need(CONSUMER_GROUPS)
-            self._check(context.version, body)
             heard = await self._hear(context, body)
-            if heard.error:
-                raise KafkaError(heard.error, heard.message or "")
         except KafkaError as error:
-            return {
-                "error_code": error.code,
-                "error_message": error.message or None,
-                "member_epoch": 0,
-                "heartbeat_interval": 0,
-            }
-        leaves = body.member_epoch in (LEAVING, LEAVING_FOR_A_WHILE)
-        assigned = None if heard.assigned is None else {"topic_partitions": by_id(heard.assigned)}
-        return {
-            "error_code": ErrorCode.NONE,
-            "member_id": heard.member_id,
-            "member_epoch": heard.epoch,
-            "heartbeat_interval": 0 if leaves else self._group_config(body.group_id).consumer_heartbeat_interval_ms,
-            "assignment": assigned,
-        }
+            heard = Heard(error=error.code, message=error.message)
+        return told(heard, body.member_epoch, self._group_config(body.group_id).consumer_heartbeat_interval_ms)
 
     async def _hear(self, context: Work, body: requests.ConsumerGroupHeartbeatRequest) -> Heard:
+        """Raises: KafkaError."""
+        self._level.need(CONSUMER_GROUPS)
+        self._check(context.version, body)
         member_id = body.member_id or self._groups.member_id(context.client_id or "member")
         timeout_ms = round(body.rebalance_timeout.total_seconds() * 1000)
         matched = await self._matched(context, body)
@@ -144,9 +136,7 @@ class ConsumerGroupHandlers:
             (epoch == LEAVING_FOR_A_WHILE and body.instance_id is None, "InstanceId can't be null."),
             (epoch < LEAVING_FOR_A_WHILE, "MemberEpoch is invalid."),
         )
-        for is_broken, message in rules:
-            if is_broken:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        check_rules(rules)
         if body.server_assignor is not None and body.server_assignor not in assignors:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -157,38 +147,15 @@ class ConsumerGroupHandlers:
 
     def describe(self, context: Work, body: requests.ConsumerGroupDescribeRequest) -> Response:
         """ConsumerGroupDescribe: a group of another type is none."""
-
-        def row(group_id: str) -> Response:
-            allowed = granted(context, Resource.GROUP, group_id) if body.include_authorized_operations else NOT_ASKED
-            try:
-                found = self._described(context, group_id)
-            except KafkaError as error:
-                found = _undescribed(group_id) | {"error_code": error.code, "error_message": error.message or None}
-            return {**found, "authorized_operations": allowed}
-
-        asked = dict.fromkeys(body.group_ids)
-        return {"groups": Rows(len(asked), map(row, asked))}
+        return described(context, body, self._described)
 
     def _described(self, context: Work, group_id: str) -> dict[str, Any]:
         self._level.need(CONSUMER_GROUPS)
-        group = self._groups.group(group_id)
-        if not isinstance(group, ConsumerGroup):
-            said = "not found" if group is None else "is not a consumer group"
-            message = f"Group {group_id} {said}."
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+        group = group_of(self._groups, group_id, ConsumerGroup, TYPE)
         assigned = (current.assigned for current in group.currents.values())
         check_shown(context, (*assigned, *group.targets.values()), self._metadata)
-        default = self._config.group_consumer_assignors.split(",")[0]
-        return {
-            "error_code": ErrorCode.NONE,
-            "error_message": None,
-            "group_id": group_id,
-            "group_state": group.phase,
-            "group_epoch": group.epoch,
-            "assignment_epoch": group.target_epoch,
-            "assignor_name": group.assignor(default),
-            "members": Rows(len(group.members), (self._member(group, name) for name in group.members)),
-        }
+        assignor = group.assignor(self._config.group_consumer_assignors.split(",")[0])
+        return described_group(group, assignor, self._member)
 
     def _member(self, group: ConsumerGroup, member_id: str) -> Response:
         member, current = group.members[member_id], group.currents.get(member_id, Current())
@@ -205,11 +172,6 @@ class ConsumerGroupHandlers:
             "target_assignment": {"topic_partitions": named(group.targets.get(member_id, NO_PIECES), self._metadata)},
             "member_type": OF_THIS_PROTOCOL if member.classic is None else OF_CLASSIC,
         }
-
-
-def _undescribed(group_id: str) -> dict[str, Any]:
-    blank = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": ()}
-    return {"group_id": group_id, **blank}
 
 
 def _pieces(rows: Iterable[requests.TopicPartitions]) -> Pieces:

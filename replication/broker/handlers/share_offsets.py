@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from replication.broker.feature_level import FeatureLevel
-from replication.broker.handlers.assignments import numbers_of
+from replication.broker.handlers.parted_groups import numbers_of
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.pieces import NO_PIECES, Piece, Pieces
 from replication.coordinators.groups.share.events import AlterShareOffsets, DeleteShareOffsets, SharesDone
