@@ -476,6 +476,10 @@ def test_a_client_is_shown_the_operations_that_it_may_do(asker):
     assert (code(found), found.cluster_authorized_operations) == (0, 0)
     (group,) = asker.ask(ApiKey.DESCRIBE_GROUPS, 5, {"groups": (OPEN,), "include_authorized_operations": True}).groups
     assert group.authorized_operations == sum(1 << operation for operation in (3, 6, 8, 10, 11))
+    for api in (ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_DESCRIBE):
+        for is_asked, operations in ((True, group.authorized_operations), (False, -(2**31))):
+            asks = {"group_ids": (OPEN, OPEN), "include_authorized_operations": is_asked}
+            assert [row.authorized_operations for row in asker.ask(api, 1, asks).groups] == [operations]
 
 
 def test_a_follower_that_may_not_act_for_the_cluster_fetches_nothing(asker):

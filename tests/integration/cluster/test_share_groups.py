@@ -92,6 +92,8 @@ def test_times_of_a_group_are_those_that_it_was_given(one, make, kind, group_cla
     until(lambda: not group_at(broker, asker.named(f"own-{kind}"), group_class).members)
     assert time.monotonic() - begun > 0.5
     assert group_at(broker, asker.named(f"other-{kind}"), group_class).members
+    other.epoch = -1
+    assert pause(other) == 0
 
 
 def test_below_their_level_share_groups_and_settings_of_groups_are_not_there(tmp_path):
