@@ -44,6 +44,7 @@ class Service:
 
 class Connection(asyncio.BufferedProtocol):
     context: Context
+    is_gone = False
 
     def __init__(self, service: Service) -> None:
         self._pipeline = pipeline = service.pipeline
@@ -79,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
+        self.is_gone = True
         self._stop()
         self._outbox.count(0)
         self.admission.hold(-self._held_bytes)

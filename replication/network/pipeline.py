@@ -215,6 +215,8 @@ async def encode_long(long: LongRequests, work: Work, response: Any) -> Encoded:
 class _Inside:
     """The origin of one request whose response this process awaits."""
 
+    is_gone = False
+
     def __init__(self, context: Context, admission: Admission, authorizer: Authorizer) -> None:
         self.context = context
         self.admission = admission

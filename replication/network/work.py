@@ -37,6 +37,7 @@ class Origin(Protocol):
     context: Context
     admission: Admission
     authorizer: Authorizer
+    is_gone: bool  # nobody takes answers any more
 
     def answer(self, work: Work, response: Any) -> None:
         """Take the response, as a handler returns it; None: the request gets none."""
@@ -73,6 +74,11 @@ class Work:
     @property
     def connection_id(self) -> int:
         return self.origin.context.connection_id
+
+    @property
+    def is_gone(self) -> bool:
+        """Is the connection closed? A request that came before may be served afterwards."""
+        return self.origin.is_gone
 
     def room_bytes(self) -> int:
         """How much memory an answer may take, beside those that clients do not read as fast as they ask."""

@@ -51,14 +51,23 @@ class Asker:
 
     def ask(self, key, version, body, *, instead=(b"", b"")):
         """Return the answer, or CLOSED, or SILENT. `instead`: bytes of it, and what is sent in their place."""
-        if not isinstance(body, tuple):
-            body = build(apis.request_class(key, version), body)
-        self._sent += 1
-        frame = b"".join(map(bytes, apis.encode_request(key, version, self._sent, "asker", body)))[4:]
+        frame = self._frame(key, version, body)
         before, after = instead
         assert not before or frame.count(before) == 1, f"{before!r} comes {frame.count(before)} times"
         answer = self.send(frame.replace(before, after, 1) if before else frame)
         return answer if answer in (CLOSED, SILENT) else apis.decode_response(key, version, memoryview(answer))[1]
+
+    def ask_and_go(self, key, version, body):
+        """Send a request on a connection of its own, which is closed at once."""
+        frame = self._frame(key, version, body)
+        with socket.create_connection(self._address, timeout=self._patience_s) as made:
+            made.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def _frame(self, key, version, body):
+        if not isinstance(body, tuple):
+            body = build(apis.request_class(key, version), body)
+        self._sent += 1
+        return b"".join(map(bytes, apis.encode_request(key, version, self._sent, "asker", body)))[4:]
 
     def send(self, frame):
         """Send a request as it is; return the answer, or CLOSED, or SILENT."""

@@ -51,16 +51,22 @@ class ShareMember:
             **fields,
         }
 
-    def fetch(self, parts=None, *, wait_ms=0, records_max=500, batch_size=500, is_exact=False, **fields):
+    def fetch(self, parts=None, **options):
         """Return the answer; the epoch goes on unless it is refused."""
-        body = self._body(
+        return self._went_on(self.asker.ask(ApiKey.SHARE_FETCH, self.version, self._fetch_body(parts, **options)))
+
+    def fetch_and_go(self):
+        """Ask for a session on a connection of its own, which is closed at once."""
+        self.asker.ask_and_go(ApiKey.SHARE_FETCH, self.version, self._fetch_body())
+
+    def _fetch_body(self, parts=None, *, wait_ms=0, records_max=500, batch_size=500, is_exact=False, **fields):
+        return self._body(
             parts or {},
             **{
                 "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": records_max,
                 "batch_size": batch_size, "share_acquire_mode": int(is_exact), "forgotten_topics_data": (), **fields,
             },
         )  # fmt: skip
-        return self._went_on(self.asker.ask(ApiKey.SHARE_FETCH, self.version, body))
 
     def given(self, *, wait_ms=5000, **options):
         """Return {(partition, offset): (delivery count, value)} of a fetch."""

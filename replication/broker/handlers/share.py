@@ -104,6 +104,8 @@ class ShareHandlers:
         if epoch == OPENING:
             if has_parts:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "a request that opens a session acknowledges nothing")
+            if context.is_gone:  # nobody would end the session
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION)
             try:
                 session = sessions.open(key, context.connection_id)
             except KafkaError:

@@ -121,6 +121,18 @@ def test_all_sessions_of_a_connection_end_with_it(site, topic):
         until(lambda: len(sessions) == 1)
 
 
+def test_no_session_opens_on_a_connection_that_is_gone(site, topic):
+    """Requests with many partitions are decoded aside, and meanwhile the clients go; the last one stays."""
+    begin(site, "g", topic)
+    sessions = site.brokers[1].coordinators.share_partitions.sessions
+    until(lambda: not len(sessions))
+    with member_of(site, "g", "zoe", topic, partitions=range(3000)) as zoe:
+        for name in ("ann", "bob", "carl"):
+            ShareMember(zoe.asker, "g", name, zoe.topic_id, zoe.partitions).fetch_and_go()
+        assert zoe.fetch(records_max=0).error_code == 0
+        until(lambda: len(sessions) == 1, within_s=5)
+
+
 @pytest.mark.parametrize("way", ["connection", "another"])
 def test_a_fetch_that_waits_gets_nothing_more_once_its_session_is_over(site, topic, way):
     """Its worker was killed, or is back on another connection."""
