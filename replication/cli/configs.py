@@ -106,7 +106,8 @@ def alter(
 
     name = _entity(entity_type, entity_name, is_default=entity_default)
     if name is None:
-        raise click.UsageError("give --entity-name, or --entity-default for all brokers")
+        other = ", or --entity-default for all brokers" if entity_type == "brokers" else ""
+        raise click.UsageError(f"give --entity-name{other}")
     with usage_errors():
         given = {key: value for text in add_config for key, value in tool.settings_of(text).items()}
     deleted = [key.strip() for text in delete_config for key in text.split(",") if key.strip()]

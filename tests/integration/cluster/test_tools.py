@@ -236,7 +236,11 @@ def test_what_is_wrong_with_settings_is_refused(pylog, cluster):
     assert "dynamically" in pylog("configs", "alter", *broker, "--add-config", "num.io.threads=9").failed()
     assert pylog("configs", "alter", *broker, "--entity-default", "--add-config", "a=1").code == 2
     assert pylog("configs", "alter", "--entity-default", "--add-config", "a=1").code == 2
-    assert pylog("configs", "alter", "--add-config", "a=1").code == 2
+    for kind, has_default in (("topics", False), ("groups", False), ("brokers", True)):
+        unnamed = pylog("configs", "alter", "--entity-type", kind, "--add-config", "a=1")
+        assert unnamed.code == 2
+        assert "give --entity-name" in unnamed.err
+        assert ("--entity-default" in unnamed.err) == has_default
 
 
 # ------------------------------------------------------------------------------------- offsets, machines
