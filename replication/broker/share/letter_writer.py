@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from logstore.env import Clock
@@ -130,10 +131,11 @@ class LetterWriter:
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset > first:
             return found.log_start_offset, {}
         if not found.error_code and found.records:
+            said = partial(logger.error, "tp=%s offset>=%d cannot be copied into dead letters: %s", tp, first)
             try:
-                return await asyncio.to_thread(copied, found.records, given_up)
+                return await asyncio.to_thread(copied, found.records, given_up, said)
             except InvalidBatchError as error:
-                logger.error("tp=%s cannot be read for dead letters from offset %d on: %s", tp, first, error)
+                said(error)
         return given_up[0].last + 1, {}
 
     # ------------------------------------------------------------------ one batch

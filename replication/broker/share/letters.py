@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from logstore.records import batch
-from logstore.records.batch import HEADER_BYTES, Record, build
+from logstore.records.batch import HEADER_BYTES, InvalidBatchError, Record, build
 from replication.broker.share.machine.events import Range, SendLetters
 from replication.protocol.wire import Buffer
 
@@ -95,10 +95,13 @@ def ranges_of(letters: Sequence[Letter]) -> list[Range]:
     return found
 
 
-def copied(data: Buffer, given_up: Sequence[SendLetters]) -> tuple[int, Mapping[int, Record]]:
+def copied(
+    data: Buffer, given_up: Sequence[SendLetters], damaged: Callable[[InvalidBatchError], object]
+) -> tuple[int, Mapping[int, Record]]:
     """Return the offset before which was looked, and those of the records; up to about COPIED_BYTES.
 
-    `data` are whole batches, from that of the first record on. Raises: InvalidBatchError.
+    `data` are whole batches, from that of the first record on; `damaged` is told of those that are skipped.
+    Raises: InvalidBatchError: there is no telling where a batch ends.
     """
     found: dict[int, Record] = {}
     size, end, place = 0, given_up[0].first, 0
@@ -109,13 +112,16 @@ def copied(data: Buffer, given_up: Sequence[SendLetters]) -> tuple[int, Mapping[
         if place == len(given_up) or size >= COPIED_BYTES:
             break
         is_wanted = given_up[place].first < header.next_offset and not header.is_control
-        for row in batch.records(data, at) if is_wanted else ():
-            while place < len(given_up) and given_up[place].last < row.offset:
-                place += 1
-            if place == len(given_up):
-                break
-            if given_up[place].first <= row.offset:
-                found[row.offset] = row._replace(headers=())  # which letters do not have, however large they are
-                size += len(row.key or b"") + len(row.value or b"")
+        try:
+            for row in batch.records(data, at) if is_wanted else ():
+                while place < len(given_up) and given_up[place].last < row.offset:
+                    place += 1
+                if place == len(given_up):
+                    break
+                if given_up[place].first <= row.offset:
+                    found[row.offset] = row._replace(headers=())  # which letters do not have, however large they are
+                    size += len(row.key or b"") + len(row.value or b"")
+        except InvalidBatchError as error:
+            damaged(error)
         end = max(end, header.next_offset)
     return max(end, given_up[0].first + 1), found
