@@ -11,24 +11,23 @@ from uuid import UUID
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from replication.coordinators.groups.classic.events import Ticked
-from replication.coordinators.groups.classic.state import Group
 from replication.coordinators.groups.consumer.events import ConsumerHeartbeat
 from replication.coordinators.groups.consumer.quiet import quiet_answer
 from replication.coordinators.groups.consumer.state import ConsumerGroup, Phase, subscribed_by_any
-from replication.coordinators.groups.kinds import deadline_ms, resume, step
-from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.kinds import deadline_ms, step
+from replication.coordinators.groups.messages import Answer
 from replication.coordinators.groups.offsets.events import AppendOffsets, Commit
 from replication.coordinators.groups.offsets.state import Committed
 from replication.coordinators.groups.parts.events import AppendParts, Heard
 from replication.coordinators.groups.parts.state import contents
 from replication.coordinators.groups.pieces import Piece, Topic
-from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.errors import NONE, ErrorCode
 from replication.model.cluster import TopicPartition, topic_id_of
+from tests.unit.replication.coordinators.stored_group import StoredGroup
 
 SENT_MAX = 40
 CLIENTS = st.integers(0, 4)
@@ -79,21 +78,15 @@ class Sent(NamedTuple):
     readers: int
 
 
-class Groups(RuleBasedStateMachine):
+class Groups(StoredGroup):
     @initialize(assignor=st.sampled_from(["uniform", "range"]))
     def begin(self, assignor):
+        super().begin()
         self.limits = GroupSettings(group_consumer_assignors=assignor)
-        self.now_ms = 0
-        self.group = Group(id="g")
         self.known = {"a": Topic(IDS["a"], 3), "b": Topic(IDS["b"], 2)}
         self.clients = [Client(number) for number in range(5)]
-        self.log, self.writes = [], []
-        self.requests = 0
         self.readers = {}  # of each piece, in the order in which they came
         self.sent = []
-
-    def now(self):
-        return Now(self.now_ms, 1_000_000 + self.now_ms)
 
     def post(self, event):
         before = self.group
@@ -206,9 +199,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(number=CLIENTS)
     def loses_the_answer(self, number):
-        client = self.clients[number]
-        if client.asked is not None:
-            client.asked, client.says_all = None, True
+        self.lose_answer(self.clients[number])
 
     @rule(number=CLIENTS, for_a_while=st.booleans())
     def leaves(self, number, for_a_while):
@@ -251,33 +242,6 @@ class Groups(RuleBasedStateMachine):
         if self.known[name].partitions < 6:
             topic = self.known[name]
             self.known = {**self.known, name: topic._replace(partitions=topic.partitions + 1)}
-
-    @precondition(lambda self: self.writes)
-    @rule(error=st.sampled_from([NONE, NONE, NONE, ErrorCode.NOT_ENOUGH_REPLICAS]))
-    def is_written(self, error):
-        append = self.writes.pop(0)
-        if error is NONE:
-            self.log += records_of("g", append)
-        self.post(Appended(append.write, error, len(self.log)))
-
-    @rule(are_written=st.booleans())
-    def coordinator_fails(self, are_written):
-        """Another one reads the log; of the writes in flight, all or none are in it."""
-        if are_written:
-            for append in self.writes:
-                self.log += records_of("g", append)
-        self.writes = []
-        for client in self.clients:
-            if client.asked is not None:
-                client.asked, client.says_all = None, True
-        self.group, effects = resume(self.loaded(), {}, self.now(), self.limits)
-        self.perform(effects)
-
-    def loaded(self):
-        loaded = Loaded()
-        for position, (key, value) in enumerate(self.log):
-            loaded.apply(position, key, value)
-        return loaded.group("g")
 
     @invariant()
     def nobody_reads_what_another_reads(self):

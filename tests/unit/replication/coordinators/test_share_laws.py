@@ -4,17 +4,15 @@ from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from replication.coordinators.groups.classic.events import DeleteGroup, Ticked
-from replication.coordinators.groups.classic.state import Group
-from replication.coordinators.groups.kinds import deadline_ms, resume, step
-from replication.coordinators.groups.messages import Answer, Appended, Now
+from replication.coordinators.groups.kinds import deadline_ms, step
+from replication.coordinators.groups.messages import Answer
 from replication.coordinators.groups.offsets.events import ForgetTopics
 from replication.coordinators.groups.parts.events import AppendParts, Heard
 from replication.coordinators.groups.parts.state import contents
 from replication.coordinators.groups.pieces import Piece, Topic
-from replication.coordinators.groups.records import Loaded, records_of
 from replication.coordinators.groups.settings import GroupSettings
 from replication.coordinators.groups.share.assignor import assign
 from replication.coordinators.groups.share.events import (
@@ -27,6 +25,7 @@ from replication.coordinators.groups.share.events import (
 from replication.coordinators.groups.share.state import ShareGroup, pieces_of
 from replication.errors import NONE, ErrorCode
 from replication.model.cluster import topic_id_of
+from tests.unit.replication.coordinators.stored_group import StoredGroup
 
 NUMBERS = st.integers(0, 3)
 NAMES = st.sampled_from(["a", "b"])
@@ -50,26 +49,24 @@ class Client:
         self.epoch, self.reads, self.says_all = 0, frozenset(), True
 
 
-class Groups(RuleBasedStateMachine):
+class Groups(StoredGroup):
     @initialize()
     def begin(self):
-        self.limits, self.now_ms, self.group = GroupSettings(group_share_max_size=3), 0, Group(id="g")
+        super().begin()
+        self.limits = GroupSettings(group_share_max_size=3)
         self.topics_made = 0
         self.known = {}
         for name, partitions in (("a", 3), ("b", 2)):
             self.make_topic(name, partitions)
         self.clients = [Client(number) for number in range(4)]
-        self.log, self.writes, self.questions = [], [], []
+        self.questions = []
         self.states = {}  # the share states that there are: piece -> (state epoch, start)
-        self.requests, self.open = 0, set()
+        self.open = set()
         self.altered = 0
 
     def make_topic(self, name, partitions):
         self.topics_made += 1
         self.known = {**self.known, name: Topic(topic_id_of(UUID(int=self.topics_made)), partitions)}
-
-    def now(self):
-        return Now(self.now_ms, 1_000_000 + self.now_ms)
 
     def post(self, event):
         self.group, effects = step(self.group, event, self.now(), self.limits)
@@ -147,9 +144,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def loses_the_answer(self, number):
-        client = self.clients[number]
-        if client.asked is not None:
-            client.asked, client.says_all = None, True
+        self.lose_answer(self.clients[number])
 
     @rule(number=NUMBERS)
     def leaves(self, number):
@@ -197,14 +192,6 @@ class Groups(RuleBasedStateMachine):
     def is_deleted_whole(self):
         self.post(DeleteGroup(self.request(), self.known))
 
-    @precondition(lambda self: self.writes)
-    @rule(error=st.sampled_from([NONE, NONE, NONE, ErrorCode.NOT_ENOUGH_REPLICAS]))
-    def is_written(self, error):
-        append = self.writes.pop(0)
-        if error is NONE:
-            self.log += records_of("g", append)
-        self.post(Appended(append.write, error, len(self.log)))
-
     @precondition(lambda self: self.questions)
     @rule(failing=st.sets(st.integers(0, 4)))
     def is_asked(self, failing):
@@ -227,22 +214,12 @@ class Groups(RuleBasedStateMachine):
 
     @rule(are_written=st.booleans())
     def coordinator_fails(self, are_written):
-        """Another one reads the log; the write in flight is in it, or is not. Questions get no answer."""
-        if are_written:
-            for append in self.writes:
-                self.log += records_of("g", append)
-        self.writes, self.questions, self.open = [], [], set()
-        for client in self.clients:
-            if client.asked is not None:
-                client.asked, client.says_all = None, True
-        self.group, effects = resume(self.loaded(), {}, self.now(), self.limits)
-        self.perform(effects)
+        """Questions get no answer."""
+        self.questions, self.open = [], set()
+        super().coordinator_fails(are_written)
 
     def loaded(self):
-        loaded = Loaded()
-        for position, (key, value) in enumerate(self.log):
-            loaded.apply(position, key, value)
-        found = loaded.group("g")
+        found = super().loaded()
         return found if isinstance(found, ShareGroup) else ShareGroup(id="g")
 
     @invariant()
