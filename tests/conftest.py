@@ -17,6 +17,8 @@ from xdist.scheduler import LoadFileScheduling
 from replication.local_cluster import settings as local_cluster_settings
 from tests.support import fork_server, repeats
 
+# Before a worker loads all files: what is no test file, and yet asserts for tests that only name it.
+pytest.register_assert_rewrite("tests.conformance.kafka4.walks")
 # Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time), and
 # Python processes load what they need and no more (tests/support/preload).
 JVM = os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

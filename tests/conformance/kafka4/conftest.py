@@ -8,8 +8,6 @@ from tests.conformance.kafka4 import worlds
 from tests.support.asker import until
 from tests.support.kafka4 import Kafka4, is_whole
 
-pytest.register_assert_rewrite("tests.conformance.kafka4.walks")
-
 # `test_directories` needs this: segments are compacted within seconds.
 CLEANER = {"log.cleaner.backoff.ms": 500, "log.cleaner.dedupe.buffer.size": 2_000_000}
 # `test_our_members` needs these: groups notice within seconds that a member is gone.
