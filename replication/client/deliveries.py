@@ -22,6 +22,7 @@ from replication.model.cluster import TopicPartition
 
 Offsets = npt.NDArray[np.int64]
 Types = npt.NDArray[np.int8]
+Times = npt.NDArray[np.float64]  # of the event loop's clock
 SHOWN = 5  # acknowledgements in a message
 AcknowledgeType = Literal["accept", "release", "reject", "renew"]
 
@@ -68,7 +69,7 @@ class Lease(NamedTuple):
 class Delivery:
     """Records of one partition that were handed out. `gaps` are acknowledged with the first of them.
 
-    `offsets` ascend; `kinds` has one for each.
+    `offsets` ascend; `kinds` and `until_s`, when locks may end, have one for each.
     """
 
     tp: TopicPartition
@@ -76,16 +77,18 @@ class Delivery:
     lease: Lease
     offsets: Offsets
     kinds: Types
+    until_s: Times
     gaps: tuple[Acknowledgement, ...] = ()
 
 
 class Due(NamedTuple):
-    """Acknowledgements to send, in the order of their offsets."""
+    """Acknowledgements to send, in the order of their offsets; the first of their locks may end at `until_s`."""
 
     tp: TopicPartition
     topic_id: str
     lease: Lease
     acknowledgements: tuple[Acknowledgement, ...]
+    until_s: float
 
     def __str__(self) -> str:
         shown = ", ".join(f"{first}-{last} {kind.name.lower()}" for first, last, kind in self.acknowledgements[:SHOWN])
@@ -220,13 +223,22 @@ class Deliveries:
             is_decided = each.kinds > Kind.GAP
             if is_decided.any():
                 said = sorted((*runs(each.offsets[is_decided], each.kinds[is_decided]), *each.gaps))
-                due.append(Due(each.tp, each.topic_id, each.lease, tuple(said)))
+                until_s = float(each.until_s[is_decided].min())
+                due.append(Due(each.tp, each.topic_id, each.lease, tuple(said), until_s))
                 each.gaps = ()
                 each.kinds[each.kinds == Kind.RENEW] = Kind.RENEWED
                 stays = each.kinds < Kind.GAP
-                each.offsets, each.kinds = each.offsets[stays], each.kinds[stays]
+                each.offsets, each.kinds, each.until_s = each.offsets[stays], each.kinds[stays], each.until_s[stays]
         self._held = [each for each in self._held if len(each.offsets)]
         return due
+
+    def renewed(self, due: Due, until_s: float) -> None:
+        """Note that the brokers have renewed the locks that these ask for."""
+        for each in self._held:
+            if (each.tp, each.lease) == (due.tp, due.lease):
+                for first, last, kind in due.acknowledgements:
+                    if kind is Kind.RENEW:
+                        each.until_s[(first <= each.offsets) & (each.offsets <= last)] = until_s
 
 
 def merged(due: Iterable[Due]) -> dict[SharePartition, tuple[Acknowledgement, ...]]:

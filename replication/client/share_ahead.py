@@ -55,7 +55,7 @@ class _Answer:
     position: int = 0
 
     def due(self, said: tuple[Acknowledgement, ...]) -> Due:
-        return Due(self.tp, self.topic_id, self.lease, said)
+        return Due(self.tp, self.topic_id, self.lease, said, self.until_s)
 
 
 class AcquiredRecords:
@@ -125,7 +125,8 @@ class AcquiredRecords:
             self._owe([answer.due(gaps)] if gaps else ())
             return None
         kinds = np.full(len(offsets), Kind.UNDECIDED, np.int8)
-        self.deliveries.add(Delivery(answer.tp, answer.topic_id, answer.lease, offsets, kinds, gaps))
+        until_s = np.full(len(offsets), answer.until_s)
+        self.deliveries.add(Delivery(answer.tp, answer.topic_id, answer.lease, offsets, kinds, until_s, gaps))
         if len(offsets) < piece.num_rows:
             piece = piece.filter(pa.array(is_acquired))
         return named(piece, answer.tp).append_column("delivery_count", pa.array(counts))

@@ -2,7 +2,8 @@
 
 Laws: a broker has one request of the member at a time, in one session. Records are acquired only for a poll, and handed
 out only while their locks last. An acknowledgement is sent once, to the broker and in the session that acquired the
-record; each has an outcome, also where no answer came. Belongs to one event loop.
+record; each has an outcome, also where no answer came. The outcome is good if the broker took it while the lock lasted:
+later, brokers say so too where others have accepted the record meanwhile. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 RETRY_S, RETRY_MAX_S = BACKOFF_MIN_S, 1.0
 _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _NO_ANSWER = KafkaError(ErrorCode.NETWORK_EXCEPTION, "no answer came: they may be taken, or not")
+_LATE = KafkaError(
+    ErrorCode.REQUEST_TIMED_OUT, "the locks had ended by the time of the answer: they may be taken, or not"
+)
 _NOT_ANSWERED = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not name the partition")
 _ENDED = KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "the session in which they were locked has ended")
 _CLOSED = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the member was closed before they could be sent")
@@ -312,8 +316,12 @@ class ShareReader:
         """Note the outcomes, and what became of the session."""
         told, broker.told = broker.told, []
         errors = {} if failure else self._requests.errors_in(answer)
+        now = asyncio.get_running_loop().time()
         for each in told:
-            self._told(each, failure or errors.get(each.partition, _NOT_ANSWERED))
+            error = failure or errors.get(each.partition, _NOT_ANSWERED)
+            if error is None and each.renews and self.lock_timeout_ms is not None:
+                self.deliveries.renewed(each, broker.asked_s + self.lock_timeout_ms / 1000)
+            self._told(each, _LATE if error is None and each.until_s < now else error)
         if isinstance(failure, UnsupportedVersionError):  # it was not sent
             return
         before = broker.lease

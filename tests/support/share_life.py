@@ -93,6 +93,20 @@ def each_kind_of_acknowledgement_acts(client, topic, group):
             call()
 
 
+def a_member_that_is_late_does_not_know_that_another_one_has_accepted(client, topic, group):
+    """Brokers say that they took the late word; on a topic of one partition, with locks of some seconds."""
+    from_the_beginning(client, group)
+    append(client, topic, 0, 10)
+    with client.share_consumer(topic, group) as late, client.share_consumer(topic, group) as other:
+        assert shown(late.poll(WITHIN_MS)) == counted(*range(10))
+        assert shown(other.poll(WITHIN_MS)) == counted(*range(10), count=2)
+        other.commit()
+        with pytest.raises(
+            AcknowledgeError, match="the locks had ended by the time of the answer: they may be taken, or not"
+        ):
+            late.commit()
+
+
 def polls_and_ends_of_blocks_accept_or_release(client, topic, group):
     """On a topic of one partition: what was polled is accepted by the next call, unless the block raises."""
     from_the_beginning(client, group)

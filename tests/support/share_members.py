@@ -133,7 +133,7 @@ class ShareGroup:
                 offsets = [(partition, offset) for first, last in ranges for offset in range(first, last + 1)]
                 if word == "told" and error == [None]:
                     good.update(offsets)
-                elif word == "told" and "no answer came" in error[0]:
+                elif word == "told" and "they may be taken, or not" in error[0]:
                     unknown.update(offsets)
                 elif word == "given" and each.is_killed:
                     unknown.update((partition, offset) for offset, _ in ranges)

@@ -30,6 +30,11 @@ def test_each_kind_of_acknowledgement_acts(client):
     share_life.each_kind_of_acknowledgement_acts(client, "kinds", "kinds-share")
 
 
+def test_a_member_that_is_late_does_not_know_that_another_one_has_accepted(client):
+    client.create_topic("late", replicas=3)
+    share_life.a_member_that_is_late_does_not_know_that_another_one_has_accepted(client, "late", "late-share")
+
+
 def test_polls_and_ends_of_blocks_accept_or_release(client):
     client.create_topic("polls", replicas=3)
     share_life.polls_and_ends_of_blocks_accept_or_release(client, "polls", "polls-share")

@@ -83,6 +83,14 @@ def share_given(asker):
     return [*found, acquired(member)]
 
 
+@case("ShareAcknowledge: what is done with already, at the start of the partition and behind it", [0, 0, 0, 121])
+def share_done(asker):
+    member = shared(asker, "done")
+    acquired(member)
+    done = told(member, (0, 1, ACCEPT)), told(member, (0, 1, ACCEPT))
+    return [*done, told(member, (3, 3, ACCEPT)), told(member, (3, 3, ACCEPT))]
+
+
 @case(
     "ShareAcknowledge: what may not be acknowledged",
     [42, 121, 42, 42, 42, 42, 42, 0, 121, 42, 0, 42, 42, 0],

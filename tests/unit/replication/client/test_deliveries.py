@@ -31,8 +31,9 @@ def offsets_of(*numbers):
     return np.array(numbers, np.int64)
 
 
-def delivery(*numbers, gaps=(), lease=LEASE):
-    return Delivery(TP, "id", lease, offsets_of(*numbers), np.full(len(numbers), Kind.UNDECIDED, np.int8), gaps)
+def delivery(*numbers, gaps=(), lease=LEASE, until_s=30.0):
+    kinds, locks = np.full(len(numbers), Kind.UNDECIDED, np.int8), np.full(len(numbers), until_s)
+    return Delivery(TP, "id", lease, offsets_of(*numbers), kinds, locks, gaps)
 
 
 def holding(*deliveries):
@@ -155,10 +156,24 @@ def test_of_a_record_that_came_twice_the_last_delivery_is_decided():
     ]
 
 
+def test_what_is_due_knows_when_the_first_of_its_locks_ends_and_renewals_make_them_last():
+    held = holding(delivery(1, 2, 3), delivery(2, 3, lease=Lease(1, 1)), delivery(4, until_s=20.0))
+    held.decide(TP, offsets_of(3), Kind.RENEW)
+    (renewal,) = held.take()
+    assert (renewal.acknowledgements, renewal.until_s) == (((3, 3, Kind.RENEW),), 30.0)
+    held.renewed(renewal, 50.0)
+    held.decide(TP, offsets_of(3), Kind.ACCEPT)
+    assert [each.until_s for each in held.take()] == [50.0]
+    held.decide_all(Kind.ACCEPT)
+    assert [(each.lease, each.until_s) for each in held.take()] == [
+        (LEASE, 30.0), (Lease(1, 1), 30.0), (LEASE, 20.0),
+    ]  # fmt: skip
+
+
 def test_acknowledgements_of_a_request_ascend_and_name_no_offset_twice():
-    one = Due(TP, "id", LEASE, (Acknowledgement(5, 9, Kind.ACCEPT), Acknowledgement(20, 20, Kind.GAP)))
-    two = Due(TP, "id", LEASE, (Acknowledgement(1, 2, Kind.REJECT), Acknowledgement(7, 11, Kind.RELEASE)))
-    other = Due(TopicPartition("t", 1), "id", LEASE, (Acknowledgement(0, 0, Kind.ACCEPT),))
+    one = Due(TP, "id", LEASE, (Acknowledgement(5, 9, Kind.ACCEPT), Acknowledgement(20, 20, Kind.GAP)), 30.0)
+    two = Due(TP, "id", LEASE, (Acknowledgement(1, 2, Kind.REJECT), Acknowledgement(7, 11, Kind.RELEASE)), 30.0)
+    other = Due(TopicPartition("t", 1), "id", LEASE, (Acknowledgement(0, 0, Kind.ACCEPT),), 30.0)
     assert merged([one, two, other]) == {
         ("id", 0): (
             (1, 2, Kind.REJECT), (5, 9, Kind.ACCEPT), (10, 11, Kind.RELEASE), (20, 20, Kind.GAP),
@@ -168,7 +183,7 @@ def test_acknowledgements_of_a_request_ascend_and_name_no_offset_twice():
     assert not one.renews
     assert one._replace(acknowledgements=(*one.acknowledgements, Acknowledgement(30, 30, Kind.RENEW))).renews
     assert str(one) == "t-0 offsets 5-9 accept, 20-20 gap"
-    long = Due(TP, "id", LEASE, tuple(Acknowledgement(n, n, Kind.ACCEPT) for n in range(7)))
+    long = Due(TP, "id", LEASE, tuple(Acknowledgement(n, n, Kind.ACCEPT) for n in range(7)), 30.0)
     assert str(long).endswith("4-4 accept and 2 more")
 
 
