@@ -61,6 +61,7 @@ final class AdminCalls extends Calls {
     checks.equal("describeCluster: id", true, () -> !found.clusterId().get().isEmpty());
     checks.equal("describeCluster: controller", true, () -> found.nodes().get().contains(found.controller().get()));
     checks.equal("describeCluster: operations", true, () -> found.authorizedOperations().get().contains(AclOperation.ALTER));
+    checks.equal("listClientMetricsResources", "[]", () -> admin.listClientMetricsResources().all().get().toString());
     checks.equal("describeFeatures", (short) 2, () ->
         admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version").maxVersionLevel());
   }

@@ -63,9 +63,8 @@ public class ShareGroups {
 
     static Map<TopicPartition, Object> lags(Admin admin) throws Exception {
         Map<TopicPartition, Object> found = new TreeMap<>((a, b) -> a.toString().compareTo(b.toString()));
-        Map<TopicPartition, SharePartitionOffsetInfo> offsets = admin
-            .listShareGroupOffsets(Map.of(GROUP, new ListShareGroupOffsetsSpec()))
-            .partitionsToOffsetInfo(GROUP).get();
+        Map<TopicPartition, SharePartitionOffsetInfo> offsets =
+            admin.listShareGroupOffsets(Map.of(GROUP, new ListShareGroupOffsetsSpec())).partitionsToOffsetInfo(GROUP).get();
         offsets.forEach((partition, info) -> found.put(partition, info == null ? "none" : info.lag().orElse(-1L)));
         return found;
     }
