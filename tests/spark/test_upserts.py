@@ -12,6 +12,7 @@ from logstore import InvalidConfigError, InvalidRequestError, UnknownTopicError
 from tests.support.repeats import only_long, times
 
 pytestmark = pytest.mark.spark
+EXECUTIONS = 100  # more than a test has
 
 
 def place(topics):
@@ -87,13 +88,21 @@ def test_each_key_has_its_latest_value_and_a_batch_that_comes_again_is_there_onc
     assert query.latest() == {user: row(user, count) for user, count in (latest | {"c": 2, "d": 1}).items()}
 
 
+def executions(spark) -> list[int]:
+    """The ids of the last ones: Spark forgets the oldest of a thousand, so that their number tells nothing."""
+    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
+    store = spark._jsparkSession.sharedState().statusStore()
+    found = store.executionsList(max(0, store.executionsCount() - EXECUTIONS), EXECUTIONS)
+    return [found.apply(n).executionId() for n in range(found.size())]
+
+
 def rows_read(spark, before: int) -> list[int]:
     """How many records each later execution took from pylog, those of the stream left out."""
     store = spark._jsparkSession.sharedState().statusStore()
     found = []
-    for number in range(before, store.executionsCount()):
-        values = store.executionMetrics(store.executionsList(number, 1).head().executionId())
-        nodes = store.planGraph(store.executionsList(number, 1).head().executionId()).allNodes()
+    for number in sorted(each for each in executions(spark) if each > before):
+        values = store.executionMetrics(number)
+        nodes = store.planGraph(number).allNodes()
         for node in (nodes.apply(n) for n in range(nodes.size())):
             if node.name().startswith("BatchScan pylog"):
                 metrics = (node.metrics().apply(n) for n in range(node.metrics().size()))
@@ -108,7 +117,7 @@ def test_a_batch_of_replace_reads_what_the_one_before_it_wrote(counts, topics, s
     users = [f"user-{n}" for n in range(3)]
     for _ in range(5):
         topics.append("in", users)
-    before = spark._jsparkSession.sharedState().statusStore().executionsCount()
+    before = max(executions(spark), default=-1)
     query.run(query.stream().groupBy(expr("string(value)").alias("user")).count())
     assert [rows for rows in rows_read(spark, before) if rows] == [3, 3, 3, 3]  # and not 3, 6, 9, 12
     assert len(query.records()) == 5 * len(users)

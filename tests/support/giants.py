@@ -436,7 +436,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: {
         "groups": many("group_ids", "group-0000000", {"include_authorized_operations": False}),  # type: ignore[arg-type]
     },
-    ApiKey.LIST_CONFIG_RESOURCES: {"all": plain({"resource_types": (2,) * 1000})},
+    ApiKey.LIST_CONFIG_RESOURCES: {"all": plain({"resource_types": (2,) * 100})},
     ApiKey.SHARE_FETCH: {
         "partitions": many(
             "topics",

@@ -6,9 +6,12 @@ assignments. Offsets are committed when partitions are given up, and at the end.
 
 import asyncio
 import gc
+import io
 import logging
+import sys
 import threading
 import time
+import traceback
 import warnings
 
 import confluent_kafka
@@ -54,12 +57,17 @@ class Member:
         """Leave the group in good order."""
         self._stop.set()
         self._thread.join(STOPS_WITHIN_S)
-        assert not self._thread.is_alive(), "it did not stop"
+        assert not self._thread.is_alive(), f"it did not stop: {self.waits_for()}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of sockets that kafka-python forgets when one is lost
             gc.collect()
         if self.error is not None:
             raise self.error
+
+    def waits_for(self):
+        """What it is at, as text: the frames of its thread."""
+        frame = sys._current_frames().get(self._thread.ident)
+        return "".join(traceback.format_stack(frame))
 
     def _guarded(self):
         try:
@@ -147,7 +155,14 @@ class Aiokafka(Member):
     def run(self):
         asyncio.run(self._run())
 
+    def waits_for(self):
+        text = io.StringIO()
+        for task in asyncio.all_tasks(self._loop):
+            task.print_stack(file=text)
+        return text.getvalue()
+
     async def _run(self):
+        self._loop = asyncio.get_running_loop()
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
