@@ -31,7 +31,7 @@ from replication.coordination.tree import CoordinationError, SessionEvent
 from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicPartition
 from replication.model.features import Finalized, Levels
 from tests.support.topics import described
-from tests.support.trees import Seen, on_loop
+from tests.support.trees import SESSION_MS, Seen, on_loop
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -138,8 +138,8 @@ async def test_the_epochs_of_a_broker_grow_from_life_to_life_and_nobody_can_gues
 
 @on_loop
 async def test_without_its_token_a_broker_waits_until_its_former_session_is_over(room):
-    # (R18) never two incarnations at once
-    tree = await room.tree()
+    # (R18) never two incarnations at once; this session is to outlive the former one
+    tree = await room.tree(timeout_ms=4 * SESSION_MS)
     await prepare(tree)
     process = room.spawn("register", "1")
     former = await process.line()
