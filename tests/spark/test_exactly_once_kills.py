@@ -18,7 +18,7 @@ from tests.spark.kills.killer import Run, begin, catch_up, compare, end, kinds, 
 from tests.spark.kills.places import Cluster, Directory
 from tests.support.repeats import only_long
 
-KILLS = int(os.environ.get("PYLOG_KILLS", "3"))
+KILLS = int(os.environ.get("PYLOG_KILLS", "2"))
 
 pytestmark = [
     pytest.mark.spark,

@@ -25,10 +25,10 @@ from tests.conformance.clients.members import until
 from tests.support.repeats import only_long, times
 from tests.support.tried_cluster import TriedCluster
 
-RECORDS = times(300, 2400)
+RECORDS = times(300, 1200)
 STANDING_S = 60  # a transaction takes less, on any machine, with its timeout of 20 s
 PAUSE_S = 0.1  # between transactions, so that there are some at every kill
-KILLS = times(2, 12)
+KILLS = times(2, 6)
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
