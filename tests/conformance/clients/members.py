@@ -154,12 +154,12 @@ class Aiokafka(Member):
 
     def waits_for(self):
         text = io.StringIO()
-        for task in asyncio.all_tasks(self._loop):
+        for task in asyncio.all_tasks(self.loop):
             task.print_stack(file=text)
         return text.getvalue()
 
     async def _run(self):
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
             group_id=self.group,
