@@ -90,8 +90,9 @@ def test_each_key_has_its_latest_value_and_a_batch_that_comes_again_is_there_onc
 
 def executions(spark) -> list[int]:
     """The ids of the last ones: Spark forgets the oldest of a thousand, so that their number tells nothing."""
-    spark._jsparkSession.sparkContext().listenerBus().waitUntilEmpty()
-    store = spark._jsparkSession.sharedState().statusStore()
+    session = spark._jsparkSession
+    session.sparkContext().listenerBus().waitUntilEmpty()
+    store = session.sharedState().statusStore()
     found = store.executionsList(max(0, store.executionsCount() - EXECUTIONS), EXECUTIONS)
     return [found.apply(n).executionId() for n in range(found.size())]
 
