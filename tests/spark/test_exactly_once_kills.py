@@ -16,13 +16,14 @@ import pytest
 
 from tests.spark.kills.killer import Run, begin, catch_up, compare, end, kinds, rival, strike
 from tests.spark.kills.places import Cluster, Directory
-from tests.support.repeats import only_long
+from tests.support.repeats import only_long, soaked
 
-KILLS = int(os.environ.get("PYLOG_KILLS", "2"))
+KILLS = int(os.environ.get("PYLOG_KILLS", soaked(2, 20)))
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.timeout(300 + 100 * KILLS),
     only_long("JVMs that are killed"),
 ]

@@ -92,7 +92,7 @@ def _heartbeat_of_classic(group: Group, event: ConsumerHeartbeat, now: Now, limi
     """Make the group one of the consumer protocol, if the heartbeat is that of a member that joins, and may.
 
     A member that stays was expelled, and the group has become a classic one since: it is told to join again. A Kafka
-    4.4 tells it that there is no such group, on which its clients give up.
+    4.4 tells it that there is no such group, on which librdkafka gives up.
     """
     if group.phase is Phase.DEAD:
         return group, (Answer(event.request, Heard(error=ErrorCode.NOT_COORDINATOR)),)

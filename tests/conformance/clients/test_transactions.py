@@ -22,13 +22,13 @@ from kafka.structs import OffsetAndMetadata
 
 from replication.model.cluster import TRANSACTIONS_TOPIC
 from tests.conformance.clients.members import until
-from tests.support.repeats import only_long, times
+from tests.support.repeats import only_long, soaked, times
 from tests.support.tried_cluster import TriedCluster
 
-RECORDS = times(300, 1200)
+RECORDS = soaked(times(300, 1200), 2400)
 STANDING_S = 60  # a transaction takes less, on any machine, with its timeout of 20 s
 PAUSE_S = 0.1  # between transactions, so that there are some at every kill
-KILLS = times(2, 6)
+KILLS = soaked(times(2, 6), 12)
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -386,6 +386,7 @@ def test_kafka_python_copies_everything_once(cluster):
     check(cluster, copier, values)
 
 
+@pytest.mark.soak
 @only_long("brokers that are killed")
 def test_everything_is_copied_exactly_once_while_coordinators_and_others_are_killed(cluster):
     clients = ("confluent-kafka", "aiokafka")
