@@ -100,7 +100,7 @@ def groups_are_listed_described_reset_and_deleted(client, topic, group):
 def bad_input_has_one_clear_line(client, topic, group):
     """`group` is a group of consumers with committed offsets."""
     tools = Tools(client, group)
-    assert "is not a share group" in tools.consume(topic, "--timeout-ms", 100).failed()
+    assert "is not a share group" in tools.consume(topic, "--timeout-ms", 20_000).failed()
     assert "no topic 'none'" in tools.consume("none").failed()
     for words, said in (
         (("--from-beginning",), "share.auto.offset.reset=earliest is a setting of the group"),
