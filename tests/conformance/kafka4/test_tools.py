@@ -72,7 +72,7 @@ def groups(kafka, client):
     """A group of each type that has read a topic, with a member each: their names by type."""
     client.create_topic("read", partitions=2)
     client.append("read", pa.table({"value": [b"x"] * 10}))
-    named = {type_: f"{type_}-group" for type_ in ("classic", "consumer", "share")}
+    named = {type_: f"group-of-{type_}" for type_ in ("classic", "consumer", "share")}
     shared = java(
         "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
         "--bootstrap-server", kafka.bootstrap, "--topic", "read", "--group", named["share"],
