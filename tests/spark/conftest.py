@@ -206,7 +206,7 @@ class TopicsOfCluster:
 
     def __init__(self, cluster: Tested, path: Path) -> None:
         self.cluster, self.client = cluster, KafkaClient(cluster.running.bootstrap)
-        self._before = self.client.topics().keys()
+        self._before = self._in_tree()
         self.path = str(path)  # of the tables
         self.place = {"bootstrap": cluster.running.bootstrap}
         self.location = Location(bootstrap=cluster.running.bootstrap)
@@ -271,10 +271,14 @@ class TopicsOfCluster:
         return [extent.end for extent in self.client.extents(topic).values()]
 
     def close(self) -> None:
-        for topic in self.client.topics().keys() - self._before:
+        for topic in self._in_tree() - self._before:
             if not is_internal(topic):
                 self.delete(topic)
         self.client.close()
+
+    def _in_tree(self) -> set[str]:
+        """A broker may lag, and not know a topic yet that was just made."""
+        return set(self.cluster.running.describe().topics)
 
 
 @pytest.fixture
