@@ -20,20 +20,19 @@ from pathlib import Path
 
 import pyspark
 
+from tests.spark.kills.query import QUICK
+
 ROWS = 4
 HOSTS = ("127.0.0.2", "127.0.0.3")  # Spark speculates on another host than the one that is slow
 SETTINGS = {
-    "spark.executor.memory": "512m",
+    **QUICK,
     "spark.speculation": True,
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "1s",
     "spark.speculation.multiplier": 1.1,
     "spark.speculation.quantile": 0.5,
     "spark.speculation.efficiency.enabled": False,
-    "spark.scheduler.minRegisteredResourcesRatio": 1.0,
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.showConsoleProgress": False,
 }
 
 
@@ -41,8 +40,9 @@ SETTINGS = {
 def daemon(directory: Path, kind: str, *words: str) -> Iterator[None]:
     home = Path(pyspark.__file__).parent
     command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--webui-port", "0", *words]
+    environment = os.environ | {"SPARK_HOME": str(home), "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
     with (directory / "daemons.txt").open("ab") as output:
-        started = subprocess.Popen(command, env=os.environ | {"SPARK_HOME": str(home)}, stdout=output, stderr=output)
+        started = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
         yield
     finally:

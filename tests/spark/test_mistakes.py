@@ -47,9 +47,9 @@ def is_answered(text: str, line: str, path: str) -> bool:
 
 
 def made_in(kind: str) -> list[str]:
-    """Return the mistakes that are made in this kind of session: each is made in a script, and in one of the others."""
-    others = ("spark-submit", "notebook", "connect")
-    return list(LINES) if kind == "python" else list(LINES)[others.index(kind) :: soaked(len(others), 1)]
+    """Return the mistakes that are made in this kind of session: each is made in one of them, with --soak in all."""
+    kinds = ("python", "spark-submit", "notebook", "connect")
+    return list(LINES) if soaked(0, 1) else list(LINES)[kinds.index(kind) :: len(kinds)]
 
 
 def check(path: str, answers: dict[str, str], around: str, kind: str) -> None:

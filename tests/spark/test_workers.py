@@ -26,11 +26,12 @@ ROOT = Path(__file__).parents[2]
 DRIVER = """
 import json, os, sys, time
 from datasource import spark_session
+from tests.spark.kills.query import QUICK
 
 bootstrap = sys.argv[1]
 spark = spark_session(
     master="local-cluster[2,1,1024]",
-    **{"spark.scheduler.minRegisteredResourcesRatio": 1.0, "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s"},
+    **QUICK | {"spark.scheduler.maxRegisteredResourcesWaitingTime": "300s"},
 )
 over = {"kafka.bootstrap.servers": bootstrap}
 

@@ -25,7 +25,7 @@ from tests.support.peer import Peer, hang_up, serving
 from tests.support.repeats import soaked, times
 from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, write_at_once
 
-RUNS = soaked(times(12, 100), 1000)
+RUNS = soaked(times(12, 50), 1000)
 VERSIONS = st.integers(SERVED[ApiKey.PRODUCE].first, SERVED[ApiKey.PRODUCE].last)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 
