@@ -31,7 +31,6 @@ from replication.client.metadata import metadata_of
 from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import Tested, running
 from tests.spark.connect_server import serving
-from tests.spark.plans import INTERPRETED
 from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +86,6 @@ def start() -> SparkSession:
     return spark_session(
         master="local[2,3]",
         app_name="pylog-tests",
-        **INTERPRETED,
         **{
             "spark.sql.shuffle.partitions": 2,
             "spark.sql.session.timeZone": "UTC",

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyspark
 
 from datasource.session import java_home
-from tests.spark.plans import INTERPRETED
 
 ROOT = Path(__file__).parents[2]
 STARTS_S = 120.0
@@ -26,7 +25,6 @@ CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
-    **INTERPRETED,
 }
 
 

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.kills import points
-from tests.spark.plans import INTERPRETED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-# Spark and its workers are started again and again.
+# Spark and its workers are started again and again: plans that are not compiled.
 QUICK = {
-    **INTERPRETED,
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.showConsoleProgress": False,
     "spark.sql.pyspark.jvmStacktrace.enabled": True,  # a failure says why
     # All of a cluster takes part from the start, and a task may lose many executors.
