@@ -5,7 +5,7 @@ import pytest
 from tests.sim.exactly_once import CIRCUMSTANCES, FLAWS, Flaw, simulate
 from tests.support.repeats import times
 
-COUNT = times(20, 700, "SIM_SEEDS")
+COUNT = times(20, 400, "SIM_SEEDS")
 FOUND_BY_MAX = 30  # seeds: more than each fourth one finds its bug
 
 

@@ -51,7 +51,7 @@ def leave_as_an_earlier_run(path):
 
 @pytest.mark.spark
 def test_the_demo_does_what_it_says_and_makes_its_topic_afresh(script, monkeypatch):
-    """All flights, by the command in a process of its own: tests/docs/test_demo.py, with --long."""
+    """More, by the command in a process of its own: tests/docs/test_demo.py, with --long."""
     path, load = script / "a store", run.load_flights
     leave_as_an_earlier_run(path)
     monkeypatch.setattr(run, "load_flights", lambda: load().slice(0, SOME))
