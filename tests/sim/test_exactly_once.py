@@ -3,12 +3,13 @@
 import pytest
 
 from tests.sim.exactly_once import CIRCUMSTANCES, FLAWS, Flaw, simulate
-from tests.support.repeats import times
+from tests.support.repeats import soaked, times
 
-COUNT = times(20, 400, "SIM_SEEDS")
+COUNT = times(20, soaked(400, 700), "SIM_SEEDS")
 FOUND_BY_MAX = 30  # seeds: more than each fourth one finds its bug
 
 
+@pytest.mark.soak
 def test_no_seed_breaks_the_law_of_batches():
     lives = [simulate(seed) for seed in range(1, COUNT + 1)]
     assert sum(lives) > 2 * COUNT

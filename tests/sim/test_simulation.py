@@ -18,11 +18,12 @@ from tests.support.repeats import soaked, times
 
 ROOT = Path(__file__).parents[2]
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
-COUNT = times(3, 40, "SIM_SEEDS")
+COUNT = times(3, soaked(40, 60), "SIM_SEEDS")
 CHUNK = 10
 FOUND_BY_MAX = 30  # seeds: more than each third one finds its bug
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
 def test_no_seed_breaks_a_law(first):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests import conftest
 from tests.spark.kills.query import QUICK
 
 ROWS = 4
@@ -40,7 +41,7 @@ SETTINGS = {
 def daemon(directory: Path, kind: str, *words: str) -> Iterator[None]:
     home = Path(pyspark.__file__).parent
     command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--webui-port", "0", *words]
-    environment = os.environ | {"SPARK_HOME": str(home), "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
+    environment = os.environ | {"SPARK_HOME": str(home), "SPARK_DAEMON_JAVA_OPTS": conftest.JVM}
     with (directory / "daemons.txt").open("ab") as output:
         started = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:

@@ -11,7 +11,7 @@ from hypothesis import settings
 _is_long = _is_soak = False
 # On a busy machine any example may take any time.
 settings.register_profile("short", deadline=None, max_examples=25)
-settings.register_profile("long", deadline=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=150)
 
 
 def choose(*, is_long: bool, is_soak: bool = False) -> None:
