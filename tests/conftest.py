@@ -44,7 +44,7 @@ FIRST = [
     "tests/spark, writes",
     f"{KAFKA4}, three",
     "tests/spark/test_exactly_once_kills.py",
-    "tests/docs/test_python_examples.py",
+    "tests/docs/test_notebooks.py",
 ]
 # Settings of the brokers of tests: they forgive nothing that a Kafka would not, and make few internal partitions, for
 # Kafka's 50 are half a second's work for each cluster.

@@ -63,8 +63,8 @@ def test_a_killed_query_copies_every_record_once_and_in_order(run):
 
 def test_two_drivers_on_one_checkpoint_copy_every_record_once_and_in_order(run):
     """Spark and the sink refuse one of them, or both; who is started again goes on."""
-    if isinstance(run.place, Directory) and not soaked(0, 1):
-        pytest.skip("a JVM beside another one: with --soak")
+    if isinstance(run.place, Cluster) and not soaked(0, 1):
+        pytest.skip("brokers beside two JVMs: with --soak")
     rival(run)
     catch_up(run)
     compare(run)

@@ -1,6 +1,6 @@
-"""The Python of README.md, docs/spark.md and docs/client.md, and every notebook, runs and shows what it says.
+"""The Python of README.md, docs/spark.md and docs/client.md runs and shows what it says, in the session of other tests.
 
-Here in the session of the other tests; each notebook in a kernel of its own: tests/docs/test_python_examples.py.
+Notebooks run in tests/docs/test_notebooks.py.
 """
 
 import io
@@ -8,32 +8,17 @@ import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import logstore
 from tests.docs.test_readme import blocks
-from tests.support.repeats import only_long, times
+from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[2]
 SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends, with the same session
 TYPED = (ROOT / "docs" / "typed.md").read_text()
 CLIENT = (ROOT / "docs" / "client.md").read_text()
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-# They do much of what the pages do. tests/docs/test_python_examples.py runs them, too.
-RUN = [path for path in NOTEBOOKS if path.stem != "02-failover"][: times(0, 2)]
 PAGES = [*blocks("python"), *blocks("python", SPARK), "spark.stop()", *blocks("python", CLIENT)]
-
-# Something of what each prints, so that it is known to have run.
-SAYS = {
-    "01-quickstart": "3 micro-batches",
-    "02-failover": "acknowledged, and each was read once",
-    "03-maintenance": "3600 in log and table",
-}
-
-
-def cells(path):
-    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
 def check_pages(shown, directory):
@@ -88,17 +73,3 @@ def test_the_page_of_typed_topics_ends_with_a_dead_letter(script):
     assert "1 record was dropped" in shown
     assert "1 dead letter of its own" in shown
     assert re.search(r'"Bob", "amount": "a lot"}\|value: amount: "a lot" is no decimal', shown)
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("default")  # of plots that nobody sees
-@pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_shows_what_it_says(path, script, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    assert SAYS[path.stem] in shown_by(cells(path))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_stored_without_output(path):
-    for cell in nbformat.read(path, as_version=4).cells:
-        assert not cell.get("outputs")

@@ -14,6 +14,7 @@ from replication.client import group_admin
 from replication.client.coordinators import group_key
 from replication.client.share_consumer import CLOSE_S, LEAVE_S, AcknowledgeError
 from replication.errors import ErrorCode, code_in
+from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
 from tests.conformance.clients.members import until
@@ -156,13 +157,16 @@ def an_expelled_member_joins_again(client, topic, group, caplog):
         assert [each.id for each in client.run(group_admin.describe_group, group).members] == [before.id]
 
 
-def coordinated_by(client, broker):
-    """Return the name of a group whose coordinator is this broker."""
-    for name in (f"g{number}" for number in itertools.count()):
-        request = {"key": name, "key_type": 0, "coordinator_keys": [name]}
-        answer = client.run(lambda cluster, asked=request: cluster.call_any(ApiKey.FIND_COORDINATOR, asked))
-        if answer.coordinators[0].node_id == broker:
-            return name
+def led_by_its_coordinator(client, group, prefix):
+    """Make topics until the coordinator of the group leads one; return that one and the broker."""
+    request = {"key": group, "key_type": 0, "coordinator_keys": [group]}
+    answer = client.run(lambda cluster: cluster.call_any(ApiKey.FIND_COORDINATOR, request))
+    broker = answer.coordinators[0].node_id
+    for topic in (f"{prefix}-{number}" for number in itertools.count()):
+        tp = TopicPartition(topic, 0)
+        client.create_topic(topic, replicas=3)
+        if client.run(lambda cluster, tp=tp: cluster.leader(tp)).broker == broker:
+            return topic, broker
 
 
 def a_member_ends_in_time(client, topic, group, lose, caplog):

@@ -9,7 +9,6 @@ import pytest
 
 from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import TopicPartition
 from tests.docs.test_readme import blocks
 from tests.support import share_letters, share_life, share_tools
 from tests.support.repeats import only_long
@@ -71,12 +70,12 @@ def test_groups_are_listed_described_reset_and_deleted(client):
 
 @pytest.mark.parametrize("fate", ["killed", "hangs"])
 def test_a_member_whose_leader_and_coordinator_is_gone_ends_in_time(client, three_brokers, caplog, fate):
-    client.create_topic(fate, replicas=3)
-    leader = client.run(lambda cluster: cluster.leader(TopicPartition(fate, 0))).broker
-    group, pid = share_life.coordinated_by(client, leader), three_brokers.pid(leader)
+    group = f"group-{fate}"
+    topic, leader = share_life.led_by_its_coordinator(client, group, fate)
+    pid = three_brokers.pid(leader)
     try:
         lose = (lambda: three_brokers.kill(leader)) if fate == "killed" else (lambda: os.kill(pid, signal.SIGSTOP))
-        share_life.a_member_ends_in_time(client, fate, group, lose, caplog)
+        share_life.a_member_ends_in_time(client, topic, group, lose, caplog)
     finally:
         if fate == "killed":
             three_brokers.start(leader)
