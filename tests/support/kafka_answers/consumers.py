@@ -447,6 +447,19 @@ def unreadable_assignments(asker):
     return Member(asker, "unread").hear()
 
 
+@case(
+    "ConsumerGroupHeartbeat: the first to a classic group whose assignments have user data", (0, 0, []), (69, 0, None)
+)
+def assignments_with_user_data(asker):
+    name = asker.named("t")
+    topic = b"\0\0\0\1" + len(name).to_bytes(2, "big") + name.encode()
+    joined = join(asker, asker.named("sticky"), protocols=(("range", b"\0\0" + topic + b"\xff\xff\xff\xff"),))
+    given = b"\0\0" + topic + b"\0\0\0\1" + bytes(4) + b"\0\0\0\1x"
+    assignments = [{"member_id": joined.member_id, "assignment": given}]
+    assert sync(asker, asker.named("sticky"), joined, assignments=assignments) == 0
+    return Member(asker, "sticky").hear()
+
+
 @case("ConsumerGroupHeartbeat: the first answer to a regular expression", (0, [[0]]), (0, []))
 def first_of_expression(asker):
     regex = f"t-{asker.word}"
