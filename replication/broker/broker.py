@@ -18,10 +18,12 @@ from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidConfigError
 from logstore.store.description import new_topic_id
 from logstore.store.log_dir import BROKER
+from replication.broker.acl_changes import AclChanges
 from replication.broker.config_changes import ConfigChanges
 from replication.broker.coordinators import Coordinators
 from replication.broker.feature_level import FeatureLevel
 from replication.broker.first_news import await_metadata
+from replication.broker.handlers.acls import AclHandlers
 from replication.broker.handlers.broker_epochs import WrongEpochs
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.configs import ConfigHandlers
@@ -59,6 +61,8 @@ from replication.network.server import Server
 from replication.network.work import Handler
 from replication.protocol.apis import ApiKey, Identity
 from replication.replica.manager import ReplicaManager
+from replication.security.access import ALLOW_ALL
+from replication.security.acl_authorizer import AclAuthorizer
 
 logger = logging.getLogger(__name__)
 
@@ -97,8 +101,22 @@ class Broker:
         self.group_configs = GroupConfigs(config)
         self.configs = ConfigChanges(self._live, self.group_configs, self.replicas.configure, self._settings_changed)
         self._levels = FeatureLevel(supported)
+        self.authorizer: AclAuthorizer | None = None
+        self._acls: AclChanges | None = None
+        if config.has_authorizer:
+            self.authorizer = AclAuthorizer(
+                config.super_principals, allows_unsaid=config.allow_everyone_if_no_acl_found
+            )
+            self._acls = AclChanges(self.authorizer)
         self.lifecycle = BrokerLifecycle(
-            config, env, self.replicas, self.controller, self._levels, self.configs, self._call, opening=opening
+            config,
+            env,
+            self.replicas,
+            self.controller,
+            self._levels,
+            (self.configs, self._levels, *(() if self._acls is None else (self._acls,))),
+            self._call,
+            opening=opening,
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
         self.coordinators = Coordinators(config, self.group_configs, self.replicas, self.admin, self._tree, env)
@@ -135,6 +153,8 @@ class Broker:
         await self.configs.learn(tree)  # before a log is opened, which goes by them
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id(), self._levels.supported.last)
         await self._levels.learn(tree)
+        if self._acls is not None:
+            await self._acls.learn(tree)
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
             (topic.name, number) for topic in await self.replicas.open(tree) for number in range(topic.partitions)
@@ -149,6 +169,7 @@ class Broker:
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.features,
+            authorizer=self.authorizer or ALLOW_ALL,
             own=Identity(cluster_id, self.config.broker_id),
         )
         await_metadata(self.server.pipeline, metadata)
@@ -214,6 +235,7 @@ class Broker:
             ConfigHandlers(self._live, self.group_configs, metadata, self._levels, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),
             FeatureHandlers(self._levels, self._tree),
+            AclHandlers(self.authorizer, self._acls, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
         return {**served, **self.coordinators.handlers(self._levels)}

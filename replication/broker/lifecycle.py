@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,6 @@ from logstore.env import Env
 from logstore.errors import NotAStoreError
 from logstore.store.log_dir import BROKER
 from logstore.store.meta_properties import owner_of
-from replication.broker.config_changes import ConfigChanges
 from replication.broker.feature_level import FeatureLevel
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
@@ -54,6 +53,17 @@ class OpenTree(Protocol):
         """Open a session with the store, as `replication.coordination.open_tree` does."""
 
 
+class SessionWatch(Protocol):
+    """Follows something in the tree, from a registration to the end of its session."""
+
+    async def begin(self, tree: Tree) -> None: ...
+
+    async def end(self) -> None: ...
+
+    def look_again(self) -> None:
+        """Read again after the store was silent."""
+
+
 class BrokerLifecycle:
     def __init__(  # noqa: PLR0913, PLR0917  all that begins and ends with a session
         self,
@@ -62,7 +72,7 @@ class BrokerLifecycle:
         replicas: ReplicaManager,
         controller: ControllerLoop,
         levels: FeatureLevel,
-        configs: ConfigChanges,
+        watches: Sequence[SessionWatch],
         call: Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]],
         *,
         opening: OpenTree = open_tree,
@@ -74,7 +84,7 @@ class BrokerLifecycle:
         self._replicas = replicas
         self._controller = controller
         self._levels = levels
-        self._watches = (configs, levels)
+        self._watches = watches
         self._call = call
         self._opening = opening
         self._endpoint = config.listener

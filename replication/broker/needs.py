@@ -46,6 +46,11 @@ ANSWER_REFUSED = frozenset(
         ApiKey.SHARE_ACKNOWLEDGE,
     }
 )  # their handlers do
+ACT_FOR_CLUSTER = of_cluster(Operation.CLUSTER_ACTION)
+CREATE_ANY, DELETE_ANY = of_cluster(Operation.CREATE), of_cluster(Operation.DELETE)  # of topics
+DESCRIBE_ANY = of_cluster(Operation.DESCRIBE)  # of groups
+# Producers without transactions need their ids, and any right to write is enough for one.
+WRITE_IDEMPOTENTLY = of_cluster(Operation.IDEMPOTENT_WRITE, Need(Operation.WRITE, Resource.SOME_TOPIC, ""))
 GROUP, TRANSACTION, SHARE = 0, 1, 2  # types of keys of coordinators
 SEVERAL_GROUPS_FROM, SEVERAL_KEYS_FROM, OF_LEADERS_FROM = 8, 4, 4  # OffsetFetch, FindCoordinator, AddPartitionsToTxn
 
@@ -73,16 +78,16 @@ def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
     return {**_NEEDS, **{key: partial(needs, name_of=name_of) for key, needs in by_ids.items()}}
 
 
-def _topics(operation: Operation, names: Iterable[str]) -> list[Need]:
-    return of_each(operation, Resource.TOPIC, names)
+def _topics(operation: Operation, names: Iterable[str], instead: Need | None = None) -> list[Need]:
+    return of_each(operation, Resource.TOPIC, names, instead)
 
 
-def _cluster(operation: Operation) -> Needs:
-    found = (of_cluster(operation),)
+def _cluster(operation: Operation, instead: Need | None = None) -> Needs:
+    found = (of_cluster(operation, instead),)
     return lambda work: found
 
 
-def _named(operation: Operation) -> Needs:
+def _named(operation: Operation, instead: Need | None = None) -> Needs:
     def needs(work: Work) -> Found:
         body: (
             requests.ListOffsetsRequest
@@ -92,7 +97,7 @@ def _named(operation: Operation) -> Needs:
             | requests.DescribeProducersRequest
             | requests.DescribeTopicPartitionsRequest
         ) = work.body
-        return _topics(operation, (topic.name for topic in body.topics))
+        return _topics(operation, (topic.name for topic in body.topics), instead)
 
     return needs
 
@@ -167,14 +172,13 @@ def _metadata(work: Work, *, name_of: NameOf) -> Found:
 def _delete_topics(work: Work, *, name_of: NameOf) -> Found:
     body: requests.DeleteTopicsRequest = work.body
     named = (name_of(topic.topic_id) if topic.name is None else topic.name for topic in body.topics)
-    return _topics(Operation.DELETE, (*body.topic_names, *(name for name in named if name is not None)))
+    names = (*body.topic_names, *(name for name in named if name is not None))
+    return _topics(Operation.DELETE, names, DELETE_ANY)
 
 
 def _epochs(work: Work) -> Found:
     body: requests.OffsetForLeaderEpochRequest = work.body
-    if body.replica_id >= 0:
-        return (of_cluster(Operation.CLUSTER_ACTION),)
-    return _topics(Operation.DESCRIBE, (topic.topic for topic in body.topics))
+    return _topics(Operation.DESCRIBE, (topic.topic for topic in body.topics), ACT_FOR_CLUSTER)
 
 
 def _commit(work: Work, *, name_of: NameOf) -> Found:
@@ -236,7 +240,10 @@ def _delete_groups(work: Work) -> Found:
 def _init_producer_id(work: Work) -> Found:
     body: requests.InitProducerIdRequest = work.body
     name = body.transactional_id
-    return () if name is None else (of_transaction(Operation.WRITE, name),)
+    if name is None:
+        return (WRITE_IDEMPOTENTLY,)
+    found = of_transaction(Operation.WRITE, name)
+    return (found, of_transaction(Operation.TWO_PHASE_COMMIT, name)) if body.enable2_pc else (found,)
 
 
 def _add_partitions(work: Work) -> Found:
@@ -290,14 +297,17 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.SYNC_GROUP: _group,
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.LIST_GROUPS: no_needs,
-    ApiKey.CREATE_TOPICS: _named(Operation.CREATE),
+    ApiKey.CREATE_TOPICS: _named(Operation.CREATE, CREATE_ANY),
     ApiKey.DELETE_RECORDS: _named(Operation.DELETE),
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _epochs,
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
     ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
     ApiKey.END_TXN: _end_transaction,
-    ApiKey.WRITE_TXN_MARKERS: _cluster(Operation.CLUSTER_ACTION),
+    ApiKey.WRITE_TXN_MARKERS: _cluster(Operation.ALTER, ACT_FOR_CLUSTER),
+    ApiKey.DESCRIBE_ACLS: _cluster(Operation.DESCRIBE),
+    ApiKey.CREATE_ACLS: _cluster(Operation.ALTER),
+    ApiKey.DELETE_ACLS: _cluster(Operation.ALTER),
     ApiKey.DESCRIBE_CONFIGS: _settings(Operation.DESCRIBE_CONFIGS),
     ApiKey.ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings(Operation.ALTER_CONFIGS),

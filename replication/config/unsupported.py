@@ -30,10 +30,6 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "early.start.listeners",
     ),
     (
-        "there are no ACLs: a client that reaches the port may do all that clients can",
-        "authorizer.class.name super.users allow.everyone.if.no.acl.found",
-    ),
-    (
         "brokers find each other by coordination or zookeeper.connect, and each has its broker.id",
         "process.roles node.id controller.quorum. controller.listener.names metadata.log. metadata.max. "
         "initial.broker.registration.timeout.ms "

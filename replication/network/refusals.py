@@ -79,8 +79,7 @@ async def answer(work: Work, needs: Callable[[Any], Sequence[Need]], handler: Ha
 
 def describe(work: Work, need: Need) -> str:
     """Return what the client lacks, in one line."""
-    principal = work.origin.context.principal
-    return f"{principal.kind}:{principal.name} has no {need.operation.name} on {need.resource.name} {need.name!r}"
+    return f"{work.origin.context.principal} has no {need.operation.name} on {need.resource.name} {need.name!r}"
 
 
 def _with(body: Any, array: str, rows: Sequence[Any]) -> Any:

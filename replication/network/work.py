@@ -91,9 +91,15 @@ class Work:
         """Return those of `needs(asked)` that the client does not have."""
         return self.origin.authorizer.refused(self.origin.context, needs, asked)
 
-    def hidden(self, operation: Operation, resource: Resource, names: Iterable[str]) -> frozenset[str]:
+    def hidden(
+        self, operation: Operation, resource: Resource, names: Iterable[str], instead: Need | None = None
+    ) -> frozenset[str]:
         """Return those names for which the client lacks this right: an answer that lists what there is omits them."""
-        return frozenset(need.name for need in self.refused_of(partial(of_each, operation, resource), names))
+        needs = partial(of_each, operation, resource, instead=instead)
+        return frozenset(need.name for need in self.refused_of(needs, names))
+
+    def may(self, need: Need) -> bool:
+        return not self.refused_of(lambda need: (need,), need)
 
     def reply(self, found: Awaitable[Any] | Any) -> None:
         """Answer with a response, or with that of an awaitable once it is done."""

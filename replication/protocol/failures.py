@@ -55,8 +55,12 @@ class Form:
 
     def failed_rows(self, asked: Iterable[tuple[Any, Failure]]) -> Rows[Mapping[str, Any]]:
         """Return the rows that answer these rows of a request."""
-        known = [(row, failure) for row, failure in asked if _is_plain(row) or hasattr(row, self.keys[0])]
+        known = [(row, failure) for row, failure in asked if self._is_named(row)]
         return Rows(len(known), (self._failed_row(row, failure) for row, failure in known))
+
+    def _is_named(self, row: Any) -> bool:
+        """Can a row say which one of the request it answers, if it says that at all, and not by its place?"""
+        return not self.keys or _is_plain(row) or hasattr(row, self.keys[0])
 
     def _failed_row(self, row: Any, failure: Failure) -> Mapping[str, Any]:
         values = {**self.failed(row, failure)}

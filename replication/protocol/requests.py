@@ -320,6 +320,49 @@ class TxnOffsetCommitRequest:
     group_instance_id: str | None = None  # 3 on
 
 
+class DescribeAclsRequest:
+    __slots__ = ()
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+class AclCreation:
+    __slots__ = ()
+    resource_type: int
+    resource_name: str
+    resource_pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class CreateAclsRequest:
+    __slots__ = ()
+    creations: tuple[AclCreation, ...]
+
+
+class DeleteAclsFilter:
+    __slots__ = ()
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+class DeleteAclsRequest:
+    __slots__ = ()
+    filters: tuple[DeleteAclsFilter, ...]
+
+
 class DescribeConfigsResource:
     __slots__ = ()
     resource_type: int

@@ -17,6 +17,7 @@ Request = TypeVar("Request")
 class Operation(enum.IntEnum):
     """An operation on a resource; the number is Kafka's code of it."""
 
+    ALL = 2  # of an ACL only: no request needs it
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -27,11 +28,13 @@ class Operation(enum.IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    TWO_PHASE_COMMIT = 15
 
 
 class Resource(enum.IntEnum):
     """A type of resource; the number is Kafka's code of it."""
 
+    SOME_TOPIC = -2  # none of Kafka's, and of needs only: one topic at least, whichever
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
@@ -39,9 +42,12 @@ class Resource(enum.IntEnum):
 
 
 class Need(NamedTuple):
+    """A right that a request takes. `instead`: another right that does as well."""
+
     operation: Operation
     resource: Resource
     name: str
+    instead: Need | None = None
 
 
 CLUSTER_NAME = "kafka-cluster"
@@ -59,13 +65,13 @@ def of_transaction(operation: Operation, name: str) -> Need:
     return Need(operation, Resource.TRANSACTIONAL_ID, name)
 
 
-def of_each(operation: Operation, resource: Resource, names: Iterable[str]) -> list[Need]:
+def of_each(operation: Operation, resource: Resource, names: Iterable[str], instead: Need | None = None) -> list[Need]:
     """Return one need for each resource, however often it is named."""
-    return [Need(operation, resource, name) for name in dict.fromkeys(names)]
+    return [Need(operation, resource, name, instead) for name in dict.fromkeys(names)]
 
 
-def of_cluster(operation: Operation) -> Need:
-    return Need(operation, Resource.CLUSTER, CLUSTER_NAME)
+def of_cluster(operation: Operation, instead: Need | None = None) -> Need:
+    return Need(operation, Resource.CLUSTER, CLUSTER_NAME, instead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,9 @@ class Principal:
 
     name: str
     kind: str = "User"
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
 
 
 ANONYMOUS = Principal("ANONYMOUS")

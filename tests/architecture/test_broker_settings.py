@@ -28,6 +28,8 @@ OWN = """
     def listener: self.listeners
     def advertised: self.advertised_listeners
     def has_nearest_reads: self.replica_selector_class
+    def has_authorizer: self.authorizer_class_name
+    def super_principals: self.super_users
 """
 
 
@@ -180,7 +182,6 @@ ABSENT = {
     "node.id": "broker.id",
     "controller.quorum.voters": "broker.id",
     "ssl.keystore.location": "without TLS",
-    "authorizer.class.name": "no ACLs",
 }
 
 
@@ -195,6 +196,7 @@ def test_a_file_of_kafka_is_taken_but_for_lines_that_are_named_at_once():
     assert config.num_recovery_threads_per_data_dir == 1
     assert config.socket_send_buffer_bytes == config.socket_receive_buffer_bytes == 102_400
     assert config.coordination == "zookeeper:localhost:2181"
+    assert config.has_authorizer
 
 
 @pytest.mark.parametrize("key", ABSENT)
@@ -210,7 +212,6 @@ def test_no_setting_that_is_here_is_said_to_be_absent():
 
 # A setting of Kafka, a part of the sentence about it, and the APIs that would make that untrue.
 CLAIMS = [
-    ("authorizer.class.name", "no ACLs", "ACLS"),
     ("quota.producer.default", "clients are not held back", "QUOTA"),
     ("ssl.keystore.location", "without TLS or login", "SASL"),
     ("group.share.assignment.interval.ms", "targets are made at once", None),

@@ -23,7 +23,7 @@ from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.requests import DescribeClusterRequest
 from replication.protocol.small_messages import MetadataRequest, MetadataTopic
-from replication.security.access import Operation, Resource
+from replication.security.access import Operation, Resource, of_cluster
 
 IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
 BROKERS, CONTROLLERS = 1, 2  # DescribeCluster: types of endpoints
@@ -90,7 +90,7 @@ class ClusterHandlers:
             context.park()
             named = [name for name, topic_id in wanted if name is not None and topic_id is None]
             missing = [name for name in named if name not in failed and self._metadata.topic(name) is None]
-            refused = context.hidden(Operation.CREATE, Resource.TOPIC, missing)
+            refused = context.hidden(Operation.CREATE, Resource.TOPIC, missing, of_cluster(Operation.CREATE))
             failed.update(dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             missing = [name for name in missing if name not in refused]
             failed.update(zip(missing, await all_of(self._make, missing), strict=True))

@@ -20,7 +20,7 @@ from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.small_messages import heartbeat_response
-from replication.security.access import Operation, Resource
+from replication.security.access import Operation, Resource, of_cluster
 
 REBALANCES_FROM = 1  # JoinGroup: a rebalance has a time-out of its own
 SKIPS_FROM = 9  # JoinGroup: a leader can be told to assign nothing
@@ -208,7 +208,8 @@ class GroupHandlers:
             groups = [group for group in self._groups.groups() if not types or type_of(group) in types]
         except KafkaError as error:
             return {"error_code": error.code, "groups": []}
-        hidden = context.hidden(Operation.DESCRIBE, Resource.GROUP, (group.id for group in groups))
+        instead = of_cluster(Operation.DESCRIBE)
+        hidden = context.hidden(Operation.DESCRIBE, Resource.GROUP, (group.id for group in groups), instead)
         rows = (
             {
                 "group_id": group.id,

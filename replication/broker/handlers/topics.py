@@ -22,7 +22,7 @@ from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.security.access import Operation, Resource
+from replication.security.access import Need, Operation, Resource, of_cluster, of_topic
 
 Named = TypeVar("Named", requests.CreatableTopic, requests.CreatePartitionsTopic)
 
@@ -31,6 +31,12 @@ PREFERRED, UNCLEAN = 0, 1
 NOT_ELECTED = {
     PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+UNSHOWN: Response = {  # to a client that may create the topic, and may not describe its settings
+    "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    "num_partitions": -1,
+    "replication_factor": -1,
+    "configs": (),
 }
 NO_CONFIG_ERROR = 0
 
@@ -66,7 +72,9 @@ class TopicHandlers:
         async def create(topic: requests.CreatableTopic) -> Response:
             if names[topic.name] > 1:
                 return _failed(topic.name, _twice(topic.name))
-            return await self._create(topic, timeout_s, validate_only=body.validate_only)
+            made = await self._create(topic, timeout_s, validate_only=body.validate_only)
+            is_shown = made["error_code"] or context.may(of_topic(Operation.DESCRIBE_CONFIGS, topic.name))
+            return made if is_shown else {**made, **UNSHOWN}
 
         return {"topics": await all_of(create, _unique(body.topics, names))}
 
@@ -157,7 +165,9 @@ class TopicHandlers:
                     raise _twice(str(name))
                 if not isinstance(name, str):
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
-                if topic_id is not None and context.hidden(Operation.DELETE, Resource.TOPIC, (name,)):
+                if topic_id is not None and not context.may(
+                    Need(Operation.DELETE, Resource.TOPIC, name, of_cluster(Operation.DELETE))
+                ):
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not delete it")
             except KafkaError as error:
                 return {**_failed(named, error), "topic_id": topic_id}
