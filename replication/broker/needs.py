@@ -8,7 +8,7 @@ APIs that list what there is need nothing here. Their handlers ask `Work.hidden`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 from uuid import UUID
 
@@ -46,7 +46,9 @@ ANSWER_REFUSED = frozenset(
         ApiKey.SHARE_ACKNOWLEDGE,
     }
 )  # their handlers do
+NAMES_KEPT = 10_000
 ACT_FOR_CLUSTER = of_cluster(Operation.CLUSTER_ACTION)
+_ACTING = (ACT_FOR_CLUSTER,)
 CREATE_ANY, DELETE_ANY = of_cluster(Operation.CREATE), of_cluster(Operation.DELETE)  # of topics
 DESCRIBE_ANY = of_cluster(Operation.DESCRIBE)  # of groups
 # Producers without transactions need their ids, and any right to write is enough for one.
@@ -75,11 +77,27 @@ def needs_of(metadata: Metadata) -> Mapping[ApiKey, Needs]:
         ApiKey.OFFSET_FETCH: _fetch_offsets,
         ApiKey.TXN_OFFSET_COMMIT: _commit_in_transaction,
     }
-    return {**_NEEDS, **{key: partial(needs, name_of=name_of) for key, needs in by_ids.items()}}
+    return {**_NEEDS, **{key: partial(needs, name_of) for key, needs in by_ids.items()}}
 
 
 def _topics(operation: Operation, names: Iterable[str], instead: Need | None = None) -> list[Need]:
     return of_each(operation, Resource.TOPIC, names, instead)
+
+
+# Of the small requests that clients send again and again, for names that they send again and again.
+@lru_cache(maxsize=NAMES_KEPT)
+def _writing(topic: str) -> tuple[Need]:
+    return (of_topic(Operation.WRITE, topic),)
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _reading(topic: str) -> tuple[Need]:
+    return (of_topic(Operation.READ, topic),)
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def _reading_group(group_id: str) -> tuple[Need]:
+    return (of_group(Operation.READ, group_id),)
 
 
 def _cluster(operation: Operation, instead: Need | None = None) -> Needs:
@@ -106,7 +124,7 @@ def _group(work: Work) -> Found:
     body: (
         requests.JoinGroupRequest | requests.HeartbeatRequest | requests.LeaveGroupRequest | requests.SyncGroupRequest
     ) = work.body
-    return (of_group(Operation.READ, body.group_id),)
+    return _reading_group(body.group_id)
 
 
 def _share(work: Work) -> Found:
@@ -142,34 +160,38 @@ def _delete_share_offsets(work: Work) -> Found:
     return (of_group(Operation.DELETE, body.group_id),)
 
 
-def _produce(work: Work, *, name_of: NameOf) -> Found:
+def _produce(name_of: NameOf, work: Work) -> Found:
     body: ProduceOne | ProduceRequest = work.body
     has_ids = work.version >= TOPIC_IDS
-    if type(body) is ProduceOne and not has_ids:
-        return (of_topic(Operation.WRITE, body.tp[0]),)
+    if type(body) is ProduceOne:
+        named = name_of(body.topic_id) if has_ids else body.tp[0]
+        return () if named is None else _writing(named)
     names = (name_of(topic.topic_id) if has_ids else topic.name for topic in body.topics)
     found = _topics(Operation.WRITE, (name for name in names if name is not None))
-    named = body.transactional_id
-    return found if named is None else [of_transaction(Operation.WRITE, named), *found]
+    transaction = body.transactional_id
+    return found if transaction is None else [of_transaction(Operation.WRITE, transaction), *found]
 
 
-def _fetch(work: Work, *, name_of: NameOf) -> Found:
+def _fetch(name_of: NameOf, work: Work) -> Found:
     request: FetchRequest = work.body
     if request.replica_id >= 0:
-        return (of_cluster(Operation.CLUSTER_ACTION),)
+        return _ACTING
     has_ids = work.version >= TOPIC_IDS
+    if len(request.topics) == 1:
+        ((name, topic_id, _),) = request.topics
+        found = name_of(topic_id) if has_ids else name
+        return () if found is None else _reading(found)
     named = (name_of(topic_id) if has_ids else name for name, topic_id, _ in request.topics)
-    names = [name for name in named if name is not None]
-    return (of_topic(Operation.READ, names[0]),) if len(names) == 1 else _topics(Operation.READ, names)
+    return _topics(Operation.READ, (name for name in named if name is not None))
 
 
-def _metadata(work: Work, *, name_of: NameOf) -> Found:
+def _metadata(name_of: NameOf, work: Work) -> Found:
     body: MetadataRequest = work.body
     named = (name_of(topic_id) if topic_id is not None else name for name, topic_id in body.topics or ())
     return _topics(Operation.DESCRIBE, (name for name in named if name is not None))
 
 
-def _delete_topics(work: Work, *, name_of: NameOf) -> Found:
+def _delete_topics(name_of: NameOf, work: Work) -> Found:
     body: requests.DeleteTopicsRequest = work.body
     named = (name_of(topic.topic_id) if topic.name is None else topic.name for topic in body.topics)
     names = (*body.topic_names, *(name for name in named if name is not None))
@@ -181,19 +203,21 @@ def _epochs(work: Work) -> Found:
     return _topics(Operation.DESCRIBE, (topic.topic for topic in body.topics), ACT_FOR_CLUSTER)
 
 
-def _commit(work: Work, *, name_of: NameOf) -> Found:
+def _commit(name_of: NameOf, work: Work) -> Found:
     body: CommitOne | OffsetCommitRequest | requests.TxnOffsetCommitRequest = work.body
+    if type(body) is CommitOne:
+        return _reading_group(body.group_id) + _reading(body.tp[0])
     named = (topic.name if topic.topic_id is None else name_of(topic.topic_id) for topic in body.topics)
     topics = [of_topic(Operation.READ, name) for name in named if name is not None]
     return [of_group(Operation.READ, body.group_id), *topics]
 
 
-def _commit_in_transaction(work: Work, *, name_of: NameOf) -> Found:
+def _commit_in_transaction(name_of: NameOf, work: Work) -> Found:
     body: requests.TxnOffsetCommitRequest = work.body
-    return [of_transaction(Operation.WRITE, body.transactional_id), *_commit(work, name_of=name_of)]
+    return [of_transaction(Operation.WRITE, body.transactional_id), *_commit(name_of, work)]
 
 
-def _fetch_offsets(work: Work, *, name_of: NameOf) -> Found:
+def _fetch_offsets(name_of: NameOf, work: Work) -> Found:
     body: requests.OffsetFetchRequest = work.body
     found: dict[Need, None] = {}
     if work.version < SEVERAL_GROUPS_FROM:
@@ -215,7 +239,7 @@ def _delete_offsets(work: Work) -> Found:
 def _coordinators(work: Work) -> Found:
     body: requests.FindCoordinatorRequest = work.body
     if body.key_type == SHARE:
-        return (of_cluster(Operation.CLUSTER_ACTION),)
+        return _ACTING
     kinds = {GROUP: Resource.GROUP, TRANSACTION: Resource.TRANSACTIONAL_ID}
     kind = kinds.get(body.key_type)
     keys = body.coordinator_keys if work.version >= SEVERAL_KEYS_FROM else (body.key,)
@@ -248,7 +272,7 @@ def _init_producer_id(work: Work) -> Found:
 
 def _add_partitions(work: Work) -> Found:
     if work.version >= OF_LEADERS_FROM:
-        return (of_cluster(Operation.CLUSTER_ACTION),)
+        return _ACTING
     body: requests.AddPartitionsToTxnRequest = work.body
     topics = _topics(Operation.WRITE, (topic.name for topic in body.v3_and_below_topics))
     return [of_transaction(Operation.WRITE, body.v3_and_below_transactional_id), *topics]

@@ -1,7 +1,8 @@
 """ACLs in the tree, where Kafka 2 keeps them in ZooKeeper, so that its tools read ours and we read theirs.
 
 A pattern has one node with all of its ACLs: /kafka-acl/TYPE/NAME if it is literal, otherwise
-/kafka-acl-extended/prefixed/TYPE/NAME. A change of a node leaves a notice in /kafka-acl-changes or /kafka-acl-extended-changes in the same step.
+/kafka-acl-extended/prefixed/TYPE/NAME. A change of a node leaves a notice in /kafka-acl-changes or
+/kafka-acl-extended-changes, in the same step.
 
 A node that cannot be read denies everybody everything that its pattern stands for, until it is corrected or deleted: a
 denial in it must not be lost.

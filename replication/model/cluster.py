@@ -12,6 +12,7 @@ import base64
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.store.description import TopicDescription
@@ -33,6 +34,7 @@ LEADER_DURING_DELETE = -2  # in metadata, while the topic is being deleted
 NO_EPOCH = -1
 EPOCH_DURING_DELETE = -2  # in place of a leader epoch, while the topic is being deleted
 NAMED_MAX = 20  # partitions in one log line
+_IDS_KEPT = 10_000  # of topics, in both forms
 NO_NODE = -1  # the version of a state node that does not exist yet
 
 
@@ -41,6 +43,7 @@ def topic_uuid(topic_id: str | None) -> uuid.UUID | None:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")) if topic_id else None
 
 
+@lru_cache(maxsize=_IDS_KEPT)
 def topic_id_of(number: uuid.UUID | None) -> str:
     """Return a topic's id as logs and the tree have it: 22 characters."""
     return base64.urlsafe_b64encode(number.bytes).decode().rstrip("=") if number is not None and number.int else ""

@@ -7,7 +7,7 @@ answered by the ACLs before. Belongs to the event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from replication.security.access import BROKER, NOTHING, Context, Need, Resource
 from replication.security.acl import Entry, Pattern
@@ -16,8 +16,13 @@ from replication.security.hosts import host_of
 
 CONTEXTS_KEPT, ANSWERS_KEPT = 10_000, 100_000  # some 20 MB
 
-Answers: TypeAlias = dict[Need, bool]
-_ALL: Answers = {}  # of clients that may do everything
+
+class Answers(NamedTuple):
+    """What a client was found to have, and not to have; `granted` None: it may do everything."""
+
+    client: Client
+    granted: set[Need] | None
+    refused: set[Need]
 
 
 class AclAuthorizer:
@@ -31,8 +36,8 @@ class AclAuthorizer:
         self.generation = 0  # of the rules
         self._super_users = frozenset(super_users)
         self._allows_unsaid = allows_unsaid
-        # By the id of a context, which stays its own as long as it is kept here.
-        self._known: dict[int, tuple[Context, Client, Answers]] = {}
+        # By the id of a context, which is nobody else's as long as the context is kept here.
+        self._known: dict[int, tuple[set[Need] | None, Answers, Context]] = {}
         self._answers: dict[Client, Answers] = {}
         self._kept = 0
 
@@ -49,35 +54,38 @@ class AclAuthorizer:
 
     def refused(self, context: Context, needs: Callable[[Any], Sequence[Need]], request: Any) -> Collection[Need]:
         """Return those of `needs(request)` that this connection does not have; NOTHING if it has all of them."""
-        known = self._known.get(id(context))
-        _, client, answers = known if known is not None else self._meet(context)
-        if answers is _ALL:
+        known = self._known.get(id(context)) or self._meet(context)
+        granted = known[0]
+        if granted is None:
             return NOTHING
-        refused: set[Need] | None = None
+        refused: Collection[Need] = NOTHING
         for need in needs(request):
-            answer = answers.get(need)
-            if answer is None:
-                answer = self._answer(client, answers, need)
-            if not answer:
-                refused = refused or set()
-                refused.add(need)
-        return refused or NOTHING
+            if need not in granted and not self._answer(known[1], need):
+                refused = {*refused, need}
+        return refused
 
-    def _meet(self, context: Context) -> tuple[Context, Client, Answers]:
+    def _meet(self, context: Context) -> tuple[set[Need] | None, Answers, Context]:
         client = Client(str(context.principal), host_of(context.host))
         is_free = context.principal == BROKER or client.principal in self._super_users
         if len(self._known) >= CONTEXTS_KEPT:
             self._forget()
-        answers = _ALL if is_free else self._answers.setdefault(client, {})
-        found = self._known[id(context)] = context, client, answers
+        answers = self._answers.get(client)
+        if answers is None:
+            answers = Answers(client, None if is_free else set(), set())
+            self._answers[client] = answers
+        found = self._known[id(context)] = answers.granted, answers, context
         return found
 
-    def _answer(self, client: Client, answers: Answers, need: Need) -> bool:
+    def _answer(self, known: Answers, need: Need) -> bool:
+        """Return whether the client has a right that it is not known to have."""
+        if need in known.refused or known.granted is None:
+            return False
         if self._kept >= ANSWERS_KEPT:
             self._forget()
         self._kept += 1
-        answers[need] = answer = self._grants(client, need)
-        return answer
+        is_granted = self._grants(known.client, need)
+        (known.granted if is_granted else known.refused).add(need)
+        return is_granted
 
     def _forget(self) -> None:
         self._known.clear()
