@@ -19,8 +19,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
+from logstore.errors import InvalidRequestError, PylogError
 from replication.coordination.node_json import MalformedNodeError, NodeReader, encode_json
 from replication.coordination.tree import (
+    DATA_BYTES_MAX,
     Create,
     Delete,
     Node,
@@ -51,6 +53,8 @@ LITERAL_CHANGES, EXTENDED_CHANGES = "/kafka-acl-changes", "/kafka-acl-extended-c
 CHANGES = (LITERAL_CHANGES, EXTENDED_CHANGES)
 _FOLDERS: Mapping[PatternType, str] = {PatternType.LITERAL: LITERAL, PatternType.PREFIXED: PREFIXED}
 _NOTICE = "acl_changes_"
+AT_ONCE = 100  # patterns that are changed together
+NODE_BYTES_MAX = DATA_BYTES_MAX - 200_000  # the rest is for its path and the notice, whose names have 32 KiB each
 RESOURCES = (Resource.TOPIC, Resource.GROUP, Resource.CLUSTER, Resource.TRANSACTIONAL_ID)
 _TYPES = {text_of(resource): resource for resource in RESOURCES}
 _FOREIGN = frozenset({"DelegationToken", "User"})  # types of resources of Kafka that there are none of here
@@ -246,32 +250,48 @@ async def forget_old_notices(tree: Tree, folder: str, names: Sequence[str], keep
 # ---------------------------------------------------------------------- writing
 
 
-async def change(tree: Tree, pattern: Pattern, wanted: Callable[[AclNode], Entries]) -> None:
-    """Replace the ACLs of a pattern by what `wanted` makes of them, and tell all brokers; none delete the node.
+Wanted: TypeAlias = Callable[[AclNode], Entries]  # returns the ACLs of a pattern after a change, from those before
 
-    Raises: whatever `wanted` raises; InvalidRequestError: they are more than a node holds.
+
+async def change(tree: Tree, wanted: Mapping[Pattern, Wanted]) -> dict[Pattern, PylogError]:
+    """Replace the ACLs of each pattern by what its function makes of them, and tell all brokers; none delete the node.
+
+    Return why some of them are as before: their function raised PylogError, or they are more than a node holds.
     """
-    path = path_of(pattern)
-    folder = LITERAL_CHANGES if pattern.kind is PatternType.LITERAL else EXTENDED_CHANGES
-    notice = Create(f"{folder}/{_NOTICE}", encode_notice(pattern), sequence=True)
-    while True:
-        node = await tree.get(path)
-        known = read_node(pattern, node)
-        entries = wanted(known)
-        if entries == known.entries and (not known.is_whole or bool(entries) == (node is not None)):
-            return
-        steps: list[Step] = []
-        if entries:
-            steps.append(put(path, encode(entries, node.data if node is not None and known.is_whole else None), node))
-        elif node is not None:
-            steps.append(Delete(path, node.version))
-        else:
-            return
-        try:
-            await tree.multi([*steps, notice])
-        except NoNodeError:
+    failed: dict[Pattern, PylogError] = {}
+    open_ones = list(wanted)
+    while open_ones:
+        some, open_ones = open_ones[:AT_ONCE], open_ones[AT_ONCE:]
+        multis: dict[Pattern, list[Step]] = {}
+        found = await tree.read_batch([path_of(pattern) for pattern in some])
+        for pattern, node in zip(some, found, strict=True):
+            try:
+                if step := _step(pattern, node, wanted[pattern]):
+                    multis[pattern] = [step, _notice(pattern)]
+            except PylogError as error:
+                failed[pattern] = error
+        done = await tree.write_batch(list(multis.values()))
+        refused = [pattern for pattern, result in zip(multis, done, strict=True) if isinstance(result, RefusedError)]
+        if any(isinstance(result, NoNodeError) for result in done):
             await prepare(tree)
-        except RefusedError:
-            continue  # another broker was faster
-        else:
-            return
+        open_ones += refused  # another broker was faster
+    return failed
+
+
+def _step(pattern: Pattern, node: Node | None, wanted: Wanted) -> Step | None:
+    known = read_node(pattern, node)
+    entries = wanted(known)
+    if entries == known.entries and (not known.is_whole or bool(entries) == (node is not None)):
+        return None
+    path = path_of(pattern)
+    if not entries:
+        return None if node is None else Delete(path, node.version)
+    data = encode(entries, node.data if node is not None and known.is_whole else None)
+    if len(data) > NODE_BYTES_MAX:
+        raise InvalidRequestError(f"{path}: {len(entries):,} ACLs of one resource pattern are more than a node holds")
+    return put(path, data, node)
+
+
+def _notice(pattern: Pattern) -> Step:
+    folder = LITERAL_CHANGES if pattern.kind is PatternType.LITERAL else EXTENDED_CHANGES
+    return Create(f"{folder}/{_NOTICE}", encode_notice(pattern), sequence=True)

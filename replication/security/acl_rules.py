@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from replication.security.access import Operation, Resource
-from replication.security.acl import ANYTHING, EVERYBODY, Acl, Entry, Filter, Pattern, PatternType, Permission
+from replication.security.acl import ANYTHING, EVERYBODY, Entry, Filter, Pattern, PatternType, Permission
 from replication.security.hosts import host_of, is_in
 
 _IMPLIED: Mapping[Operation, frozenset[Operation]] = {
@@ -68,13 +68,11 @@ class Rules:
     def patterns(self) -> Collection[Pattern]:
         return self._entries.keys()
 
-    def selected(self, wanted: Filter) -> Iterator[tuple[Pattern, Sequence[Entry]]]:
-        """Yield the patterns that have ACLs which the filter selects, and these."""
-        for pattern, entries in self._entries.items():
-            if wanted.selects_pattern(pattern):
-                found = [entry for entry in entries if wanted.selects(Acl(pattern, entry))]
-                if found:
-                    yield pattern, found
+    def selected(self, pattern: Pattern, wanted: Filter) -> Sequence[Entry]:
+        """Return the ACLs of a pattern that the filter selects."""
+        if not wanted.selects_pattern(pattern):
+            return ()
+        return [entry for entry in self._entries.get(pattern, ()) if wanted.selects_entry(entry)]
 
     # --------------------------------------------------------------- questions
 

@@ -57,6 +57,15 @@ def giant(name: str, *, controller_epoch: int = 1, broker_epoch: int = 1) -> Gia
 
 # ---------------------------------------------------------------------- shapes
 
+ACL = {
+    "resource_type": 2, "resource_name": "name-0000000", "resource_pattern_type": 3, "principal": "User:a",
+    "host": "*", "operation": 3, "permission_type": 3,
+}  # fmt: skip
+ACL_FILTER = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+    "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
+
 
 def entity(key: ApiKey, version: int, values: Mapping[str, Any]) -> Any:
     return build(apis.request_class(key, version), values)
@@ -575,6 +584,9 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             {"timeout": 1000, "validate_only": True},
         ),
     },
+    ApiKey.DESCRIBE_ACLS: {"one": plain(ACL_FILTER)},
+    ApiKey.CREATE_ACLS: {"refused": many("creations", ACL, {})},
+    ApiKey.DELETE_ACLS: {"filters": many("filters", ACL_FILTER | {"resource_name_filter": "name-0000000"}, {})},
     ApiKey.DELETE_GROUPS: {"unknown": many("groups_names", "group-0000000")},  # type: ignore[arg-type]
     ApiKey.ELECT_LEADERS: {
         "topics": many(

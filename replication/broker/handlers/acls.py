@@ -7,13 +7,13 @@ could add nothing to that but a hop, and moments without one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from logstore.errors import PylogError
 from replication.broker.acl_changes import AclChanges
 from replication.coordination import acls
-from replication.coordination.acls import AclNode, Entries, path_of
+from replication.coordination.acls import AclNode, Entries, Wanted, path_of
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.network.steps import in_steps
@@ -25,6 +25,7 @@ from replication.security.acl_authorizer import AclAuthorizer
 
 logger = logging.getLogger(__name__)
 
+DELETED_AT_ONCE = 4  # each is looked at by each of a thousand filters
 RESOURCE_CODES, PATTERN_CODES, OPERATION_CODES, PERMISSION_CODES = range(1, 8), range(1, 5), range(1, 16), range(1, 4)
 
 
@@ -43,24 +44,19 @@ class AclHandlers:
             ApiKey.DELETE_ACLS: self.delete,
         }
 
-    def describe(self, context: Work, body: requests.DescribeAclsRequest) -> Response:
+    async def describe(self, context: Work, body: requests.DescribeAclsRequest) -> Response:
         """The ACLs that this broker goes by."""
         wanted = filter_of(body)
-        reason = why_unknown(wanted)
         if self._authorizer is None:
             said = "No Authorizer is configured on the broker"
             return {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": said, "resources": ()}
-        if reason:
+        if reason := why_unknown(wanted):
             return {"error_code": ErrorCode.INVALID_REQUEST, "error_message": reason, "resources": ()}
-        rows = [
-            {
-                "resource_type": pattern.resource,
-                "resource_name": pattern.name,
-                "pattern_type": pattern.kind,
-                "acls": [_row(entry) for entry in entries],
-            }
-            for pattern, entries in self._authorizer.rules.selected(wanted)
-        ]
+        rules, rows = self._authorizer.rules, []
+        async for some in in_steps(list(rules.patterns())):
+            for pattern in some:
+                if entries := rules.selected(pattern, wanted):
+                    rows.append({**_named(pattern), "acls": [_row(entry) for entry in entries]})
         return {"error_code": ErrorCode.NONE, "error_message": None, "resources": rows}
 
     async def create(self, context: Work, body: requests.CreateAclsRequest) -> Response:
@@ -77,12 +73,14 @@ class AclHandlers:
                 except KafkaError as error:
                     failed[at] = error
                 at += 1
-        for pattern, rows in wanted.items():
-            try:
-                await acls.change(self._tree(), pattern, partial(_added, pattern, frozenset(rows.values())))
-            except PylogError as error:
-                failed.update(dict.fromkeys(rows, error))
-        await self._know(context, "created", wanted)
+        try:
+            changes = {p: partial(_added, p, frozenset(rows.values())) for p, rows in wanted.items()}
+            refused = await acls.change(self._tree(), changes) if changes else {}
+            await self._know(context, "created", wanted.keys() - refused.keys())
+        except PylogError as error:
+            refused = dict.fromkeys(wanted, error)
+        for pattern, error in refused.items():
+            failed.update(dict.fromkeys(wanted[pattern], error))
         return {"results": [_outcome(failed.get(number)) for number in range(at)]}
 
     def _acl(self, row: requests.AclCreation) -> Acl:
@@ -101,34 +99,38 @@ class AclHandlers:
         try:
             if self._authorizer is None:
                 raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-            removed = await self._delete([each for each in filters if not why_unknown(each)])
+            removed = await self._delete(context, [each for each in filters if not why_unknown(each)])
         except PylogError as error:
             return {"filter_results": [{**_outcome(error), "matching_acls": ()} for _ in filters]}
-        await self._know(context, "deleted", {acl.pattern for acl in removed})
+        rows: list[Response] = []
+        async for some in in_steps(filters, DELETED_AT_ONCE):
+            for wanted in some:
+                unknown = why_unknown(wanted)
+                outcome = _outcome(KafkaError(ErrorCode.INVALID_REQUEST, unknown) if unknown else None)
+                found = () if unknown else [_match(acl) for acl in removed if wanted.selects(acl)]
+                rows.append({**outcome, "matching_acls": found})
+        return {"filter_results": rows}
 
-        def row(wanted: Filter) -> Response:
-            if reason := why_unknown(wanted):
-                return {**_outcome(KafkaError(ErrorCode.INVALID_REQUEST, reason)), "matching_acls": ()}
-            found = [acl for acl in removed if wanted.selects(acl)]
-            return {**_outcome(None), "matching_acls": [_match(acl) for acl in found]}
-
-        return {"filter_results": [row(wanted) for wanted in filters]}
-
-    async def _delete(self, filters: list[Filter]) -> list[Acl]:
+    async def _delete(self, context: Work, filters: Sequence[Filter]) -> Sequence[Acl]:
+        """Return what was deleted. Raises: PylogError."""
         tree = self._tree()
-        removed: dict[Acl, None] = {}
+        removed: dict[Pattern, Sequence[Entry]] = {}
 
         def kept(pattern: Pattern, known: AclNode) -> Entries:
-            gone = [e for e in known.entries if any(each.selects(Acl(pattern, e)) for each in filters)]
-            found[:] = [Acl(pattern, entry) for entry in gone]
-            return known.entries.difference(gone)
+            wanted = [each for each in filters if each.selects_pattern(pattern)]
+            removed[pattern] = [e for e in known.entries if any(each.selects_entry(e) for each in wanted)]
+            return known.entries.difference(removed[pattern])
 
-        found: list[Acl] = []
-        for pattern, node in (await acls.read_all(tree)).items():
-            if kept(pattern, node) != node.entries:
-                await acls.change(tree, pattern, partial(kept, pattern))
-                removed.update(dict.fromkeys(found))
-        return list(removed)
+        changes: dict[Pattern, Wanted] = {}
+        async for some in in_steps(list((await acls.read_all(tree)).items()), DELETED_AT_ONCE):
+            for pattern, node in some:
+                if kept(pattern, node) != node.entries:
+                    changes[pattern] = partial(kept, pattern)
+        failed = await acls.change(tree, changes)
+        await self._know(context, "deleted", changes)
+        for error in failed.values():
+            raise error
+        return [Acl(pattern, entry) for pattern in changes for entry in sorted(removed[pattern])]
 
     async def _know(self, context: Work, done: str, patterns: Iterable[Pattern]) -> None:
         changed = list(patterns)
@@ -167,6 +169,10 @@ def _added(pattern: Pattern, new: Entries, known: AclNode) -> Entries:
     return known.entries | new
 
 
+def _named(pattern: Pattern) -> Response:
+    return {"resource_type": pattern.resource, "resource_name": pattern.name, "pattern_type": pattern.kind}
+
+
 def _row(entry: Entry) -> Response:
     return {
         "principal": entry.principal,
@@ -177,8 +183,7 @@ def _row(entry: Entry) -> Response:
 
 
 def _match(acl: Acl) -> Response:
-    pattern = {"resource_type": acl.pattern.resource, "resource_name": acl.pattern.name}
-    return {**_outcome(None), **pattern, "pattern_type": acl.pattern.kind, **_row(acl.entry)}
+    return {**_outcome(None), **_named(acl.pattern), **_row(acl.entry)}
 
 
 def _outcome(error: PylogError | None) -> Response:

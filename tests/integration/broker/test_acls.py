@@ -254,9 +254,10 @@ def test_hosts_decide_for_a_client_without_a_name(tmp_path):
         tree = await open_tree(f"sqlite:{tmp_path / 'tree.db'}", on_session=lambda event: None)
         await acls.prepare(tree)
         everybody = Entry("User:ANONYMOUS", Operation.DESCRIBE, host="127.0.0.0/8")
-        await acls.change(tree, Pattern(Resource.TOPIC, "*"), lambda known: frozenset({everybody}))
         elsewhere = Entry("User:ANONYMOUS", Operation.DESCRIBE, host="10.0.0.1")
-        await acls.change(tree, Pattern(Resource.GROUP, "*"), lambda known: frozenset({elsewhere}))
+        rows = {Resource.TOPIC: everybody, Resource.GROUP: elsewhere}
+        changes = {Pattern(kind, "*"): lambda known, row=row: frozenset({row}) for kind, row in rows.items()}
+        assert await acls.change(tree, changes) == {}
         await tree.close()
 
     asyncio.run(fill())

@@ -142,6 +142,14 @@ MARKERS = [
         "transaction_version": 0, "topics": [{"name": OPEN, "partition_indexes": (0,)}],
     }
 ]  # fmt: skip
+FILTER = {
+    "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+    "host_filter": None, "operation": 1, "permission_type": 1,
+}  # fmt: skip
+CREATION = {
+    "resource_type": 2, "resource_name": OPEN, "resource_pattern_type": 3, "principal": "User:a", "host": "*",
+    "operation": 3, "permission_type": 3,
+}  # fmt: skip
 WAIT = {"timeout": 5000, "validate_only": True}
 
 SHARE_MEMBER = {"group_id": SECRET, "member_id": "m", "share_session_epoch": 0, "is_renew_ack": False}
@@ -237,6 +245,9 @@ AS_A_WHOLE = {
     ApiKey.LIST_CONFIG_RESOURCES: ({}, CLUSTER),
     ApiKey.UPDATE_FEATURES: ({"feature_updates": (), **WAIT}, CLUSTER),
     ApiKey.DESCRIBE_LOG_DIRS: ({"topics": rows(OPEN, partitions=(0,))}, CLUSTER),
+    ApiKey.DESCRIBE_ACLS: (FILTER, CLUSTER),
+    ApiKey.CREATE_ACLS: ({"creations": [CREATION, CREATION | {"resource_name": "u"}]}, CLUSTER),
+    ApiKey.DELETE_ACLS: ({"filters": [FILTER, FILTER | {"host_filter": "*"}]}, CLUSTER),
     ApiKey.SHARE_FETCH: (SHARE_MEMBER | SHARE_LIMITS | {"topics": ()}, GROUP),
     ApiKey.SHARE_ACKNOWLEDGE: (SHARE_MEMBER | {"topics": ()}, GROUP),
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),

@@ -163,7 +163,9 @@ def test_a_filter_selects_what_all_its_fields_select(acls, wanted):
         ]  # fmt: skip
         return all(field in (1, None, found) or (wanted.kind == 2 and found is pattern.kind) for field, found in plain)
 
-    found = {Acl(pattern, e) for pattern, rows in rules_of(acls).selected(wanted) for e in rows}
+    rules = rules_of(acls)
+    found = {Acl(pattern, entry) for pattern in rules.patterns() for entry in rules.selected(pattern, wanted)}
+    assert {acl for acl in acls if wanted.selects(acl)} == found
     assert found == {acl for acl in acls if selects(acl)}
 
 
