@@ -1,0 +1,330 @@
+"""Every API and each right that it takes: without the right the request is refused, does nothing, and tells nothing.
+
+docs/security.md has the rights of every API in a table, which is held here against what the APIs declare.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from replication.broker.needs import needs_of
+from replication.coordination.tree import NoNodeError
+from replication.model.metadata import Metadata
+from replication.network.refusals import CODES, Part
+from replication.protocol import apis
+from replication.protocol.apis import SERVED, ApiKey
+from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from replication.protocol.small_messages import COMMIT_IDS_FROM
+from replication.security.access import CLUSTER_NAME, Operation, Resource
+from replication.security.acl import EVERYBODY, Entry, Pattern, Permission, text_of
+from tests.integration.broker.test_refusals import (
+    AS_A_WHOLE,
+    BATCH,
+    BY_ROW,
+    OPEN,
+    PARTITION,
+    PRODUCER,
+    SECRET,
+    adding,
+    codes_of,
+    fields_of,
+    fill,
+    rows,
+)
+from tests.support.asker import Asker
+from tests.support.in_process import brokers_in_process
+
+PAGE = Path(__file__).parents[3] / "docs" / "security.md"
+ABSENT = "absent"  # a topic that there is none of; as long as SECRET
+ME = "User:ANONYMOUS"
+RIGHTS = {
+    "authorizer_class_name": "kafka.security.authorizer.AclAuthorizer",
+    "super_users": "User:ops",
+    "offsets_topic_num_partitions": 1,
+    "transaction_state_log_num_partitions": 1,
+    "transaction_two_phase_commit_enable": "true",
+    "group_initial_rebalance_delay_ms": 0,
+}
+
+
+def of_secret(body):
+    """The same request, of SECRET only."""
+    name, both = next((n, found) for n, found in fields_of(body) if isinstance(found, list | tuple))
+    return body | {name: both[1:]} if isinstance(body, dict) else body._replace(**{name: both[1:]})
+
+
+BODIES = {key: of_secret(body) for key, (body, _) in BY_ROW.items()}
+BODIES |= {key: body for key, (body, _) in AS_A_WHOLE.items()}
+BODIES |= {
+    ApiKey.PRODUCE: ProduceRequest(
+        -1, 5000, (ProduceTopic(SECRET, (ProducePartition(0, BATCH),)),), transactional_id=SECRET
+    ),
+    ApiKey.DELETE_TOPICS: {"topic_names": (SECRET,), "topics": rows(SECRET, topic_id=None), "timeout": 5000},
+    ApiKey.ADD_PARTITIONS_TO_TXN: adding(SECRET, 1, [SECRET]),
+    ApiKey.FIND_COORDINATOR: {"key_type": 0, "coordinator_keys": [SECRET]},
+    ApiKey.OFFSET_FETCH: {
+        "groups": [
+            {
+                "group_id": OPEN, "member_id": None, "member_epoch": -1,
+                "topics": [{"name": SECRET, "partition_indexes": (0,)}],
+            }
+        ],
+        "require_stable": False,
+    },
+    ApiKey.INIT_PRODUCER_ID: {**PRODUCER, "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1},
+    ApiKey.DELETE_GROUPS: {"groups_names": (SECRET,)},
+    ApiKey.OFFSET_DELETE: {"group_id": SECRET, "topics": rows(SECRET, partitions=[PARTITION])},
+    ApiKey.ELECT_LEADERS: {
+        "election_type": 0, "topic_partitions": [{"topic": SECRET, "partitions": (0,)}], "timeout": 5000
+    },
+    ApiKey.CREATE_ACLS: {
+        "creations": [
+            {
+                "resource_type": 2, "resource_name": SECRET, "resource_pattern_type": 3, "principal": ME, "host": "*",
+                "operation": 2, "permission_type": 3,
+            }
+        ]
+    },
+    ApiKey.DELETE_RECORDS: {"topics": rows(SECRET, partitions=[{**PARTITION, "offset": 1}]), "timeout": 5000},
+    ApiKey.CREATE_PARTITIONS: {
+        "topics": rows(SECRET, count=2, assignments=None), "timeout": 5000, "validate_only": False
+    },
+    ApiKey.CREATE_TOPICS: {
+        "topics": rows(ABSENT, num_partitions=1, replication_factor=1, assignments=(), configs=()),
+        "timeout": 5000, "validate_only": False,
+    },
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {
+        "topics": [{"name": SECRET, "partitions": [{"partition_index": 0, "replicas": (1,)}]}], "timeout": 5000
+    },
+    ApiKey.UPDATE_FEATURES: {
+        "feature_updates": [{"feature": "pylog.version", "max_version_level": 3, "upgrade_type": 1}],
+        "timeout": 5000, "validate_only": False,
+    },
+}  # fmt: skip
+SETTINGS = [{"name": "retention.ms", "value": "1", "config_operation": 0}]
+for _key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
+    BODIES[_key] = {
+        "resources": [{"resource_type": 2, "resource_name": SECRET, "configs": SETTINGS}], "validate_only": False
+    }  # fmt: skip
+for _key in (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_HEARTBEAT):
+    BODIES[_key] = BODIES[_key] | {"subscribed_topic_names": (SECRET,), "member_epoch": 0}
+
+# The same of another kind, or of an older version: what they need beside.
+MORE = [
+    (ApiKey.FETCH, 11, FetchRequest(0, 1, (FetchTopic(SECRET, None, (FetchPartition(0, 0, 1),)),), replica_id=1)),
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": [SECRET]}),
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 2, "coordinator_keys": [f"g:{'A' * 22}:0"]}),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": ()}),
+    (ApiKey.INIT_PRODUCER_ID, 5, {"transactional_id": None, "transaction_timeout": 1000}),
+    (
+        ApiKey.INIT_PRODUCER_ID, 6,
+        {**PRODUCER, "transaction_timeout": 1000, "enable2_pc": True, "producer_id": -1, "producer_epoch": -1},
+    ),
+    *(
+        (key, last, {
+                "resources": [
+                    {"resource_type": kind, "resource_name": name, "configs": SETTINGS, "configuration_keys": None}
+                ],
+                "validate_only": False,
+            })
+        for key, last in (
+            (ApiKey.DESCRIBE_CONFIGS, 4), (ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)
+        )
+        for kind, name in ((4, "1"), (32, SECRET))
+    ),
+]  # fmt: skip
+# They need nothing: their rows do, which tests/integration/broker/test_refusals.py looks at.
+FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
+VERSIONS = {ApiKey.FETCH: TOPIC_IDS - 1, ApiKey.PRODUCE: TOPIC_IDS - 1, ApiKey.OFFSET_COMMIT: COMMIT_IDS_FROM - 1}
+VERSIONS |= {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.OFFSET_FETCH: 9}
+REQUESTS = [(key, VERSIONS.get(key, key.versions.last), body) for key, body in BODIES.items()] + MORE
+
+
+def entity(key, version, body):
+    """The request as the broker decodes it."""
+    with_class = body if isinstance(body, tuple) else apis.build(apis.request_class(key, version), body)
+    frame = b"".join(map(bytes, apis.encode_request(key, version, 1, "test", with_class)))[4:]
+    return apis.decode_request(memoryview(frame)).body
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with brokers_in_process(tmp_path_factory.mktemp("rights"), (1,), **RIGHTS) as running:
+        may_all(running)
+        with Asker(running.bootstrap) as asker:
+            fill(asker)
+            asker.ask(
+                ApiKey.PRODUCE, 9, ProduceRequest(-1, 5000, (ProduceTopic(SECRET, (ProducePartition(0, BATCH),)),))
+            )
+        yield running
+
+
+@pytest.fixture
+def asker(running):
+    with Asker(running.bootstrap) as made:
+        yield made
+
+
+def grant(running, rights):
+    """Let the client have these rights, and no more."""
+    authorizer = running.brokers[1].authorizer
+
+    async def do():
+        authorizer.keep(())
+        patterns = {Pattern(resource, name) for _, resource, name in rights}
+        for pattern in patterns:
+            entries = [Entry(ME, o) for o, resource, name in rights if Pattern(resource, name) == pattern]
+            authorizer.put(pattern, entries)
+
+    running.do(do())
+
+
+def may_all(running):
+    named = [(Operation.ALL, kind, "*") for kind in (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)]
+    grant(running, [*named, (Operation.ALL, Resource.CLUSTER, CLUSTER_NAME)])
+
+
+NEEDS = needs_of(Metadata())
+
+
+def needed(key, version, body):
+    return list(NEEDS[key](Part(key, version, entity(key, version, body))))
+
+
+MISSING = [
+    pytest.param(key, version, body, need, id=f"{key.name}-{version}-{need.operation.name}-{at}")
+    for at, (key, version, body) in enumerate(REQUESTS)
+    for need in needed(key, version, body)
+]
+
+
+def everything(running):
+    """All that a request could change: the tree, and the ends of all logs."""
+    broker = running.brokers[1]
+
+    async def tree():
+        found, paths, known = {}, ["/"], broker.lifecycle.tree
+        while paths:
+            path = paths.pop()
+            if path not in ("/", "/pylog/registrations"):
+                node = await known.get(path)
+                found[path] = node and (node.data, node.version)
+            try:
+                paths += [f"{path.rstrip('/')}/{name}" for name in await known.children(path)]
+            except NoNodeError:
+                continue
+        return found
+
+    async def logs():
+        metadata = broker.replicas.metadata
+        tps = [(name, number) for name, topic in metadata.topics().items() for number in topic.partitions]
+        found = {tp: broker.replicas.partition(*tp).replica.log for tp in tps}
+        return {tp: (log.log_start_offset, log.log_end_offset) for tp, log in found.items()}
+
+    return running.do(tree()), running.do(logs()), dict(broker.authorizer.rules._entries)
+
+
+@pytest.mark.parametrize(("key", "version", "body", "missing"), MISSING)
+def test_without_a_right_a_request_is_refused_and_does_nothing(running, asker, key, version, body, missing):
+    grant(running, [need[:3] for need in needed(key, version, body) if need != missing])
+    before = everything(running)
+    answer = asker.ask(key, version, body)
+    assert everything(running) == before
+    codes = set().union(*codes_of(answer).values())
+    assert CODES[missing.resource] in codes, f"{answer}"
+    assert BATCH not in repr(answer).encode()
+    # Denied, and not only left unsaid, beside a right to everything.
+    may_all(running)
+    denied = Pattern(missing.resource, missing.name)
+    entry = Entry(EVERYBODY, missing.operation, Permission.DENY)
+    others = [Entry(ME, Operation.ALL)] if missing.resource is Resource.CLUSTER else []
+    if missing.instead is None:
+        running.do(denying(running, denied, [entry, *others]))
+        before = everything(running)
+        assert CODES[missing.resource] in set().union(*codes_of(asker.ask(key, version, body)).values())
+        assert everything(running) == before
+
+
+async def denying(running, pattern, entries):
+    running.brokers[1].authorizer.put(pattern, entries)
+
+
+@pytest.mark.parametrize(("key", "version", "body", "missing"), [each for each in MISSING if each.values[3].instead])
+def test_another_right_that_does_as_well_is_enough(running, asker, key, version, body, missing):
+    operation, resource, name, _ = missing.instead
+    other = (operation, Resource.TOPIC, "any") if resource is Resource.SOME_TOPIC else (operation, resource, name)
+    grant(running, [other])
+    assert not set(CODES.values()) & set().union(*codes_of(asker.ask(key, version, harmless(key, body))).values())
+
+
+def harmless(key, body):
+    """The same, but that nothing comes or goes."""
+    if key is ApiKey.DELETE_TOPICS:
+        return body | {"topics": rows("none", topic_id=None)}
+    return body | {"validate_only": True} if key is ApiKey.CREATE_TOPICS else body
+
+
+NAMING = [each for each in REQUESTS if SECRET in repr(each[2]) and each[0] is not ApiKey.CREATE_TOPICS]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{at}") for at, each in enumerate(NAMING)],
+)
+def test_what_one_may_not_see_is_as_if_it_were_not_there(running, asker, key, version, body):
+    """Byte by byte the same answer, for what there is and for what there is none of."""
+    grant(running, [])
+    frame = asker._frame(key, version, body)
+    assert SECRET.encode() in frame
+    found = asker.send(frame)
+    absent = asker.send(frame.replace(SECRET.encode(), ABSENT.encode()))
+    assert absent.replace(ABSENT.encode(), SECRET.encode()) == found
+
+
+def test_every_api_is_tried():
+    assert {key for key, *_ in REQUESTS} | FREE == set(SERVED)
+
+
+# --------------------------------------------------------------- the table of the docs
+
+
+def said(key, need):
+    name = text_of(key)
+    resource = "Topic" if need.resource is Resource.SOME_TOPIC else text_of(need.resource)
+    return f"{name}: {text_of(need.operation)} {resource}"
+
+
+def test_the_table_names_the_rights_that_the_apis_declare():
+    declared = set()
+    for key, version, body in REQUESTS:
+        for need in needed(key, version, body):
+            declared.add(said(key, need))
+            if need.instead is not None:
+                declared.add(said(key, need.instead))
+    table = PAGE.read_text(encoding="utf-8").partition("## Who may do what")[2].partition("\n## ")[0]
+    found = set()
+    for name, rights in re.findall(r"^\| (\w+) \| ([^|]*) \|", table, re.MULTILINE):
+        for operation, resource in re.findall(r"`(\w+)` (?:on )?(Topic|Group|Cluster|TransactionalId)", rights):
+            found.add(f"{name}: {operation} {resource}")
+    assert declared - found == set()
+    shown = {line for line in found - declared if line.partition(":")[0] not in OF_ROWS}
+    assert shown == set()
+    names = re.findall(r"^\| (\w+) \| [^|]*\|", table, re.MULTILINE)
+    assert sorted(name for name in names if name != "API") == sorted(text_of(key) for key in SERVED)
+
+
+# Rights that their handlers look at: of rows that they list, of topics behind what is asked for.
+OF_ROWS = {
+    "ListGroups", "ListTransactions", "DescribeTransactions", "ConsumerGroupDescribe", "ShareGroupDescribe",
+    "ShareFetch", "ShareAcknowledge", "DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets",
+    "ConsumerGroupHeartbeat", "Metadata", "CreateTopics", "DescribeCluster", "DescribeTopicPartitions", "OffsetFetch",
+}  # fmt: skip
