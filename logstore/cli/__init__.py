@@ -26,6 +26,7 @@ _OWN = {
     "topics": ("logstore.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "schemas": ("logstore.cli.schemas:schemas", "List, show, check, register, delete and infer schemas."),
     "configs": ("replication.cli.configs:configs", "Describe and alter settings of topics, groups and brokers."),
+    "acls": ("replication.cli.acls:acls", "List, add and remove ACLs: who may do what."),
     "groups": ("replication.cli.groups:groups", "List, describe, reset and delete groups of consumers."),
     "produce": ("logstore.cli.records:produce", "Append the lines of stdin as records."),
     "top": (

@@ -16,9 +16,9 @@ from logstore.config import INT32_MAX, INT64_MAX, LogConfig, keyed, setting, set
 from logstore.errors import InvalidConfigError
 from replication.config import unsupported
 from replication.config.properties import HOUR_MS, without_aliases
+from replication.config.rights import RightsSettings
 
 _Part = TypeVar("_Part")
-
 PORT_MAX = 65_535
 
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})")
@@ -53,13 +53,8 @@ class Endpoint(NamedTuple):
             return False
 
 
-# Kafka's two classes of replica.selector.class.
-LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"  # Kafka's, as the next
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-
-# Kafka's classes of authorizer.class.name: both go by the same ACLs.
-ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 _TOPIC_SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 
@@ -85,7 +80,7 @@ def _most(default: int, key: str, minimum: int = 1, maximum: int = INT32_MAX) ->
     return setting(default, f"Largest {key} of a group.", minimum=minimum, maximum=maximum)
 
 
-class _Given:
+class _Given(RightsSettings):
     """The keys that stood in the properties; the other settings have their defaults. Not a setting itself."""
 
     __slots__ = ("given",)
@@ -150,20 +145,6 @@ class BrokerConfig(_Given):
     )
     connections_max_idle_ms: int = setting(600_000, "Idle time after which the broker closes a connection.", minimum=1)
     fetch_max_bytes: int = setting(57_671_680, "Bytes in the answer to one fetch.", minimum=1024, maximum=INT32_MAX)
-
-    # ------------------------------------------------------------ rights
-    authorizer_class_name: str = setting(
-        "",
-        "Check every request against ACLs? Empty: everybody who reaches the port may do everything. Set it on all "
-        "brokers.",
-        choices=("", STANDARD_AUTHORIZER, ACL_AUTHORIZER),
-    )
-    super_users: str = setting(
-        "", "Principals that may do everything, between semicolons: User:admin;User:CN=ops,O=example."
-    )
-    allow_everyone_if_no_acl_found: bool = setting(
-        False, "May everybody do everything with a resource that no ACL concerns?"
-    )
 
     # ------------------------------------------------------------ topics
     auto_create_topics_enable: bool = setting(True, "Create a topic when a client first asks for it?")
@@ -420,39 +401,13 @@ class BrokerConfig(_Given):
         config = settings_from(cls(), given, "broker setting")
         object.__setattr__(config, "given", frozenset(given))
         config._check_advertised()
-        config._check_rights()
+        config.check_rights(config.given)
         if "," in config.log_dirs or not config.log_dirs:
             raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
         return config
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", frozenset())
-
-    @property
-    def has_authorizer(self) -> bool:
-        return bool(self.authorizer_class_name)
-
-    @property
-    def super_principals(self) -> frozenset[str]:
-        return frozenset(part.strip() for part in self.super_users.split(";") if part.strip())
-
-    def _check_rights(self) -> None:
-        """Raises: InvalidConfigError: somebody would believe in rights that nobody checks."""
-        for key in ("super.users", "allow.everyone.if.no.acl.found"):
-            if key in self.given and not self.has_authorizer:
-                raise InvalidConfigError(
-                    f"{key} acts with authorizer.class.name={STANDARD_AUTHORIZER} only, without which no rights are "
-                    "checked",
-                    key=key,
-                )
-        for principal in self.super_principals:
-            kind, _, name = principal.partition(":")
-            if not kind or not name:
-                raise InvalidConfigError(
-                    f"super.users: {principal!r} is no principal: give TYPE:NAME, such as User:alice, and a semicolon "
-                    "between two of them",
-                    key="super.users",
-                )
 
     @property
     def has_nearest_reads(self) -> bool:

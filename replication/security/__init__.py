@@ -1,5 +1,7 @@
 """Security: the rights that requests need, the authorizer that grants them, and how a client proves its name.
 
 `access`: Kafka's operations and resources, a `Need` of a request, and the `Authorizer` that every request passes in
-`network.pipeline`. `scram`: a password proved, and no more. Nothing here reads a disk, a socket or a clock.
+`network.pipeline`. `hosts`: addresses and networks; `acl`: an ACL and a filter of ACLs; `acl_rules`: what all ACLs say
+about a request; `acl_authorizer`: the authorizer that goes by them. `scram`: a password proved, and no more. Nothing
+here reads a disk, a socket or a clock.
 """
