@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from replication.coordination import acls
+from replication.broker import acl_nodes
 from replication.coordination.tree import Tree, Watch
 from replication.coordination.tree_watch import TreeWatch
 from replication.security.acl import Pattern
@@ -37,7 +37,7 @@ class AclChanges(TreeWatch):
 
     async def learn(self, tree: Tree) -> None:
         """Know the ACLs before requests are served."""
-        await acls.prepare(tree)
+        await acl_nodes.prepare(tree)
         async with self._reading:
             await self._read_all(tree)
         logger.info("ACLs=%d", len(self._authorizer.rules))
@@ -48,7 +48,7 @@ class AclChanges(TreeWatch):
             await self._read_patterns(tree, patterns)
 
     async def _read_patterns(self, tree: Tree, patterns: Iterable[Pattern]) -> None:
-        for pattern, node in (await acls.read(tree, list(patterns))).items():
+        for pattern, node in (await acl_nodes.read(tree, list(patterns))).items():
             self._authorizer.put(pattern, node.entries)
 
     async def _read(self, tree: Tree, watch: Watch) -> None:
@@ -56,7 +56,7 @@ class AclChanges(TreeWatch):
             await self._read_changes(tree, watch)
 
     async def _read_changes(self, tree: Tree, watch: Watch) -> None:
-        names = {folder: await acls.notices(tree, folder, watch) for folder in acls.CHANGES}
+        names = {folder: await acl_nodes.notices(tree, folder, watch) for folder in acl_nodes.CHANGES}
         changed: set[Pattern] | None = set()
         for folder, known in names.items():
             found = await self._changed(tree, folder, known)
@@ -68,7 +68,7 @@ class AclChanges(TreeWatch):
         for folder, known in names.items():
             self._seen[folder] = known[-1] if known else ""
             if len(known) > 2 * NOTICES_KEPT:
-                await acls.forget_old_notices(tree, folder, known, NOTICES_KEPT)
+                await acl_nodes.forget_old_notices(tree, folder, known, NOTICES_KEPT)
 
     async def _changed(self, tree: Tree, folder: str, names: tuple[str, ...]) -> set[Pattern] | None:
         """Return the patterns that have changed since the last look; None: any may have."""
@@ -77,10 +77,10 @@ class AclChanges(TreeWatch):
             return None
         if not seen and names and int(names[0].rpartition("_")[2]) > 0:
             return None  # notices may have come and gone
-        return await acls.read_notices(tree, folder, [name for name in names if name > seen])
+        return await acl_nodes.read_notices(tree, folder, [name for name in names if name > seen])
 
     async def _read_all(self, tree: Tree) -> None:
-        found = await acls.read_all(tree)
+        found = await acl_nodes.read_all(tree)
         self._authorizer.keep(found.keys())
         for pattern, node in found.items():
             self._authorizer.put(pattern, node.entries)

@@ -84,7 +84,7 @@ def _topics(operation: Operation, names: Iterable[str], instead: Need | None = N
     return of_each(operation, Resource.TOPIC, names, instead)
 
 
-# Of the small requests that clients send again and again, for names that they send again and again.
+# For the small requests that clients send again and again, with names that they send again and again.
 @lru_cache(maxsize=NAMES_KEPT)
 def _writing(topic: str) -> tuple[Need]:
     return (of_topic(Operation.WRITE, topic),)

@@ -27,7 +27,7 @@ PERMISSIONS: Mapping[int, str] = {1: ANY, 2: "Deny", 3: "Allow"}
 
 
 class ClusterAcl(NamedTuple):
-    """An ACL; Kafka's names in any case. As a filter, it selects those that are alike in what is not None or ANY."""
+    """An ACL; Kafka's names in any case. A filter selects those that are alike in all that is not None or ANY in it."""
 
     resource: str = ANY
     name: str | None = None

@@ -401,7 +401,7 @@ class BrokerConfig(_Given):
         config = settings_from(cls(), given, "broker setting")
         object.__setattr__(config, "given", frozenset(given))
         config._check_advertised()
-        config.check_rights(config.given)
+        config.check_rights()
         if "," in config.log_dirs or not config.log_dirs:
             raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
         return config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from logstore.config import keyed, setting
@@ -38,10 +37,11 @@ class RightsSettings:
     def super_principals(self) -> frozenset[str]:
         return frozenset(part.strip() for part in self.super_users.split(";") if part.strip())
 
-    def check_rights(self, given: Collection[str]) -> None:
+    def check_rights(self) -> None:
         """Raises: InvalidConfigError: somebody would believe in rights that nobody checks."""
-        for key in ("super.users", "allow.everyone.if.no.acl.found"):
-            if key in given and not self.has_authorizer:
+        given = {"super.users": self.super_users, "allow.everyone.if.no.acl.found": self.allow_everyone_if_no_acl_found}
+        for key, value in given.items():
+            if value and not self.has_authorizer:
                 raise InvalidConfigError(
                     f"{key} acts with authorizer.class.name={STANDARD_AUTHORIZER} only, without which no rights are "
                     "checked",

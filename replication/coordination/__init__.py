@@ -5,7 +5,7 @@ needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sql
 (`zookeeper_tree`). `nodes` knows paths and contents (JSON, by `node_json`), `features` which level the cluster is at
 and which brokers support it, `registration` how a broker registers, `cluster` how controllers and leaders write,
 `topic_nodes` which nodes belong to one topic; `tree_watch` follows a node; `turns` watches the event loop of a session;
-`topics`, `acls`, `reassignments`, `offline`, `placements` and `producer_ids` are other parts of the tree.
+`topics`, `reassignments`, `offline`, `placements` and `producer_ids` are other parts of the tree.
 
 Writes are conditional: a controller writes with its epoch, a leader with the version of the state that it knows.
 """

@@ -18,7 +18,7 @@ CONTEXTS_KEPT, ANSWERS_KEPT = 10_000, 100_000  # some 20 MB
 
 
 class Answers(NamedTuple):
-    """What a client was found to have, and not to have; `granted` None: it may do everything."""
+    """The rights that a client was found to have, and not to have; `granted` None: it may do everything."""
 
     client: Client
     granted: set[Need] | None
@@ -41,6 +41,11 @@ class AclAuthorizer:
         self._answers: dict[Client, Answers] = {}
         self._kept = 0
 
+    @property
+    def kept(self) -> tuple[int, int]:
+        """The number of connections and of answers in the cache."""
+        return len(self._known), self._kept
+
     def put(self, pattern: Pattern, entries: Collection[Entry]) -> None:
         """Let these be all ACLs of a pattern, for every request from now on."""
         self.rules.put(pattern, entries)
@@ -49,7 +54,7 @@ class AclAuthorizer:
 
     def keep(self, patterns: Collection[Pattern]) -> None:
         """Forget the ACLs of all other patterns."""
-        for gone in self.rules.patterns() - set(patterns):
+        for gone in set(self.rules.patterns()).difference(patterns):
             self.put(gone, ())
 
     def refused(self, context: Context, needs: Callable[[Any], Sequence[Need]], request: Any) -> Collection[Need]:

@@ -107,7 +107,7 @@ class Rules:
     def verdict_anywhere(self, client: Client, operation: Operation, resource: Resource) -> Verdict:
         """Return whether there may be a resource of this type on which the client may do it.
 
-        As in Kafka, only ACLs of the very operation, or of All, count: none is implied.
+        Only ACLs of the very operation, or of All, count, as in Kafka: none is implied.
         """
         first = self.verdict(client, operation, resource, _UNNAMED)
         if first is Verdict.ALLOWED or not self._entries:

@@ -34,7 +34,7 @@ _KNOWN: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What ACLs concern, by the options that name it."""
+    """The resources of ACLs, by the options that name them."""
 
     topics: Sequence[str] = ()
     groups: Sequence[str] = ()

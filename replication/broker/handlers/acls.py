@@ -12,8 +12,8 @@ from functools import partial
 
 from logstore.errors import PylogError
 from replication.broker.acl_changes import AclChanges
-from replication.coordination import acls
-from replication.coordination.acls import AclNode, Entries, Wanted, path_of
+from replication.broker import acl_nodes
+from replication.broker.acl_nodes import AclNode, Entries, Wanted, path_of
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.network.steps import in_steps
@@ -75,12 +75,12 @@ class AclHandlers:
                 at += 1
         try:
             changes = {p: partial(_added, p, frozenset(rows.values())) for p, rows in wanted.items()}
-            refused = await acls.change(self._tree(), changes) if changes else {}
+            refused = await acl_nodes.change(self._tree(), changes) if changes else {}
             await self._know(context, "created", wanted.keys() - refused.keys())
         except PylogError as error:
             refused = dict.fromkeys(wanted, error)
-        for pattern, error in refused.items():
-            failed.update(dict.fromkeys(wanted[pattern], error))
+        for pattern, reason in refused.items():
+            failed.update(dict.fromkeys(wanted[pattern], reason))
         return {"results": [_outcome(failed.get(number)) for number in range(at)]}
 
     def _acl(self, row: requests.AclCreation) -> Acl:
@@ -122,11 +122,11 @@ class AclHandlers:
             return known.entries.difference(removed[pattern])
 
         changes: dict[Pattern, Wanted] = {}
-        async for some in in_steps(list((await acls.read_all(tree)).items()), DELETED_AT_ONCE):
+        async for some in in_steps(list((await acl_nodes.read_all(tree)).items()), DELETED_AT_ONCE):
             for pattern, node in some:
                 if kept(pattern, node) != node.entries:
                     changes[pattern] = partial(kept, pattern)
-        failed = await acls.change(tree, changes)
+        failed = await acl_nodes.change(tree, changes)
         await self._know(context, "deleted", changes)
         for error in failed.values():
             raise error

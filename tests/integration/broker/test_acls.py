@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from replication.coordination import acls
+from replication.broker import acl_nodes
 from replication.errors import ErrorCode
 from replication.protocol.apis import ApiKey
 from replication.security.access import Context, Operation, Principal, Resource, of_cluster, of_topic
@@ -117,11 +117,11 @@ def test_a_name_of_any_kind_is_kept_by_the_tree_and_told_to_all_brokers(brokers,
     until(lambda: describe(askers[1]) == {expected})
     until(lambda: may(brokers.brokers[2], of_topic(Operation.READ, name)))
     pattern = Pattern(Resource.TOPIC, name, kind)
-    path = acls.path_of(pattern)
+    path = acl_nodes.path_of(pattern)
     assert path.count("/") == (3 if kind is PatternType.LITERAL else 4)
-    assert acls.decode_name(path.rpartition("/")[2]) == name
+    assert acl_nodes.decode_name(path.rpartition("/")[2]) == name
     tree = brokers.brokers[1].lifecycle.tree
-    assert pattern in brokers.do(acls.read_all(tree))
+    assert pattern in brokers.do(acl_nodes.read_all(tree))
     assert delete(askers[1], {"resource_name_filter": name}) == [(0, {(name, "User:alice")})]
     assert brokers.do(tree.get(path)) is None
 
@@ -220,7 +220,7 @@ def test_a_broker_that_missed_notices_reads_all_again(brokers, askers):
     create(askers[0], creation())
     until(lambda: may(brokers.brokers[2], READ_T))
     entries = [Entry("User:alice", Operation.READ, Permission.DENY)]
-    brokers.do(tree.set("/kafka-acl/Topic/t", acls.encode(entries)))
+    brokers.do(tree.set("/kafka-acl/Topic/t", acl_nodes.encode(entries)))
     for name in brokers.do(tree.children("/kafka-acl-changes")):
         brokers.do(tree.delete(f"/kafka-acl-changes/{name}"))
     brokers.do(tree.create("/kafka-acl-changes/acl_changes_", b"Topic:other", sequence=True))
@@ -252,12 +252,12 @@ def test_hosts_decide_for_a_client_without_a_name(tmp_path):
 
     async def fill():
         tree = await open_tree(f"sqlite:{tmp_path / 'tree.db'}", on_session=lambda event: None)
-        await acls.prepare(tree)
+        await acl_nodes.prepare(tree)
         everybody = Entry("User:ANONYMOUS", Operation.DESCRIBE, host="127.0.0.0/8")
         elsewhere = Entry("User:ANONYMOUS", Operation.DESCRIBE, host="10.0.0.1")
         rows = {Resource.TOPIC: everybody, Resource.GROUP: elsewhere}
         changes = {Pattern(kind, "*"): lambda known, row=row: frozenset({row}) for kind, row in rows.items()}
-        assert await acls.change(tree, changes) == {}
+        assert await acl_nodes.change(tree, changes) == {}
         await tree.close()
 
     asyncio.run(fill())

@@ -15,6 +15,7 @@ from replication.network.refusals import CODES, Part
 from replication.protocol import apis
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.kio_entities import build
 from replication.protocol.messages import (
     FetchPartition,
     FetchRequest,
@@ -25,7 +26,7 @@ from replication.protocol.messages import (
 )
 from replication.protocol.small_messages import COMMIT_IDS_FROM
 from replication.security.access import CLUSTER_NAME, Operation, Resource
-from replication.security.acl import EVERYBODY, Entry, Pattern, Permission, text_of
+from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, Permission, text_of
 from tests.integration.broker.test_refusals import (
     AS_A_WHOLE,
     BATCH,
@@ -149,11 +150,14 @@ VERSIONS |= {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKe
 REQUESTS = [(key, VERSIONS.get(key, key.versions.last), body) for key, body in BODIES.items()] + MORE
 
 
+def framed(key, version, body):
+    of_class = body if isinstance(body, tuple) else build(apis.request_class(key, version), body)
+    return b"".join(map(bytes, apis.encode_request(key, version, 1, "test", of_class)))[4:]
+
+
 def entity(key, version, body):
     """The request as the broker decodes it."""
-    with_class = body if isinstance(body, tuple) else apis.build(apis.request_class(key, version), body)
-    frame = b"".join(map(bytes, apis.encode_request(key, version, 1, "test", with_class)))[4:]
-    return apis.decode_request(memoryview(frame)).body
+    return apis.decode_request(memoryview(framed(key, version, body))).body
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +234,8 @@ def everything(running):
         found = {tp: broker.replicas.partition(*tp).replica.log for tp in tps}
         return {tp: (log.log_start_offset, log.log_end_offset) for tp, log in found.items()}
 
-    return running.do(tree()), running.do(logs()), dict(broker.authorizer.rules._entries)
+    rules = broker.authorizer.rules
+    return running.do(tree()), running.do(logs()), {each: rules.selected(each, Filter()) for each in rules.patterns()}
 
 
 @pytest.mark.parametrize(("key", "version", "body", "missing"), MISSING)
@@ -283,7 +288,7 @@ NAMING = [each for each in REQUESTS if SECRET in repr(each[2]) and each[0] is no
 def test_what_one_may_not_see_is_as_if_it_were_not_there(running, asker, key, version, body):
     """Byte by byte the same answer, for what there is and for what there is none of."""
     grant(running, [])
-    frame = asker._frame(key, version, body)
+    frame = framed(key, version, body)
     assert SECRET.encode() in frame
     found = asker.send(frame)
     absent = asker.send(frame.replace(SECRET.encode(), ABSENT.encode()))

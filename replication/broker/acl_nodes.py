@@ -65,7 +65,7 @@ Entries: TypeAlias = frozenset[Entry]
 
 _OF_NODE = frozenset(("version", "acls"))
 _OF_ROW = frozenset(("principal", "permissionType", "operation", "host"))
-# What no path of ZooKeeper holds, and the percent sign.
+# No path of ZooKeeper holds these; and the percent sign.
 _NOT_IN_PATHS = re.compile("[%/\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]")
 
 
