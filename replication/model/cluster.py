@@ -43,10 +43,14 @@ def topic_uuid(topic_id: str | None) -> uuid.UUID | None:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")) if topic_id else None
 
 
-@lru_cache(maxsize=_IDS_KEPT)
 def topic_id_of(number: uuid.UUID | None) -> str:
     """Return a topic's id as logs and the tree have it: 22 characters."""
-    return base64.urlsafe_b64encode(number.bytes).decode().rstrip("=") if number is not None and number.int else ""
+    return _text_of(number.int) if number is not None else ""
+
+
+@lru_cache(maxsize=_IDS_KEPT)
+def _text_of(number: int) -> str:
+    return base64.urlsafe_b64encode(number.to_bytes(16, "big")).decode().rstrip("=") if number else ""
 
 
 def ids_of(brokers: Iterable[BrokerId]) -> str:

@@ -1,0 +1,225 @@
+"""The same ACLs and the same requests at brokers here and at a Kafka 4.4 with its StandardAuthorizer.
+
+Nobody has a name on these listeners: hosts tell clients apart. The one at ADMIN may do everything, the one at GUEST what
+its ACLs say.
+"""
+
+import socket
+import time
+
+import pytest
+
+from replication.protocol.apis import INTERBROKER, ApiKey
+from replication.security.access import CLUSTER_NAME, Operation, Resource
+from replication.security.acl import PatternType, Permission
+from tests.integration.broker import test_acls as own
+from tests.integration.broker.test_refusals import codes_of, fill
+from tests.integration.broker.test_rights import MISSING
+from tests.support.asker import Asker, until
+from tests.support.in_process import brokers_in_process
+from tests.support.kafka4 import Kafka4
+from tests.support.repeats import only_long
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
+
+ADMIN, GUEST = "127.0.0.1", "127.0.0.2"
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+ME = "User:ANONYMOUS"
+EVERYTHING = [
+    own.creation(resource_type=kind, resource_name=name, principal=ME, host=ADMIN, operation=Operation.ALL)
+    for kind, name in (
+        (Resource.CLUSTER, CLUSTER_NAME), (Resource.TOPIC, "*"), (Resource.GROUP, "*"), (Resource.TRANSACTIONAL_ID, "*")
+    )
+]  # fmt: skip
+OF_GUEST = own.wanted(host_filter=GUEST)
+
+
+class From(Asker):
+    """A client whose address is this one."""
+
+    def __init__(self, address, host):
+        super().__init__(address)
+        self._socket = socket.create_connection(self._address, timeout=20, source_address=(host, 0))
+
+
+class Side:
+    """One of the two: a client that may do everything, and another that may not."""
+
+    def __init__(self, address):
+        self.address = address
+        self.admin = Asker(address)
+        codes = {code for code, _ in own.create(self.admin, *EVERYTHING)}
+        assert codes == {0}
+        until(lambda: len(own.describe(self.admin)) == len(EVERYTHING))
+        fill(self.admin)
+        self.guest = From(address, GUEST)
+
+    def grant(self, *acls):
+        """Let these be all ACLs of the guest."""
+        self.admin.ask(ApiKey.DELETE_ACLS, 3, {"filters": [OF_GUEST]})
+        if acls:
+            assert {code for code, _ in own.create(self.admin, *acls)} == {0}
+        until(lambda: len(own.describe(self.admin, host_filter=GUEST)) == len(set(map(str, acls))))
+
+    def close(self):
+        self.admin.close()
+        self.guest.close()
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("acls")
+    rights = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    few = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+    ours = {key.replace(".", "_"): value for key, value in (rights | few).items()}
+    with (
+        brokers_in_process(directory / "ours", (1,), group_initial_rebalance_delay_ms=0, **ours) as running,
+        Kafka4(directory / "theirs", settings=rights | few) as kafka,
+    ):
+        time.sleep(0)
+        made = Side(running.bootstrap), Side(kafka.bootstrap)
+        yield made
+        for side in made:
+            side.close()
+
+
+def granting(need):
+    operation, resource, name, _ = need
+    return own.creation(
+        resource_type=resource, resource_name=name, principal=ME, host=GUEST, operation=operation
+    )  # fmt: skip
+
+
+CASES = [case for case in MISSING if case.values[0] not in INTERBROKER]
+# A broker that may not act for the cluster: in each row at a Kafka, once here.
+ONCE_HERE = {(ApiKey.FETCH, Operation.CLUSTER_ACTION)}
+
+
+@pytest.mark.parametrize(("key", "version", "body", "missing"), CASES)
+def test_a_right_that_is_missing_here_is_missing_there(sides, key, version, body, missing):
+    from tests.integration.broker.test_rights import needed
+
+    found = []
+    for side in sides:
+        side.grant(*(granting(need) for need in needed(key, version, body) if need != missing))
+        found.append(set().union(*codes_of(side.guest.ask(key, version, body)).values()))
+    here, there = found
+    if (key, missing.operation) in ONCE_HERE:
+        assert (here, there) == ({31}, {29})
+        return
+    assert here == there
+
+
+WITH_INSTEAD = [case for case in CASES if case.values[3].instead is not None]
+
+
+@pytest.mark.parametrize(("key", "version", "body", "missing"), WITH_INSTEAD)
+def test_another_right_that_is_enough_here_is_enough_there(sides, key, version, body, missing):
+    from tests.integration.broker.test_rights import harmless
+
+    instead = missing.instead
+    if instead.resource is Resource.SOME_TOPIC:
+        instead = instead._replace(resource=Resource.TOPIC, name="any")
+    found = []
+    for side in sides:
+        side.grant(granting(instead))
+        found.append(set().union(*codes_of(side.guest.ask(key, version, harmless(key, body))).values()))
+    assert found[0] == found[1]
+    assert not found[0] & {29, 30, 31, 53}
+
+
+ALLOWED, DENIED = Permission.ALLOW, Permission.DENY
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+# ACLs (name, pattern, operation, permission, host), and whether the guest may describe, read and configure "open".
+MIXED = [
+    [("open", LITERAL, "READ", ALLOWED, GUEST)],
+    [("op", PREFIXED, "WRITE", ALLOWED, GUEST)],
+    [("*", LITERAL, "DELETE", ALLOWED, GUEST)],
+    [("open", LITERAL, "ALTER_CONFIGS", ALLOWED, GUEST)],
+    [("open", LITERAL, "DESCRIBE", ALLOWED, GUEST)],
+    [("open", LITERAL, "ALL", ALLOWED, GUEST), ("*", LITERAL, "READ", DENIED, GUEST)],
+    [("open", LITERAL, "ALL", ALLOWED, GUEST), ("o", PREFIXED, "DESCRIBE", DENIED, GUEST)],
+    [("open", LITERAL, "READ", ALLOWED, GUEST), ("open", LITERAL, "ALL", DENIED, GUEST)],
+    [("open", LITERAL, "READ", ALLOWED, GUEST), ("open", LITERAL, "WRITE", DENIED, GUEST)],
+    [("opens", PREFIXED, "ALL", ALLOWED, GUEST), ("ope", LITERAL, "ALL", ALLOWED, GUEST)],
+    [("open", PREFIXED, "CREATE", ALLOWED, GUEST)],
+    [("*", PREFIXED, "ALL", ALLOWED, GUEST)],
+    [("open", LITERAL, "READ", ALLOWED, "127.0.0.0/30")],
+    [("open", LITERAL, "READ", ALLOWED, "127.0.0.0/31")],
+    [("open", LITERAL, "READ", ALLOWED, "*"), ("open", LITERAL, "READ", DENIED, "127.0.0.3/32")],
+]
+
+
+@pytest.mark.parametrize("rows", MIXED, ids=str)
+def test_acls_together_say_the_same(sides, rows):
+    found = []
+    for side in sides:
+        side.admin.ask(ApiKey.DELETE_ACLS, 3, {"filters": [own.wanted()]})
+        acls = [
+            own.creation(
+                resource_name=name, resource_pattern_type=kind, principal=ME, host=host, permission_type=permission,
+                operation=Operation[operation],
+            )
+            for name, kind, operation, permission, host in rows
+        ]  # fmt: skip
+        assert {code for code, _ in own.create(side.admin, *EVERYTHING, *acls)} == {0}
+        until(lambda side=side, acls=acls: len(own.describe(side.admin)) == len(EVERYTHING) + len(acls))
+        topics = [{"name": "open", "topic_id": None}]
+        asked = {"topics": topics, "allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
+        answer = side.guest.ask(ApiKey.METADATA, 9, asked | {"include_cluster_authorized_operations": True})
+        (topic,) = answer.topics
+        everything = side.guest.ask(ApiKey.METADATA, 9, asked | {"topics": None} | NO_CLUSTER)
+        found.append(
+            (
+                topic.error_code, topic.topic_authorized_operations, answer.cluster_authorized_operations,
+                {each.name for each in everything.topics} - {"__consumer_offsets", "__transaction_state"},
+            )
+        )  # fmt: skip
+    assert found[0] == found[1]
+
+
+NO_CLUSTER = {"include_cluster_authorized_operations": False}
+
+
+@pytest.mark.parametrize(("fields", "said"), own.INVALID, ids=str)
+def test_what_cannot_be_an_acl_is_refused_alike(sides, fields, said):
+    if fields.get("resource_type") in (6, 99) or fields.get("operation") == 14:
+        pytest.skip("docs/security.md has these differences")
+    here, there = (own.create(side.admin, own.creation(**fields)) for side in sides)
+    assert here == there
+
+
+FILTERS = [
+    {},
+    {"resource_type_filter": Resource.TOPIC},
+    {"resource_name_filter": "open", "pattern_type_filter": 2},
+    {"resource_name_filter": "*"},
+    {"resource_name_filter": "*", "pattern_type_filter": 2},
+    {"resource_name_filter": "o", "pattern_type_filter": PREFIXED},
+    {"principal_filter": ME, "host_filter": GUEST},
+    {"operation": Operation.ALL},
+    {"permission_type": Permission.DENY},
+    {"resource_type_filter": 7},
+]
+
+
+def test_filters_find_and_delete_the_same(sides):
+    acls = [
+        own.creation(
+            resource_name=name, resource_pattern_type=kind, principal=principal, host=host, operation=operation
+        )
+        for name, kind in (("open", LITERAL), ("o", PREFIXED), ("a/b", PREFIXED))
+        for principal, host in ((ME, GUEST), ("User:a", "*"), ("Group:x", "::1"))
+        for operation in (Operation.READ, Operation.ALL)
+    ]
+    for side in sides:
+        side.admin.ask(ApiKey.DELETE_ACLS, 3, {"filters": [own.wanted()]})
+        assert {code for code, _ in own.create(side.admin, *EVERYTHING, *acls, *acls)} == {0}
+        until(lambda side=side: len(own.describe(side.admin)) == len(EVERYTHING) + len(acls))
+    for fields in FILTERS:
+        here, there = (own.describe(side.admin, **fields) for side in sides)
+        assert here == there, fields
+    gone = [{"resource_name_filter": "o"}, {"principal_filter": "User:a"}, {"resource_name_filter": "none"}]
+    here, there = (own.delete(side.admin, *gone) for side in sides)
+    assert here == there
+    assert here[0][1]
