@@ -295,6 +295,57 @@ def test_what_one_may_not_see_is_as_if_it_were_not_there(running, asker, key, ve
     assert absent.replace(ABSENT.encode(), SECRET.encode()) == found
 
 
+def bits(*operations):
+    return sum(1 << operation for operation in operations)
+
+
+def test_operations_of_the_cluster_are_told_to_those_who_may_describe_it(running, asker):
+    asked = {"include_cluster_authorized_operations": True}
+    for rights, expected in (
+        ([Operation.CREATE], 0),
+        ([Operation.CREATE, Operation.DESCRIBE], bits(Operation.CREATE, Operation.DESCRIBE)),
+        ([Operation.CREATE, Operation.ALTER], bits(Operation.CREATE, Operation.ALTER, Operation.DESCRIBE)),
+    ):
+        grant(running, [(operation, Resource.CLUSTER, CLUSTER_NAME) for operation in rights])
+        found = asker.ask(ApiKey.DESCRIBE_CLUSTER, 0, asked)
+        assert found.cluster_authorized_operations == expected
+
+
+def test_settings_of_a_new_topic_are_shown_to_those_who_may_describe_them(running, asker):
+    new = {"name": "new", "num_partitions": 3, "replication_factor": 1, "assignments": (), "configs": ()}
+    for rights, shown in (
+        ([Operation.CREATE, Operation.DESCRIBE], False),
+        ([Operation.CREATE, Operation.ALTER_CONFIGS], True),
+    ):
+        grant(running, [(operation, Resource.TOPIC, "new") for operation in rights])
+        asked = {"topics": [new], "timeout": 5000, "validate_only": True}
+        (row,) = asker.ask(ApiKey.CREATE_TOPICS, 7, asked).topics
+        assert row.error_code == 0
+        assert (row.topic_config_error_code, row.num_partitions) == ((0, 3) if shown else (29, -1))
+        assert bool(row.configs) == shown
+
+
+def test_groups_are_listed_for_those_who_may_describe_the_cluster_or_them(running, asker):
+    for right, expected in (
+        ((Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME), {OPEN, SECRET}),
+        ((Operation.READ, Resource.GROUP, OPEN), {OPEN}),
+        ((Operation.ALTER_CONFIGS, Resource.GROUP, OPEN), set()),
+    ):
+        grant(running, [right])
+        listed = asker.ask(ApiKey.LIST_GROUPS, 4, {"states_filter": ()}).groups
+        assert {group.group_id for group in listed} & {OPEN, SECRET} == expected
+
+
+def test_a_right_that_is_taken_away_holds_for_no_request_that_comes_later(running, asker):
+    """Not even on a connection that had it a moment ago, and whose answers are kept for it."""
+    rows = [ProduceTopic(SECRET, (ProducePartition(0, BATCH),))]
+    for _ in range(20):
+        for rights, expected in (([(Operation.WRITE, Resource.TOPIC, SECRET)], 0), ([], 29)):
+            grant(running, rights)
+            answer = asker.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 5000, tuple(rows)))
+            assert answer.topics[0].partitions[0].error_code == expected
+
+
 def test_every_api_is_tried():
     assert {key for key, *_ in REQUESTS} | FREE == set(SERVED)
 
