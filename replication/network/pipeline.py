@@ -20,7 +20,7 @@ from replication.errors import ProtocolError
 from replication.network import refusals
 from replication.network.admission import Admission
 from replication.network.long_requests import LongRequests
-from replication.network.steps import begin
+from replication.network.steps import begin, in_steps
 from replication.network.work import Encoded, Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, Identity, Request
@@ -30,6 +30,7 @@ from replication.security.access import ALLOW_ALL, BROKER, OWN_CONNECTION, Autho
 
 # Gathered requests take memory, and serving them keeps the loop: with more, they are served at once.
 BYTES_MAX, REQUESTS_MAX = 1024 * 1024, 200
+ASKED_AT_ONCE = 200  # needs of a long request
 
 # Answers, each once, the requests of one turn, in their order.
 TurnHandler: TypeAlias = Callable[[Sequence[Work]], None]
@@ -161,7 +162,14 @@ class Pipeline:
         work.decoded(await long.decode(frame))
         if work.key not in self.endpoints:
             raise ProtocolError(f"API {work.key.name} is not served here")
+        await self._ask_ahead(work)
         self.serve((work,))
+
+    async def _ask_ahead(self, work: Work) -> None:
+        """Have the authorizer look at the needs of a long request in steps: it knows most of them in `serve` then."""
+        if self.authorizer is not ALLOW_ALL:
+            async for some in in_steps(self.endpoints[work.key].needs(work), ASKED_AT_ONCE):
+                work.refused_of(_same, some)
 
     # -------------------------------------------------------------------- the door
 
@@ -196,6 +204,10 @@ class Pipeline:
                     work.fail(error)
         self._is_serving = self.admission.is_serving = False
         self.admission.send()
+
+
+def _same(needs: Sequence[Need]) -> Sequence[Need]:
+    return needs
 
 
 def _check_decoded(work: Work, decoded: asyncio.Future[None]) -> None:

@@ -63,11 +63,13 @@ class AclAuthorizer:
         granted = known[0]
         if granted is None:
             return NOTHING
-        refused: Collection[Need] = NOTHING
+        refused: set[Need] | None = None
         for need in needs(request):
             if need not in granted and not self._answer(known[1], need):
-                refused = {*refused, need}
-        return refused
+                if refused is None:
+                    refused = set()
+                refused.add(need)
+        return NOTHING if refused is None else refused
 
     def _meet(self, context: Context) -> tuple[set[Need] | None, Answers, Context]:
         client = Client(str(context.principal), host_of(context.host))

@@ -58,7 +58,7 @@ def giant(name: str, *, controller_epoch: int = 1, broker_epoch: int = 1) -> Gia
 # ---------------------------------------------------------------------- shapes
 
 ACL = {
-    "resource_type": 2, "resource_name": "name-0000000", "resource_pattern_type": 3, "principal": "User:a",
+    "resource_type": 2, "resource_name": "name-0000000", "resource_pattern_type": 3, "principal": "nobody",
     "host": "*", "operation": 3, "permission_type": 3,
 }  # fmt: skip
 ACL_FILTER = {

@@ -88,6 +88,35 @@ def test_rules_that_were_others_before_say_the_same(before, acls, client, operat
     assert said is naive(acls, client, operation, Resource.TOPIC, name)
 
 
+FEW = [
+    Entry("User:alice", operation, permission)
+    for operation in (Operation.ALL, Operation.READ, Operation.DESCRIBE, Operation.ALTER_CONFIGS)
+    for permission in Permission
+]
+
+
+@pytest.mark.parametrize("first", FEW, ids=str)
+def test_two_acls_say_together_what_both_say(first):
+    client = Client("User:alice", "10.0.0.1")
+    for second in FEW:
+        for name, kind in (("a", PatternType.LITERAL), ("*", PatternType.LITERAL), ("a", PatternType.PREFIXED)):
+            acls = [Acl(Pattern(Resource.TOPIC, "a"), first), Acl(Pattern(Resource.TOPIC, name, kind), second)]
+            rules = rules_of(acls)
+            for operation in set(Operation) - {Operation.ALL}:
+                said = rules.verdict(client, operation, Resource.TOPIC, "a")
+                assert said is naive(acls, client, operation, Resource.TOPIC, "a"), (second, name, kind, operation)
+
+
+def test_a_prefix_that_goes_leaves_others_of_its_length():
+    rules, client = Rules(), Client("User:alice", "10.0.0.1")
+    patterns = [Pattern(Resource.TOPIC, name, PatternType.PREFIXED) for name in ("ab", "cd", "c")]
+    for pattern in patterns:
+        rules.put(pattern, [Entry("User:alice", Operation.READ)])
+    rules.put(patterns[0], ())
+    said = [rules.verdict(client, Operation.READ, Resource.TOPIC, name) for name in ("abc", "cde", "c")]
+    assert said == [Verdict.UNSAID, Verdict.ALLOWED, Verdict.ALLOWED]
+
+
 @given(all_acls, clients, operations)
 def test_a_client_that_may_do_it_on_some_name_may_do_it_somewhere_unless_two_denials_share_what_is_allowed(
     acls, client, operation
@@ -123,6 +152,9 @@ SOMEWHERE = [
     ([("*", 3)], [("a", 4)], True),
     ([("*", 3)], [("*", 3)], False),
     ([("a", 3), ("b", 3)], [("a", 3)], True),
+    ([("*", 3)], [("hard", 4)], True),
+    ([("a", 3)], [("*", 3)], False),
+    ([("a", 4)], [("*", 3), ("b", 4)], False),
     ([], [], False),
 ]
 
