@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 
 import pytest
 
@@ -226,6 +227,23 @@ def test_a_broker_that_missed_notices_reads_all_again(brokers, askers):
     brokers.do(tree.create("/kafka-acl-changes/acl_changes_", b"Topic:other", sequence=True))
     for broker in brokers.brokers.values():
         until(lambda broker=broker: not may(broker, READ_T))
+
+
+def test_changes_of_one_pattern_by_two_brokers_at_once_are_all_kept(brokers, askers):
+    """Each broker is asked by a thread, so that their writes of the one node cross."""
+    names = [[f"User:{number}-{broker}" for number in range(20)] for broker in (1, 2)]
+
+    def add(asker, principals):
+        for principal in principals:
+            assert create(asker, creation(principal=principal)) == [(0, None)]
+
+    threads = [threading.Thread(target=add, args=each) for each in zip(askers, names, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    node = brokers.do(acl_nodes.read(brokers.brokers[1].lifecycle.tree, [Pattern(Resource.TOPIC, "t")]))
+    assert {entry.principal for entry in node[Pattern(Resource.TOPIC, "t")].entries} == {*names[0], *names[1]}
 
 
 def test_a_broker_may_do_everything_and_super_users_too(brokers):
