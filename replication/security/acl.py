@@ -149,7 +149,7 @@ def acl_of(wish: Wish) -> Acl:
         (operation in FOREIGN_OPERATIONS, "Invalid operation: there are no delegation tokens here"),
         (not _is_one(Operation, operation), f"Invalid operation {_shown(operation)}"),
         (not _is_one(Permission, permission), f"Invalid permissionType {_shown(permission)}"),
-        (not name, "Resource name should not be empty"),
+        (not name, "Invalid empty resource name"),
         (
             resource == Resource.CLUSTER and name != CLUSTER_NAME,
             f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}",

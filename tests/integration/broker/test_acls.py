@@ -157,7 +157,7 @@ INVALID = [
     ({"operation": ANY}, "Invalid operation ANY"),
     ({"operation": 14}, "Invalid operation"),
     ({"permission_type": ANY}, "Invalid permissionType ANY"),
-    ({"resource_name": ""}, "Resource name should not be empty"),
+    ({"resource_name": ""}, "Invalid empty resource name"),
     ({"resource_type": Resource.CLUSTER, "resource_name": "c"}, "The only valid name for the CLUSTER resource"),
     ({"principal": "alice"}, "no colon"),
     ({"host": ""}, "Host pattern cannot be null or empty"),
