@@ -65,8 +65,8 @@ Entries: TypeAlias = frozenset[Entry]
 
 _OF_NODE = frozenset(("version", "acls"))
 _OF_ROW = frozenset(("principal", "permissionType", "operation", "host"))
-# No path of ZooKeeper holds these; and the percent sign.
-_NOT_IN_PATHS = re.compile("[%/\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]")
+# No path of ZooKeeper holds these, which looks at UTF-16; and the percent sign.
+_NOT_IN_PATHS = re.compile("[%/\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\U0010ffff]")
 
 
 class AclNode(NamedTuple):
