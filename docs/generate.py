@@ -109,7 +109,7 @@ def _default(value: object) -> str:
 def _allowed(setting: Any) -> str:
     rule = setting.metadata
     if "choices" in rule:
-        return ", ".join(f"`{choice}`" for choice in rule["choices"])
+        return ", ".join(f"`{choice}`" for choice in rule["choices"] if choice)
     if "members" in rule:
         return " and/or ".join(f"`{member}`" for member in sorted(rule["members"]))
     if "form" in rule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from replication.broker import acl_nodes
 from replication.coordination.tree import Tree, Watch
@@ -42,13 +42,16 @@ class AclChanges(TreeWatch):
             await self._read_all(tree)
         logger.info("ACLs=%d", len(self._authorizer.rules))
 
-    async def know(self, tree: Tree, patterns: Iterable[Pattern]) -> None:
+    async def know(self, tree: Tree, patterns: Collection[Pattern]) -> None:
         """Go by what the tree has of these patterns from now on."""
         async with self._reading:
             await self._read_patterns(tree, patterns)
 
-    async def _read_patterns(self, tree: Tree, patterns: Iterable[Pattern]) -> None:
-        for pattern, node in (await acl_nodes.read(tree, list(patterns))).items():
+    async def _read_patterns(self, tree: Tree, patterns: Collection[Pattern]) -> None:
+        if any(map(acl_nodes.is_ambiguous, patterns)):
+            await self._read_all(tree)
+            return
+        for pattern, node in (await acl_nodes.read(tree, patterns)).items():
             self._authorizer.put(pattern, node.entries)
 
     async def _read(self, tree: Tree, watch: Watch) -> None:

@@ -23,9 +23,11 @@ from logstore.errors import InvalidRequestError, PylogError
 from replication.coordination.node_json import MalformedNodeError, NodeReader, encode_json
 from replication.coordination.tree import (
     DATA_BYTES_MAX,
+    BadVersionError,
     Create,
     Delete,
     Node,
+    NodeExistsError,
     NoNodeError,
     RefusedError,
     Step,
@@ -34,6 +36,7 @@ from replication.coordination.tree import (
     ensure_path,
     put,
 )
+from replication.network.steps import in_steps
 from replication.security.access import Operation, Resource
 from replication.security.acl import (
     EVERYBODY,
@@ -42,8 +45,8 @@ from replication.security.acl import (
     PatternType,
     Permission,
     named,
-    parse_principal,
     text_of,
+    why_no_client,
 )
 
 logger = logging.getLogger(__name__)
@@ -53,8 +56,11 @@ LITERAL_CHANGES, EXTENDED_CHANGES = "/kafka-acl-changes", "/kafka-acl-extended-c
 CHANGES = (LITERAL_CHANGES, EXTENDED_CHANGES)
 _FOLDERS: Mapping[PatternType, str] = {PatternType.LITERAL: LITERAL, PatternType.PREFIXED: PREFIXED}
 _NOTICE = "acl_changes_"
+_NOTICES = re.compile(f"{_NOTICE}[0-9]{{10}}")
 AT_ONCE = 100  # patterns that are changed together
-NODE_BYTES_MAX = DATA_BYTES_MAX - 200_000  # the rest is for its path and the notice, whose names have 32 KiB each
+# The rest is for its path and the notice: 32 KiB of a name are six times as much as text of JSON.
+NODE_BYTES_MAX = DATA_BYTES_MAX - 350_000
+_AGAIN = (BadVersionError, NodeExistsError, NoNodeError)  # another broker was faster
 RESOURCES = (Resource.TOPIC, Resource.GROUP, Resource.CLUSTER, Resource.TRANSACTIONAL_ID)
 _TYPES = {text_of(resource): resource for resource in RESOURCES}
 _FOREIGN = frozenset({"DelegationToken", "User"})  # types of resources of Kafka that there are none of here
@@ -115,9 +121,10 @@ def encode(entries: Collection[Entry], former: bytes | None = None) -> bytes:
 
 
 def decode(path: str, data: bytes) -> Entries:
-    """Return the ACLs in a node. Raises: MalformedNodeError: one of them cannot be understood as a whole."""
-    if not data:
-        return frozenset()
+    """Return the ACLs in a node. Raises: MalformedNodeError: one of them cannot be understood as a whole.
+
+    An empty node is one of these: a node without ACLs has an empty list of them.
+    """
     at = NodeReader(path, data)
     if at.number("version") != 1:
         raise at.error(f"version {at.value['version']} of ACLs is not known")
@@ -128,12 +135,13 @@ def _row(path: str, row: Any) -> Entry:
     at = NodeReader(path, row)
     if unknown := at.value.keys() - _OF_ROW:
         raise at.error(f"an ACL has {sorted(unknown)[0]!r:.60}, which may narrow it")
+    principal, host = at.text("principal"), at.text("host")
+    if reason := why_no_client(principal, host):
+        raise at.error(reason)
     try:
+        f"{principal}{host}".encode()  # half a surrogate could not be told to anybody
         return Entry(
-            parse_principal(at.text("principal")),
-            named(Operation, at.text("operation")),
-            named(Permission, at.text("permissionType")),
-            at.text("host"),
+            principal, named(Operation, at.text("operation")), named(Permission, at.text("permissionType")), host
         )
     except ValueError as error:
         raise at.error(str(error)) from None
@@ -162,11 +170,12 @@ def decode_notice(path: str, data: bytes) -> Pattern | None:
     try:
         if path.startswith(f"{EXTENDED_CHANGES}/"):
             at = NodeReader(path, data)
-            return Pattern(
-                named(Resource, at.text("resourceType")), at.text("name"), named(PatternType, at.text("patternType"))
-            )
-        kind, colon, name = data.decode().partition(":")
-        return Pattern(named(Resource, kind), name) if colon else None
+            kind, name, pattern_type = at.text("resourceType"), at.text("name"), at.text("patternType")
+        else:
+            kind, _, name = data.decode().partition(":")
+            pattern_type = PatternType.LITERAL.name
+        name.encode()  # half a surrogate is in no path
+        return Pattern(named(Resource, kind), name, named(PatternType, pattern_type)) if name else None
     except (MalformedNodeError, ValueError):
         return None
 
@@ -202,16 +211,12 @@ async def read_all(tree: Tree) -> dict[Pattern, AclNode]:
                 if known is None:
                     logger.error(
                         "%s/%s/%s is no name in percent-encoding: nobody but super users has a right on %r until "
-                        "the node is written again or deleted", folder, text, name, name,
+                        "somebody deletes the node in the coordination store", folder, text, name, name,
                     )  # fmt: skip
                     strange.append(Pattern(resource, name, kind))
                 else:
                     patterns.append(Pattern(resource, known, kind))
-    found = await tree.read_batch([path_of(pattern) for pattern in patterns])
-    read = {
-        pattern: read_node(pattern, node) for pattern, node in zip(patterns, found, strict=True) if node is not None
-    }
-    return {**read, **dict.fromkeys(strange, AclNode(DENIED, is_whole=False))}
+    return {**await read(tree, patterns), **dict.fromkeys(strange, AclNode(DENIED, is_whole=False))}
 
 
 async def _children(tree: Tree, path: str) -> Sequence[str]:
@@ -221,13 +226,28 @@ async def _children(tree: Tree, path: str) -> Sequence[str]:
         return ()
 
 
-async def read(tree: Tree, patterns: Sequence[Pattern]) -> dict[Pattern, AclNode]:
-    found = await tree.read_batch([path_of(pattern) for pattern in patterns])
-    return {pattern: read_node(pattern, node) for pattern, node in zip(patterns, found, strict=True)}
+async def read(tree: Tree, patterns: Collection[Pattern]) -> dict[Pattern, AclNode]:
+    """Return the ACLs of these patterns, none for a pattern without a node."""
+    nodes = await tree.read_batch([path_of(pattern) for pattern in patterns])
+    found: dict[Pattern, AclNode] = {}
+    async for some in in_steps(zip(patterns, nodes, strict=True)):
+        found.update((pattern, read_node(pattern, node)) for pattern, node in some)
+    return found
+
+
+def is_ambiguous(pattern: Pattern) -> bool:
+    """Can a node that `encode_name` did not write have this name? Then only `read_all` knows the ACLs."""
+    return "/" not in pattern.name and decode_name(pattern.name) is None
 
 
 async def notices(tree: Tree, folder: str, watch: Watch | None = None) -> tuple[str, ...]:
-    return await tree.children(folder, watch)
+    """Return the names of the notices, in their order; a node of any other name is none."""
+    try:
+        found = await tree.children(folder, watch)
+    except NoNodeError:  # somebody has deleted all of it
+        await prepare(tree)
+        found = await tree.children(folder, watch)
+    return tuple(name for name in found if _NOTICES.fullmatch(name))
 
 
 async def read_notices(tree: Tree, folder: str, names: Sequence[str]) -> set[Pattern] | None:
@@ -236,7 +256,7 @@ async def read_notices(tree: Tree, folder: str, names: Sequence[str]) -> set[Pat
     changed: set[Pattern] = set()
     for path, node in zip(paths, await tree.read_batch(paths), strict=True):
         pattern = None if node is None else decode_notice(path, node.data)
-        if pattern is None or "%" in pattern.name:  # it may be the name of a node that `encode_name` did not write
+        if pattern is None:
             return None
         changed.add(pattern)
     return changed
@@ -256,7 +276,8 @@ Wanted: TypeAlias = Callable[[AclNode], Entries]  # returns the ACLs of a patter
 async def change(tree: Tree, wanted: Mapping[Pattern, Wanted]) -> dict[Pattern, PylogError]:
     """Replace the ACLs of each pattern by what its function makes of them, and tell all brokers; none delete the node.
 
-    Return why some of them are as before: their function raised PylogError, or they are more than a node holds.
+    Return why some of them are as before: their function raised PylogError, they are more than a node holds, or
+    somebody has put a node below that of an ACL.
     """
     failed: dict[Pattern, PylogError] = {}
     open_ones = list(wanted)
@@ -271,10 +292,13 @@ async def change(tree: Tree, wanted: Mapping[Pattern, Wanted]) -> dict[Pattern, 
             except PylogError as error:
                 failed[pattern] = error
         done = await tree.write_batch(list(multis.values()))
-        refused = [pattern for pattern, result in zip(multis, done, strict=True) if isinstance(result, RefusedError)]
+        for pattern, result in zip(multis, done, strict=True):
+            if isinstance(result, _AGAIN):
+                open_ones.append(pattern)
+            elif isinstance(result, RefusedError):
+                failed[pattern] = result
         if any(isinstance(result, NoNodeError) for result in done):
             await prepare(tree)
-        open_ones += refused  # another broker was faster
     return failed
 
 

@@ -22,6 +22,7 @@ from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.messages import FetchRequest, ProduceOne, ProduceRequest
 from replication.protocol.small_messages import CommitOne, MetadataRequest, OffsetCommitRequest
 from replication.security.access import (
+    NAME_KEPT_MAX,
     Need,
     Operation,
     Resource,
@@ -84,20 +85,18 @@ def _topics(operation: Operation, names: Iterable[str], instead: Need | None = N
     return of_each(operation, Resource.TOPIC, names, instead)
 
 
-# For the small requests that clients send again and again, with names that they send again and again.
-@lru_cache(maxsize=NAMES_KEPT)
-def _writing(topic: str) -> tuple[Need]:
-    return (of_topic(Operation.WRITE, topic),)
+def _one(operation: Operation, resource: Resource) -> Callable[[str], tuple[Need]]:
+    """Return what names one need, made once for each name: clients send small requests again and again."""
+
+    def made(name: str) -> tuple[Need]:
+        return (Need(operation, resource, name),)
+
+    kept = lru_cache(maxsize=NAMES_KEPT)(made)
+    return lambda name: kept(name) if len(name) <= NAME_KEPT_MAX else made(name)
 
 
-@lru_cache(maxsize=NAMES_KEPT)
-def _reading(topic: str) -> tuple[Need]:
-    return (of_topic(Operation.READ, topic),)
-
-
-@lru_cache(maxsize=NAMES_KEPT)
-def _reading_group(group_id: str) -> tuple[Need]:
-    return (of_group(Operation.READ, group_id),)
+_writing, _reading = _one(Operation.WRITE, Resource.TOPIC), _one(Operation.READ, Resource.TOPIC)
+_reading_group = _one(Operation.READ, Resource.GROUP)
 
 
 def _cluster(operation: Operation, instead: Need | None = None) -> Needs:

@@ -67,6 +67,10 @@ async def answer(work: Work, needs: Callable[[Any], Sequence[Need]], handler: Ha
     if work.key in ALL_OR_NOTHING:
         refused += [(row, NOT_ATTEMPTED) for row in granted]
         granted = []
+    if late := work.refused_of(needs, Part(work.key, work.version, _with(body, array, granted))):
+        # Between two steps it has become known which topic an id names, or a right has gone.
+        work.refused = {*work.refused, *late}
+        return await answer(work, needs, handler)
     rows = form.rows.form.failed_rows(refused)
     if not granted:
         return {**form.values, form.rows.name: rows}
@@ -79,7 +83,7 @@ async def answer(work: Work, needs: Callable[[Any], Sequence[Need]], handler: Ha
 
 def describe(work: Work, need: Need) -> str:
     """Return what the client lacks, in one line."""
-    return f"{work.origin.context.principal} has no {need.operation.name} on {need.resource.name} {need.name!r}"
+    return f"{work.origin.context.principal} has no {need.operation.name} on {need.resource.name} {need.name!r:.300}"
 
 
 def _with(body: Any, array: str, rows: Sequence[Any]) -> Any:

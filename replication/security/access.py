@@ -51,6 +51,7 @@ class Need(NamedTuple):
 
 
 CLUSTER_NAME = "kafka-cluster"
+NAME_KEPT_MAX = 249  # characters of a name in a cache: clients choose what they name
 
 
 def of_topic(operation: Operation, name: str) -> Need:

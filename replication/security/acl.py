@@ -14,6 +14,7 @@ from replication.security.hosts import network_of
 ANY_CODE, MATCH_CODE = 1, 2  # of a filter: any type, any operation; MATCH of patterns: those that concern a name
 ANYTHING = "*"  # the name of a literal pattern that stands for every name; the host that stands for every host
 EVERYBODY = "User:*"
+NAME_BYTES_MAX = 32_767  # of a resource: older versions of requests hold no longer text
 # Those of Kafka that there are no resources of here: delegation tokens and users.
 FOREIGN_RESOURCES = frozenset({6, 7})
 FOREIGN_OPERATIONS = frozenset({13, 14})
@@ -113,12 +114,16 @@ def named(kind: type[Named], text: str) -> Named:
     return found
 
 
-def parse_principal(text: str) -> str:
-    """Return a principal as it is. Raises: ValueError: it has no type."""
-    kind, colon, name = text.partition(":")
-    if not colon or not kind or not name:
-        raise ValueError(f"{text!r} is no principal: give TYPE:NAME, such as User:alice")
-    return text
+def why_no_client(principal: str, host: str) -> str:
+    """Return why no ACL is about these, in Kafka's words where it has some; "": one may be."""
+    if ":" not in principal:
+        return (
+            f"Could not parse principal from `{principal:.100}` (no colon is present separating the principal type "
+            "from the principal name)"
+        )
+    if not host:
+        return "Host pattern cannot be null or empty"
+    return f"Invalid CIDR notation '{host:.100}'" if "/" in host and network_of(host) is None else ""
 
 
 # ------------------------------------------------------------ requests for ACLs
@@ -150,19 +155,14 @@ def acl_of(wish: Wish) -> Acl:
         (not _is_one(Operation, operation), f"Invalid operation {_shown(operation)}"),
         (not _is_one(Permission, permission), f"Invalid permissionType {_shown(permission)}"),
         (not name, "Invalid empty resource name"),
+        (len(name.encode()) > NAME_BYTES_MAX, f"Invalid resource name: it has more than {NAME_BYTES_MAX:,} bytes"),
         (
             resource == Resource.CLUSTER and name != CLUSTER_NAME,
             f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}",
         ),
-        (
-            ":" not in principal,
-            f"Could not parse principal from `{principal}` (no colon is present separating the principal type from the "
-            "principal name)",
-        ),
-        (not host, "Host pattern cannot be null or empty"),
-        ("/" in host and network_of(host) is None, f"Invalid CIDR notation '{host}'"),
     )
-    if (reason := next((reason for is_broken, reason in rules if is_broken), None)) is not None:
+    reason = next((reason for is_broken, reason in rules if is_broken), why_no_client(principal, host))
+    if reason:
         raise ValueError(reason)
     pattern = Pattern(Resource(resource), name, PatternType(kind))
     return Acl(pattern, Entry(principal, Operation(operation), Permission(permission), host))

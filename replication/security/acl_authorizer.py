@@ -1,7 +1,7 @@
 """AclAuthorizer: the authorizer that goes by ACLs, and answers what was asked before from a cache.
 
-The cache is of one generation of the rules: any change of an ACL ends it, so that no request which comes afterwards is
-answered by the ACLs before. Belongs to the event loop.
+Any change of an ACL ends the cache, so that no request which comes afterwards is answered by the ACLs before. Belongs
+to the event loop.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from replication.security.access import BROKER, NOTHING, Context, Need, Resource
+from replication.security.access import BROKER, NAME_KEPT_MAX, NOTHING, Context, Need, Resource
 from replication.security.acl import Entry, Pattern
 from replication.security.acl_rules import Client, Rules, Verdict
 from replication.security.hosts import host_of
 
-CONTEXTS_KEPT, ANSWERS_KEPT = 10_000, 100_000  # some 20 MB
+CONTEXTS_KEPT, ANSWERS_KEPT = 10_000, 100_000  # some 20 MB; 120 with the longest names
 
 
 class Answers(NamedTuple):
@@ -33,7 +33,6 @@ class AclAuthorizer:
 
     def __init__(self, super_users: Collection[str] = (), *, allows_unsaid: bool = False) -> None:
         self.rules = Rules()
-        self.generation = 0  # of the rules
         self._super_users = frozenset(super_users)
         self._allows_unsaid = allows_unsaid
         # By the id of a context, which is nobody else's as long as the context is kept here.
@@ -49,7 +48,6 @@ class AclAuthorizer:
     def put(self, pattern: Pattern, entries: Collection[Entry]) -> None:
         """Let these be all ACLs of a pattern, for every request from now on."""
         self.rules.put(pattern, entries)
-        self.generation += 1
         self._forget()
 
     def keep(self, patterns: Collection[Pattern]) -> None:
@@ -87,11 +85,12 @@ class AclAuthorizer:
         """Return whether the client has a right that it is not known to have."""
         if need in known.refused or known.granted is None:
             return False
-        if self._kept >= ANSWERS_KEPT:
-            self._forget()
-        self._kept += 1
         is_granted = self._grants(known.client, need)
-        (known.granted if is_granted else known.refused).add(need)
+        if len(need.name) <= NAME_KEPT_MAX:
+            if self._kept >= ANSWERS_KEPT:
+                self._forget()
+            self._kept += 1
+            (known.granted if is_granted else known.refused).add(need)
         return is_granted
 
     def _forget(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from replication.security.access import Operation, Resource
 from replication.security.acl import ANYTHING, EVERYBODY, Entry, Filter, Pattern, PatternType, Permission
@@ -43,15 +43,21 @@ class Client(NamedTuple):
     host: str
 
 
+Entries: TypeAlias = Mapping[str, Sequence[Entry]]  # by their principals
+
+
 class Rules:
-    """The ACLs by what they concern. A question costs a look for each length of a prefix, and the ACLs found."""
+    """The ACLs by what they concern.
+
+    A question costs a look for each length of a prefix, and the ACLs of the client and of everybody that are found.
+    """
 
     def __init__(self) -> None:
-        self._entries: dict[Pattern, tuple[Entry, ...]] = {}
+        self._entries: dict[Pattern, Entries] = {}
         self._lengths: dict[Resource, Counter[int]] = {resource: Counter() for resource in Resource}
 
     def __len__(self) -> int:
-        return sum(map(len, self._entries.values()))
+        return sum(len(rows) for entries in self._entries.values() for rows in entries.values())
 
     def put(self, pattern: Pattern, entries: Collection[Entry]) -> None:
         """Let these be all ACLs of a pattern."""
@@ -61,7 +67,10 @@ class Rules:
             if not lengths[len(pattern.name)]:
                 del lengths[len(pattern.name)]
         if entries:
-            self._entries[pattern] = tuple(dict.fromkeys(entries))
+            by_principal: dict[str, list[Entry]] = {}
+            for entry in dict.fromkeys(entries):
+                by_principal.setdefault(entry.principal, []).append(entry)
+            self._entries[pattern] = by_principal
             if pattern.kind is PatternType.PREFIXED:
                 lengths[len(pattern.name)] += 1
 
@@ -72,7 +81,8 @@ class Rules:
         """Return the ACLs of a pattern that the filter selects."""
         if not wanted.selects_pattern(pattern):
             return ()
-        return [entry for entry in self._entries.get(pattern, ()) if wanted.selects_entry(entry)]
+        found = self._entries.get(pattern, {})
+        return [entry for rows in found.values() for entry in rows if wanted.selects_entry(entry)]
 
     # --------------------------------------------------------------- questions
 
@@ -81,9 +91,7 @@ class Rules:
         is_allowed = is_said = False
         for entries in self._concerning(resource, name):
             is_said = True
-            for entry in entries:
-                if not applies(entry, client):
-                    continue
+            for entry in _about(entries, client):
                 if entry.permission is Permission.DENY:
                     if entry.operation in (operation, Operation.ALL):
                         return Verdict.DENIED
@@ -93,7 +101,7 @@ class Rules:
             return Verdict.ALLOWED
         return Verdict.DENIED if is_said else Verdict.UNSAID
 
-    def _concerning(self, resource: Resource, name: str) -> Iterator[Sequence[Entry]]:
+    def _concerning(self, resource: Resource, name: str) -> Iterator[Entries]:
         found = self._entries
         for literal in (name, ANYTHING) if name != ANYTHING else (name,):
             if (entries := found.get(Pattern(resource, literal))) is not None:
@@ -110,15 +118,15 @@ class Rules:
         Only ACLs of the very operation, or of All, count, as in Kafka: none is implied.
         """
         first = self.verdict(client, operation, resource, _UNNAMED)
-        if first is Verdict.ALLOWED or not self._entries:
+        if first is Verdict.ALLOWED:
             return first
         allowed: dict[Pattern, None] = {}
         denied: set[Pattern] = set()
         for pattern, entries in self._entries.items():
             if pattern.resource is not resource:
                 continue
-            for entry in entries:
-                if applies(entry, client) and entry.operation in (operation, Operation.ALL):
+            for entry in _about(entries, client):
+                if entry.operation in (operation, Operation.ALL):
                     if entry.permission is Permission.DENY:
                         denied.add(pattern)
                     else:
@@ -128,7 +136,7 @@ class Rules:
             return Verdict.DENIED
         if everything in allowed or any(not _is_covered(pattern, denied) for pattern in allowed):
             return Verdict.ALLOWED
-        return first if first is Verdict.UNSAID else Verdict.DENIED
+        return first
 
 
 def _is_covered(pattern: Pattern, denied: Collection[Pattern]) -> bool:
@@ -139,10 +147,16 @@ def _is_covered(pattern: Pattern, denied: Collection[Pattern]) -> bool:
     return any(Pattern(resource, name[:end], PatternType.PREFIXED) in denied for end in range(1, len(name) + 1))
 
 
-def applies(entry: Entry, client: Client) -> bool:
-    """Is the ACL about this client?"""
-    if entry.principal not in (client.principal, EVERYBODY):
-        return False
-    if entry.host == ANYTHING:
-        return True
-    return is_in(client.host, entry.host) if "/" in entry.host else host_of(entry.host) == client.host
+def _about(entries: Entries, client: Client) -> Iterator[Entry]:
+    """Yield those that are about this client."""
+    for principal in (client.principal, EVERYBODY):
+        for entry in entries.get(principal, ()):
+            if entry.host == ANYTHING or _is_from(entry.host, client.host):
+                yield entry
+
+
+def _is_from(hosts: str, host: str) -> bool:
+    """Is a host of `host_of` among those of an ACL? An address without a zone is that of every zone."""
+    if "/" in hosts:
+        return is_in(host, hosts)
+    return host_of(hosts) in (host, host.partition("%")[0])

@@ -9,6 +9,7 @@ from typing import TypeAlias
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _KEPT = 10_000
+_MAPPED_BITS = 96  # before the IPv4 address in an IPv6 one
 
 
 @lru_cache(maxsize=_KEPT)
@@ -24,14 +25,21 @@ def host_of(text: str) -> str:
 
 @lru_cache(maxsize=_KEPT)
 def network_of(text: str) -> Network | None:
-    """Return the network of ADDRESS/BITS, whose address may be any in it; None: it is none."""
+    """Return the network of ADDRESS/BITS, whose address may be any in it; None: it is none.
+
+    One of IPv4 addresses in IPv6 ones is that of the former, as in `host_of`.
+    """
     address, slash, bits = text.partition("/")
     if not slash or not bits.isdecimal():
         return None
     try:
-        return ipaddress.ip_network(f"{address}/{bits}", strict=False)
+        found = ipaddress.ip_network(f"{address}/{bits}", strict=False)
     except ValueError:
         return None
+    mapped = found.network_address.ipv4_mapped if isinstance(found, ipaddress.IPv6Network) else None
+    if mapped is None or found.prefixlen < _MAPPED_BITS:
+        return found
+    return ipaddress.IPv4Network((mapped, found.prefixlen - _MAPPED_BITS))
 
 
 @lru_cache(maxsize=_KEPT)

@@ -7,15 +7,16 @@ could add nothing to that but a hop, and moments without one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from logstore.errors import PylogError
-from replication.broker.acl_changes import AclChanges
 from replication.broker import acl_nodes
+from replication.broker.acl_changes import AclChanges
 from replication.broker.acl_nodes import AclNode, Entries, Wanted, path_of
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
+from replication.model.cluster import NAMED_MAX
 from replication.network.steps import in_steps
 from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
@@ -107,12 +108,12 @@ class AclHandlers:
             for wanted in some:
                 unknown = why_unknown(wanted)
                 outcome = _outcome(KafkaError(ErrorCode.INVALID_REQUEST, unknown) if unknown else None)
-                found = () if unknown else [_match(acl) for acl in removed if wanted.selects(acl)]
+                found = () if unknown else [_match(acl, removed[acl]) for acl in removed if wanted.selects(acl)]
                 rows.append({**outcome, "matching_acls": found})
         return {"filter_results": rows}
 
-    async def _delete(self, context: Work, filters: Sequence[Filter]) -> Sequence[Acl]:
-        """Return what was deleted. Raises: PylogError."""
+    async def _delete(self, context: Work, filters: Sequence[Filter]) -> Mapping[Acl, PylogError | None]:
+        """Return what was deleted, None, or why it was not. Raises: PylogError."""
         tree = self._tree()
         removed: dict[Pattern, Sequence[Entry]] = {}
 
@@ -127,18 +128,16 @@ class AclHandlers:
                 if kept(pattern, node) != node.entries:
                     changes[pattern] = partial(kept, pattern)
         failed = await acl_nodes.change(tree, changes)
-        await self._know(context, "deleted", changes)
-        for error in failed.values():
-            raise error
-        return [Acl(pattern, entry) for pattern in changes for entry in sorted(removed[pattern])]
+        await self._know(context, "deleted", changes.keys() - failed.keys())
+        return {Acl(pattern, entry): failed.get(pattern) for pattern in changes for entry in sorted(removed[pattern])}
 
-    async def _know(self, context: Work, done: str, patterns: Iterable[Pattern]) -> None:
-        changed = list(patterns)
-        if self._changes is None or not changed:
+    async def _know(self, context: Work, done: str, patterns: Collection[Pattern]) -> None:
+        if self._changes is None or not patterns:
             return
-        by = str(context.origin.context.principal)
-        logger.info("ACLs %s by=%r from=%s at=%s", done, by, context.client_host, [*map(path_of, changed)])
-        await self._changes.know(self._tree(), changed)
+        by, some = str(context.origin.context.principal), [*patterns][:NAMED_MAX]
+        at = [f"{path_of(each):.100}" for each in some]
+        logger.info("ACLs of %d patterns %s by=%.100r from=%s at=%s", len(patterns), done, by, context.client_host, at)
+        await self._changes.know(self._tree(), patterns)
 
 
 def filter_of(body: requests.DescribeAclsRequest | requests.DeleteAclsFilter) -> Filter:
@@ -182,8 +181,8 @@ def _row(entry: Entry) -> Response:
     }
 
 
-def _match(acl: Acl) -> Response:
-    return {**_outcome(None), **_named(acl.pattern), **_row(acl.entry)}
+def _match(acl: Acl, error: PylogError | None) -> Response:
+    return {**_outcome(error), **_named(acl.pattern), **_row(acl.entry)}
 
 
 def _outcome(error: PylogError | None) -> Response:

@@ -171,9 +171,9 @@ class ShareHandlers:
         self, context: Work, group_id: str, session: ShareSession, rows: Rows
     ) -> dict[IdPartition, SharePartition]:
         """Return the share partitions of the session; those that cannot be read get a row with an error."""
-        hidden = self._hidden(context, session.partitions)
         found: dict[IdPartition, SharePartition] = {}
         async for chunk in in_steps(tuple(session.partitions)):
+            hidden = self._hidden(context, chunk)  # a later step may know another id
             for at in chunk:
                 try:
                     if at.topic_id in hidden:

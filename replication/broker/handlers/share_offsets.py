@@ -141,7 +141,7 @@ class ShareOffsetHandlers:
         rows = [
             {
                 "topic_name": topic.topic_name,
-                "topic_id": self._id_of(topic.topic_name),
+                "topic_id": NO_TOPIC if topic.topic_name in hidden else self._id_of(topic.topic_name),
                 "partitions": [row(topic.topic_name, each.partition_index) for each in topic.partitions],
             }
             for topic in body.topics
@@ -166,7 +166,8 @@ class ShareOffsetHandlers:
             if name in hidden:
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             said = NOTHING_SAID if name in ids and code is UNKNOWN else _said(code)
-            return {"topic_name": name, "topic_id": self._id_of(name), "error_code": code, "error_message": said}
+            topic_id = NO_TOPIC if name in hidden else self._id_of(name)
+            return {"topic_name": name, "topic_id": topic_id, "error_code": code, "error_message": said}
 
         return {"error_code": NONE, "error_message": None, "responses": [row(name) for name in asked]}
 

@@ -9,8 +9,8 @@ import pytest
 from replication.broker import acl_nodes
 from replication.errors import ErrorCode
 from replication.protocol.apis import ApiKey
-from replication.security.access import Context, Operation, Principal, Resource, of_cluster, of_topic
-from replication.security.acl import EVERYBODY, Entry, Pattern, PatternType, Permission
+from replication.security.access import Context, Operation, Principal, Resource, of_cluster, of_group, of_topic
+from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, PatternType, Permission
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 
@@ -163,6 +163,7 @@ INVALID = [
     ({"host": ""}, "Host pattern cannot be null or empty"),
     ({"host": "10.0.0.0/33"}, "Invalid CIDR notation '10.0.0.0/33'"),
     ({"host": "a/8"}, "Invalid CIDR notation"),
+    ({"resource_name": "n" * 32_768}, "more than 32,767 bytes"),
 ]
 
 
@@ -182,16 +183,11 @@ def test_a_filter_that_nobody_knows_selects_nothing_and_says_so(askers, fields):
     assert len(describe(askers[0])) == 1
 
 
+# tests/unit/replication/broker/test_acl_nodes.py has all kinds.
 MALFORMED = [
+    b"",
     b"no JSON",
-    b"[]",
-    b'{"version":2,"acls":[]}',
-    b'{"version":1}',
-    b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Fly","host":"*"}]}',
-    b'{"version":1,"acls":[{"principal":"a","permissionType":"Allow","operation":"Read","host":"*"}]}',
-    b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Perhaps","operation":"Read","host":"*"}]}',
-    b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Read"}]}',
-    b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Read","host":"*","until":1}]}',
+    b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Deny","operation":"Read","host":"10.0.0.0/33"}]}',
 ]
 
 
@@ -227,6 +223,72 @@ def test_a_broker_that_missed_notices_reads_all_again(brokers, askers):
     brokers.do(tree.create("/kafka-acl-changes/acl_changes_", b"Topic:other", sequence=True))
     for broker in brokers.brokers.values():
         until(lambda broker=broker: not may(broker, READ_T))
+
+
+@pytest.mark.parametrize("stray", ["zzz", "acl_changes_", "acl_changes_99999999999", "acl_changes_x"])
+def test_a_node_among_the_notices_that_is_none_hides_no_change(brokers, askers, stray):
+    tree = brokers.brokers[1].lifecycle.tree
+    path = f"/kafka-acl-changes/{stray}"
+    brokers.do(tree.create(path, b"TOPIC:t"))
+    for permission in Permission:
+        create(askers[0], creation(permission_type=permission, operation=Operation.ALL))
+        until(lambda: len(describe(askers[1])) == 1)
+        assert may(brokers.brokers[2], READ_T) is (permission is Permission.ALLOW)
+        delete(askers[0], {})
+        until(lambda: not describe(askers[1]))
+    brokers.do(tree.delete(path))
+
+
+def test_brokers_follow_changes_after_all_nodes_of_acls_were_deleted(brokers, askers):
+    tree = brokers.brokers[1].lifecycle.tree
+    create(askers[0], creation())
+    until(lambda: may(brokers.brokers[2], READ_T))
+
+    async def delete_below(path):
+        for name in await tree.children(path):
+            await delete_below(f"{path}/{name}")
+        await tree.delete(path)
+
+    for path in ("/kafka-acl", "/kafka-acl-extended", *acl_nodes.CHANGES):
+        brokers.do(delete_below(path))
+    for broker in brokers.brokers.values():
+        until(lambda broker=broker: not may(broker, READ_T))
+    create(askers[1], creation())
+    for broker in brokers.brokers.values():
+        until(lambda broker=broker: may(broker, READ_T))
+    create(askers[0], creation(permission_type=Permission.DENY))
+    until(lambda: not may(brokers.brokers[2], READ_T))
+
+
+def test_a_name_that_is_no_percent_encoding_denies_whatever_is_added_beside_it(brokers, askers):
+    """A tool of Kafka may have written it, for a group that is called so."""
+    tree, path = brokers.brokers[1].lifecycle.tree, "/kafka-acl/Group/100%"
+    brokers.do(tree.create(path, acl_nodes.encode([Entry("User:alice", Operation.READ)])))
+    brokers.do(tree.create("/kafka-acl-changes/acl_changes_", b"Group:100%", sequence=True))
+    pattern, need = Pattern(Resource.GROUP, "100%"), of_group(Operation.READ, "100%")
+    for broker in brokers.brokers.values():
+        until(lambda broker=broker: broker.authorizer.rules.selected(pattern, Filter()))
+    assert create(askers[0], creation(resource_type=Resource.GROUP, resource_name="100%")) == [(0, None)]
+    assert not may(brokers.brokers[1], need)
+    delete(askers[0], {"resource_name_filter": "100%"})
+    assert not may(brokers.brokers[1], need)
+    assert describe(askers[0], permission_type=Permission.DENY)
+    brokers.do(tree.delete(path))
+    brokers.do(tree.create("/kafka-acl-changes/acl_changes_", b"Group:100%", sequence=True))
+    for asker in askers:
+        until(lambda asker=asker: not describe(asker))
+
+
+def test_acls_that_cannot_be_deleted_say_so_beside_those_that_are(brokers, askers):
+    """Somebody has put a node below that of an ACL."""
+    tree, below = brokers.brokers[1].lifecycle.tree, "/kafka-acl/Topic/t/below"
+    create(askers[0], creation(), creation(resource_name="u"))
+    brokers.do(tree.create(below))
+    (row,) = askers[0].ask(ApiKey.DELETE_ACLS, 3, {"filters": [wanted()]}).filter_results
+    assert (row.error_code, {m.resource_name for m in row.matching_acls if m.error_code != 0}) == (0, {"t"})
+    assert {m.resource_name for m in row.matching_acls} == {"t", "u"}
+    assert {name for _, name, *_ in describe(askers[0])} == {"t"}
+    brokers.do(tree.delete(below))
 
 
 def test_changes_of_one_pattern_by_two_brokers_at_once_are_all_kept(brokers, askers):

@@ -10,6 +10,7 @@ import pytest
 
 from replication.broker.needs import needs_of
 from replication.coordination.tree import NoNodeError
+from replication.model.cluster import topic_id_of
 from replication.model.metadata import Metadata
 from replication.network.refusals import CODES, Part
 from replication.protocol import apis
@@ -41,11 +42,12 @@ from tests.integration.broker.test_refusals import (
     fill,
     rows,
 )
-from tests.support.asker import Asker
+from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 ABSENT = "absent"  # a topic that there is none of; as long as SECRET
+SHARERS = "sharers"  # a share group without members
 ME = "User:ANONYMOUS"
 RIGHTS = {
     "authorizer_class_name": "kafka.security.authorizer.AclAuthorizer",
@@ -169,6 +171,10 @@ def running(tmp_path_factory):
             asker.ask(
                 ApiKey.PRODUCE, 9, ProduceRequest(-1, 5000, (ProduceTopic(SECRET, (ProducePartition(0, BATCH),)),))
             )
+            for epoch in (0, -1):
+                member = {"group_id": SHARERS, "member_id": "m", "member_epoch": epoch}
+                made = asker.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, member | {"subscribed_topic_names": (OPEN,)})
+                assert made.error_code == 0
         yield running
 
 
@@ -288,11 +294,67 @@ NAMING = [each for each in REQUESTS if SECRET in repr(each[2]) and each[0] is no
 def test_what_one_may_not_see_is_as_if_it_were_not_there(running, asker, key, version, body):
     """Byte by byte the same answer, for what there is and for what there is none of."""
     grant(running, [])
+    assert_nothing_is_told(asker, key, version, body)
+
+
+def assert_nothing_is_told(asker, key, version, body):
     frame = framed(key, version, body)
     assert SECRET.encode() in frame
     found = asker.send(frame)
     absent = asker.send(frame.replace(SECRET.encode(), ABSENT.encode()))
     assert absent.replace(ABSENT.encode(), SECRET.encode()) == found
+
+
+BEGUN = {"topic_name": SECRET, "partitions": [{"partition_index": 0, "start_offset": 0}]}
+OF_TOPICS = [each for each in NAMING if any(need.resource is Resource.TOPIC for need in needed(*each))] + [
+    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, {"group_id": SHARERS, "topics": [BEGUN]}),
+    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, {"group_id": SHARERS, "topics": [{"topic_name": SECRET}]}),
+    (
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1,
+        {"groups": [{"group_id": SHARERS, "topics": [{"topic_name": SECRET, "partitions": (0,)}]}]},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [pytest.param(*each, id=f"{each[0].name}-{each[1]}-{at}") for at, each in enumerate(OF_TOPICS)],
+)
+def test_a_topic_is_not_there_for_those_who_have_rights_on_all_but_topics(running, asker, key, version, body):
+    grant(running, [(Operation.ALL, Resource.GROUP, "*"), (Operation.ALL, Resource.TRANSACTIONAL_ID, "*")])
+    before = everything(running)
+    assert_nothing_is_told(asker, key, version, body)
+    assert everything(running) == before
+
+
+@pytest.mark.parametrize("pattern", ["sec.*", ".*"])
+def test_a_member_is_assigned_no_topic_that_its_pattern_finds_and_it_may_not_see(running, asker, pattern):
+    """The member of the same name and group gets both once it may see them."""
+    member = {
+        "group_id": f"readers-{len(pattern)}", "member_id": "m", "rebalance_timeout": 6000, "topic_partitions": None,
+        "subscribed_topic_regex": pattern,
+    }  # fmt: skip
+    metadata = running.brokers[1].replicas.metadata
+
+    def assigned(epoch):
+        joining = {"topic_partitions": ()} if epoch == 0 else {}
+        found = asker.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, member | joining | {"member_epoch": epoch})
+        assert found.error_code == 0
+        ids = [row.topic_id for row in found.assignment.topic_partitions] if found.assignment is not None else []
+        return found.member_epoch, {metadata.name_of(topic_id_of(each)) for each in ids}
+
+    grant(running, [(Operation.ALL, Resource.GROUP, "*"), (Operation.DESCRIBE, Resource.TOPIC, OPEN)])
+    epoch, names = assigned(0)
+    assert names <= {OPEN}
+    may_all(running)
+
+    def sees():
+        nonlocal epoch
+        epoch, found = assigned(epoch)
+        return SECRET in found
+
+    until(sees)
+    assigned(-1)
 
 
 def bits(*operations):

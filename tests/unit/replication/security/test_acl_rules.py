@@ -275,6 +275,11 @@ def test_a_name_that_looks_the_same_is_another(name):
         ("10.0.0.1", "::ffff:10.0.0.1"),
         ("2001:DB8::/32", "2001:db8::7"),
         ("10.9.9.9/8", "10.0.0.1"),
+        ("::ffff:10.0.0.0/104", "10.0.0.1"),
+        ("10.0.0.0/8", "::ffff:10.0.0.1"),
+        ("fe80::1", "fe80::1%eth0"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("fe80::/10", "fe80::1%eth0"),
     ],
 )
 def test_an_address_is_the_same_however_it_is_written(acl, client):
@@ -282,6 +287,32 @@ def test_an_address_is_the_same_however_it_is_written(acl, client):
     authorizer.put(Pattern(Resource.TOPIC, "t"), [Entry("User:alice", Operation.READ, host=acl)])
     assert may(authorizer, Need(Operation.READ, Resource.TOPIC, "t"), context_of(host=client))
     assert not may(authorizer, Need(Operation.READ, Resource.TOPIC, "t"), context_of(host="192.168.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("acl", "client"),
+    [
+        ("fe80::1%eth0", "fe80::1%eth1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("10.0.0.1", "10.0.0.10"),
+        ("10.0.0.0/31", "10.0.0.2"),
+    ],
+)
+def test_another_address_is_another(acl, client):
+    authorizer = AclAuthorizer()
+    authorizer.put(Pattern(Resource.TOPIC, "t"), [Entry("User:alice", Operation.READ, host=acl)])
+    assert not may(authorizer, Need(Operation.READ, Resource.TOPIC, "t"), context_of(host=client))
+
+
+def test_names_that_are_longer_than_those_of_topics_are_not_kept():
+    """A client that asks about many of them would fill the memory: some are 32 KiB long."""
+    authorizer = AclAuthorizer()
+    authorizer.put(Pattern(Resource.GROUP, "a", PatternType.PREFIXED), [Entry("User:alice", Operation.READ)])
+    for name, expected in (("a" * 250, True), ("b" * 250, False)):
+        need = Need(Operation.READ, Resource.GROUP, name)
+        assert (may(authorizer, need), may(authorizer, need), authorizer.kept[1]) == (expected, expected, 0)
+    assert may(authorizer, Need(Operation.READ, Resource.GROUP, "a" * 249))
+    assert authorizer.kept[1] == 1
 
 
 def test_the_cache_is_bounded():
