@@ -60,10 +60,10 @@ async def create_acls(cluster: Cluster, acls: Iterable[ClusterAcl]) -> dict[Clus
     rows = [
         {
             "resource_type": _code(RESOURCES, each.resource),
-            "resource_name": each.name,
+            "resource_name": each.name or "",
             "resource_pattern_type": _code(PATTERNS, each.pattern),
-            "principal": each.principal,
-            "host": each.host,
+            "principal": each.principal or "",
+            "host": each.host or "",
             "operation": _code(OPERATIONS, each.operation),
             "permission_type": _code(PERMISSIONS, each.permission),
         }
