@@ -163,7 +163,7 @@ def why_unknown(wanted: Filter) -> str:
 
 def _added(pattern: Pattern, new: Entries, known: AclNode) -> Entries:
     if not known.is_whole:
-        said = f"the ACLs at {path_of(pattern)} cannot be read: delete them first, or correct the node"
+        said = f"the ACLs at {path_of(pattern):.100} cannot be read: delete them first, or correct the node"
         raise KafkaError(ErrorCode.INVALID_REQUEST, said)
     return known.entries | new
 
