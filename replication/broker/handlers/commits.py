@@ -276,7 +276,7 @@ class CommitHandlers:
             code = ErrorCode.NONE
             if has_ids and not key.name:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
-            elif context.refuses(of_topic(Operation.DESCRIBE, key.name)):
+            elif not context.may(of_topic(Operation.DESCRIBE, key.name)):  # an id may have become known only now
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             rows = (
                 _row(number, NOTHING, code or ErrorCode.UNSTABLE_OFFSET_COMMIT)

@@ -521,7 +521,7 @@ class BeforeTheTopicIsKnown(WithoutRights):
         return super().refused(context, needs, request)
 
 
-OF_IDS = [ApiKey.FETCH, ApiKey.METADATA, ApiKey.DELETE_TOPICS, ApiKey.OFFSET_COMMIT]
+OF_IDS = [ApiKey.FETCH, ApiKey.METADATA, ApiKey.DELETE_TOPICS, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH]
 
 
 @pytest.mark.parametrize("key", OF_IDS, ids=str)
@@ -538,6 +538,10 @@ def test_a_topic_id_that_becomes_known_while_its_request_is_handled_is_authorize
             codes = {topic.topic_id: topic.partitions[0].error_code for topic in found}
         elif key is ApiKey.METADATA:
             codes = {row.topic_id: code(row) for row in asker.ask(key, 12, ALL | {"topics": rows}).topics}
+        elif key is ApiKey.OFFSET_FETCH:
+            asked = GROUPS[0] | {"topics": [row | {"partition_indexes": (0,)} for row in rows]}
+            (found,) = asker.ask(key, 10, {"groups": [asked], "require_stable": False}).groups
+            codes = {topic.topic_id: topic.partitions[0].error_code for topic in found.topics}
         elif key is ApiKey.OFFSET_COMMIT:  # refused in part, and the new one is looked at first
             ids = id_of(broker, SECRET), new, *(row["topic_id"] for row in rows[:-1])
             asked = [{"topic_id": each, "partitions": [COMMITTED]} for each in ids]
