@@ -7,6 +7,7 @@ from replication.model.metadata import Metadata
 from replication.network.admission import SocketServerSettings
 from replication.network.pipeline import Endpoint, TurnEndpoint
 from replication.network.server import Server
+from replication.network.work import Work
 from replication.protocol.apis import SERVED, ApiKey
 from replication.security.access import NOTHING, Operation, of_cluster, of_topic
 from tests.support.peer import FETCHED, LIST_GROUPS, PRODUCED, Peer, fetch, groups, produce, run, serving
@@ -15,14 +16,17 @@ NEED = of_cluster(Operation.DESCRIBE)
 
 
 class Recording:
-    """An authorizer that remembers what it was asked, and refuses `without`."""
+    """An authorizer that remembers what it was asked, and refuses `without`; `ahead`: needs without their request."""
 
     def __init__(self, *without):
-        self.asked, self.without = [], frozenset(without)
+        self.asked, self.ahead, self.without = [], [], frozenset(without)
 
     def refused(self, context, needs, request):
         wanted = needs(request)
-        self.asked.append((request, tuple(wanted), context))
+        if isinstance(request, Work):
+            self.asked.append((request, tuple(wanted), context))
+        else:
+            self.ahead.append(tuple(wanted))
         return self.without.intersection(wanted) or NOTHING
 
 
@@ -91,7 +95,7 @@ def test_a_long_request_passes_the_authorizer_too():
 
     assert run(served(authorizer, ApiKey.FETCH, seen, ask)) == 1
     assert [work.is_long for work in seen] == [True]
-    assert len(authorizer.asked) == 1
+    assert [needs for _, needs, _ in authorizer.asked] == [tuple(need for few in authorizer.ahead for need in few)]
 
 
 def test_requests_of_the_broker_itself_pass_the_authorizer():
