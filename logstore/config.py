@@ -322,7 +322,9 @@ def _convert(text: str, default: Any) -> Any:
 def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
     rule, key = setting.metadata, setting.metadata["key"]
     if "choices" in rule and value not in rule["choices"]:
-        raise InvalidConfigError(f"{key}={text!r}: one of {', '.join(filter(None, rule['choices']))}", key=key, value=text)
+        raise InvalidConfigError(
+            f"{key}={text!r}: one of {', '.join(filter(None, rule['choices']))}", key=key, value=text
+        )
     if "members" in rule and not value <= rule["members"]:
         allowed = ", ".join(sorted(rule["members"]))
         raise InvalidConfigError(f"{key}={text!r}: any of {allowed}, separated by commas", key=key, value=text)

@@ -312,7 +312,9 @@ def _step(pattern: Pattern, node: Node | None, wanted: Wanted) -> Step | None:
         return None if node is None else Delete(path, node.version)
     data = encode(entries, node.data if node is not None and known.is_whole else None)
     if len(data) > NODE_BYTES_MAX:
-        raise InvalidRequestError(f"{path:.100}: {len(entries):,} ACLs of one resource pattern are more than a node holds")
+        raise InvalidRequestError(
+            f"{path:.100}: {len(entries):,} ACLs of one resource pattern are more than a node holds"
+        )
     return put(path, data, node)
 
 

@@ -98,6 +98,15 @@ class Work:
         needs = partial(of_each, operation, resource, instead=instead)
         return frozenset(need.name for need in self.refused_of(needs, names))
 
+    async def hidden_of_many(
+        self, operation: Operation, resource: Resource, names: Iterable[str], instead: Need | None = None
+    ) -> frozenset[str]:
+        """Return the same of many names, in steps."""
+        found: set[str] = set()
+        async for some in steps.in_steps(names):
+            found |= self.hidden(operation, resource, some, instead)
+        return frozenset(found)
+
     def may(self, need: Need) -> bool:
         return not self.refused_of(lambda need: (need,), need)
 

@@ -90,7 +90,9 @@ class ClusterHandlers:
             context.park()
             named = [name for name, topic_id in wanted if name is not None and topic_id is None]
             missing = [name for name in named if name not in failed and self._metadata.topic(name) is None]
-            refused = context.hidden(Operation.CREATE, Resource.TOPIC, missing, of_cluster(Operation.CREATE))
+            refused = await context.hidden_of_many(
+                Operation.CREATE, Resource.TOPIC, missing, of_cluster(Operation.CREATE)
+            )
             failed.update(dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             missing = [name for name in missing if name not in refused]
             failed.update(zip(missing, await all_of(self._make, missing), strict=True))

@@ -25,7 +25,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.small_messages import COMMIT_IDS_FROM, CommitTopic, OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
-from replication.security.access import Operation, Resource, of_group, of_topic
+from replication.security.access import Operation, Resource, of_group
 
 SEVERAL_GROUPS_FROM, IDS_FROM = 8, 10  # OffsetFetch
 # TxnOffsetCommit: it adds the partition of the group to the transaction; names topics by ids; tells of stale epochs.
@@ -272,11 +272,15 @@ class CommitHandlers:
                 for key, number in few:
                     wanted.setdefault(key, {})[number] = None
 
+        # An id may have become known only now, behind the pipeline's authorization.
+        named = {key.name for key in wanted if key.name}
+        hidden = await context.hidden_of_many(Operation.DESCRIBE, Resource.TOPIC, named)
+
         def topic_row(key: _Named, numbers: Collection[int]) -> Response:
             code = ErrorCode.NONE
             if has_ids and not key.name:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
-            elif not context.may(of_topic(Operation.DESCRIBE, key.name)):  # an id may have become known only now
+            elif key.name in hidden:
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             rows = (
                 _row(number, NOTHING, code or ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -294,7 +298,7 @@ class CommitHandlers:
         async for chunk in in_steps(offsets):
             for tp in chunk:
                 names.setdefault(tp.topic, {})[tp.partition] = None
-        for name in context.hidden(Operation.DESCRIBE, Resource.TOPIC, names):
+        for name in await context.hidden_of_many(Operation.DESCRIBE, Resource.TOPIC, names):
             del names[name]
         if context.version < IDS_FROM:
             return {_Named(name, None): numbers for name, numbers in names.items()}

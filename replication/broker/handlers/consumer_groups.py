@@ -107,7 +107,7 @@ class ConsumerGroupHandlers:
         if not pattern:
             return None
         found = await self._patterns.matched(pattern)
-        hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, found)
+        hidden = await context.hidden_of_many(Operation.DESCRIBE, Resource.TOPIC, found)
         return tuple(name for name in found if name not in hidden) if hidden else found
 
     def _check(self, version: int, body: requests.ConsumerGroupHeartbeatRequest) -> None:

@@ -68,7 +68,7 @@ class ShareOffsetHandlers:
             known = self._groups.group(group.group_id)
             pieces = pieces_of(known.states.initialized) if isinstance(known, ShareGroup) else NO_PIECES
             asked = self._all_of(pieces) if group.topics is None else _asked(group.topics)
-            hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, asked)
+            hidden = await context.hidden_of_many(Operation.DESCRIBE, Resource.TOPIC, asked)
             shown = {name: numbers for name, numbers in asked.items() if name not in hidden}
             topics = await self._positions(group.group_id, shown, pieces, lags=context.version >= LAGS_FROM)
             if group.topics is not None:
@@ -118,7 +118,8 @@ class ShareOffsetHandlers:
         """AlterShareGroupOffsets: of a group that nobody is in; answered once the group begins there."""
         context.park()
         offsets, names = dict[Piece, int](), dict[str, str]()
-        hidden = context.hidden(Operation.READ, Resource.TOPIC, [topic.topic_name for topic in body.topics])
+        named = [topic.topic_name for topic in body.topics]
+        hidden = await context.hidden_of_many(Operation.READ, Resource.TOPIC, named)
         for topic in body.topics:
             known = self._topics.get(topic.topic_name)
             if known is not None and topic.topic_name not in hidden:
@@ -152,7 +153,7 @@ class ShareOffsetHandlers:
         """DeleteShareGroupOffsets: of a group that nobody is in; its states are deleted."""
         context.park()
         asked = list(dict.fromkeys(topic.topic_name for topic in body.topics))
-        hidden = context.hidden(Operation.READ, Resource.TOPIC, asked)
+        hidden = await context.hidden_of_many(Operation.READ, Resource.TOPIC, asked)
         ids = {name: known.id for name in asked if name not in hidden and (known := self._topics.get(name)) is not None}
         topics = {topic_id: name for name, topic_id in ids.items()}
         try:

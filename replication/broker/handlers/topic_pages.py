@@ -87,7 +87,7 @@ class TopicPageHandlers:
             hidden, wanted = frozenset(refused), sorted(named)
         else:
             wanted = sorted(name for name in self._metadata.topics() if begin is None or name >= begin.topic)
-            hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, wanted)
+            hidden = await context.hidden_of_many(Operation.DESCRIBE, Resource.TOPIC, wanted)
         shown = (name for name in wanted if name not in hidden)
         limit = max(1, min(body.response_partition_limit, self._config.max_request_partition_size_limit))
         page = await steps.run(page_of(shown, self._metadata.topic, begin, limit), STEP_ITEMS)

@@ -204,9 +204,7 @@ FILTERS = [
 
 def test_filters_find_and_delete_the_same(sides):
     acls = [
-        own.creation(
-            resource_name=name, resource_pattern_type=kind, principal=who, host=host, operation=operation
-        )
+        own.creation(resource_name=name, resource_pattern_type=kind, principal=who, host=host, operation=operation)
         for name, kind in (("open", LITERAL), ("o", PREFIXED), ("a/b", PREFIXED))
         for who, host in ((ME, GUEST), ("User:a", "*"), ("Group:x", "::1"))
         for operation in (Operation.READ, Operation.ALL)
