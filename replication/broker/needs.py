@@ -218,15 +218,14 @@ def _commit_in_transaction(name_of: NameOf, work: Work) -> Found:
 
 def _fetch_offsets(name_of: NameOf, work: Work) -> Found:
     body: requests.OffsetFetchRequest = work.body
-    found: dict[Need, None] = {}
-    if work.version < SEVERAL_GROUPS_FROM:
-        found[of_group(Operation.DESCRIBE, body.group_id)] = None
-        found.update((of_topic(Operation.DESCRIBE, topic.name), None) for topic in body.topics or ())
-    for group in body.groups:
-        found[of_group(Operation.DESCRIBE, group.group_id)] = None
-        named = (topic.name if topic.topic_id is None else name_of(topic.topic_id) for topic in group.topics or ())
-        found.update((of_topic(Operation.DESCRIBE, name), None) for name in named if name)
-    return tuple(found)
+    groups: Iterable[str] = (body.group_id,)
+    names: Iterable[str | None] = (topic.name for topic in body.topics or ())
+    if work.version >= SEVERAL_GROUPS_FROM:
+        groups = (group.group_id for group in body.groups)
+        topics = (topic for group in body.groups for topic in group.topics or ())
+        names = (topic.name if topic.topic_id is None else name_of(topic.topic_id) for topic in topics)
+    named = _topics(Operation.DESCRIBE, (name for name in names if name))
+    return [*of_each(Operation.DESCRIBE, Resource.GROUP, groups), *named]
 
 
 def _delete_offsets(work: Work) -> Found:
