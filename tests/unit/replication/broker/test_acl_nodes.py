@@ -11,7 +11,8 @@ from replication.broker import acl_nodes
 from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import Node, check_path
 from replication.security.access import Operation, Resource
-from replication.security.acl import Entry, Pattern, PatternType, Permission, Wish, acl_of
+from replication.security.acl import EVERYBODY, Entry, Pattern, PatternType, Permission, Wish, acl_of
+from replication.security.acl_rules import Client, Rules, Verdict
 
 text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8) | st.sampled_from(
     ["pylog-sink/", "a/b", "..", ".", "...", "*", "%", "%2F", "%2E%2E", "a%", "\0", "é", "\ue000", "\U0010ffff", "a:b"]
@@ -136,6 +137,15 @@ MALFORMED = [
 def test_a_node_with_one_acl_that_cannot_be_read_denies(data):
     """The others in it may be read: perhaps the one that cannot is a denial."""
     assert acl_nodes.read_node(Pattern(Resource.TOPIC, "t"), Node(data, 0, 1)).entries == acl_nodes.DENIED
+
+
+def test_what_cannot_be_read_denies_every_operation_to_everybody():
+    rules = Rules()
+    rules.put(Pattern(Resource.TOPIC, "*"), [Entry(EVERYBODY, Operation.ALL)])
+    rules.put(Pattern(Resource.TOPIC, "t"), acl_nodes.DENIED)
+    for operation in Operation:
+        said = [rules.verdict(Client("User:a", "::1"), operation, Resource.TOPIC, name) for name in ("t", "u")]
+        assert said == [Verdict.DENIED, Verdict.ALLOWED]
 
 
 def test_a_node_without_acls_says_nothing():

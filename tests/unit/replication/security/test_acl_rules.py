@@ -170,6 +170,17 @@ def test_a_right_somewhere_is_one_that_no_denial_covers(allowed, denied, expecte
     assert (said is Verdict.ALLOWED) == expected
 
 
+def test_a_right_somewhere_is_of_the_very_operation():
+    """No other one implies it, and none but its own denial takes it away, as in Kafka."""
+    client = Client("User:alice", "10.0.0.1")
+    for allowed, denied, expected in ((Operation.READ, None, False), (Operation.DESCRIBE, Operation.READ, True)):
+        rows = [Entry("User:alice", allowed)]
+        rows += [Entry("User:alice", denied, Permission.DENY)] if denied else []
+        rules = rules_of([Acl(Pattern(Resource.TOPIC, "a"), row) for row in rows])
+        said = rules.verdict_anywhere(client, Operation.DESCRIBE, Resource.TOPIC)
+        assert (said is Verdict.ALLOWED) == expected
+
+
 filters = st.builds(
     Filter,
     st.sampled_from([1, *RESOURCES, 6]),
