@@ -33,6 +33,8 @@ def askers(brokers):
     with Asker(str(brokers.brokers[1].endpoint)) as one, Asker(str(brokers.brokers[2].endpoint)) as other:
         yield one, other
         delete(one, {})
+        for asker in (one, other):
+            until(lambda asker=asker: not describe(asker))
 
 
 def creation(**fields):
@@ -306,6 +308,49 @@ def test_changes_of_one_pattern_by_two_brokers_at_once_are_all_kept(brokers, ask
         thread.join(60)
     node = brokers.do(acl_nodes.read(brokers.brokers[1].lifecycle.tree, [Pattern(Resource.TOPIC, "t")]))
     assert {entry.principal for entry in node[Pattern(Resource.TOPIC, "t")].entries} == {*names[0], *names[1]}
+
+
+class Crossed:
+    """A tree in which somebody else makes a change between the first look and the first write."""
+
+    def __init__(self, tree, other):
+        self._tree, self._other = tree, other
+
+    def __getattr__(self, name):
+        return getattr(self._tree, name)
+
+    async def write_batch(self, multis):
+        other, self._other = self._other, None
+        if other is not None:
+            assert await acl_nodes.change(self._tree, other) == {}
+        return await self._tree.write_batch(multis)
+
+
+A, B = (Entry(f"User:{name}", Operation.READ) for name in ("a", "b"))
+CROSSING = [
+    # before, what one makes of it, what the other makes of it, after both
+    ({A}, lambda known: known - {A}, lambda known: known | {B}, {B}),
+    ({A}, lambda known: known | {B}, lambda known: known - {A}, {B}),
+    ({A, B}, lambda known: known - {A}, lambda known: known - {B}, set()),
+    (set(), lambda known: known | {A}, lambda known: known | {B}, {A, B}),
+    ({A}, lambda known: known - {A}, lambda known: known - {A}, set()),
+]
+
+
+@pytest.mark.parametrize(("before", "mine", "theirs", "after"), CROSSING)
+def test_two_changes_that_cross_are_both_made(brokers, askers, before, mine, theirs, after):
+    pattern, tree = Pattern(Resource.TOPIC, "t"), brokers.brokers[1].lifecycle.tree
+
+    def changes(make):
+        return {pattern: lambda known: frozenset(make(known.entries))}
+
+    async def both():
+        await acl_nodes.change(tree, changes(lambda known: before))
+        assert await acl_nodes.change(Crossed(tree, changes(theirs)), changes(mine)) == {}
+        return (await acl_nodes.read(tree, [pattern]))[pattern].entries
+
+    assert brokers.do(both()) == after
+    until(lambda: not describe(askers[0]) if not after else len(describe(askers[0])) == len(after))
 
 
 def test_a_broker_may_do_everything_and_super_users_too(brokers):
