@@ -12,7 +12,7 @@ from logstore.cli.terminal import Commands, ask_first, counted, show, talk, usag
 from replication.cli.connecting import on_cluster
 
 if TYPE_CHECKING:
-    from replication.tools.acls import ClusterAcl
+    from replication.client.acls import ClusterAcl
     from replication.tools.connecting import KafkaClient
 
 _COLUMNS = ("resource", "name", "pattern", "principal", "operation", "permission", "host")
@@ -160,7 +160,8 @@ def remove(client: KafkaClient, resources: Any, output: str, yes: bool, **whom: 
         --bootstrap-server 127.0.0.1:9092
     $ pylog acls remove --topic orders --bootstrap-server 127.0.0.1:9092
     """
-    from replication.tools.acls import ClusterAcl, removed
+    from replication.client.acls import ClusterAcl
+    from replication.tools.acls import removed
 
     wanted = _wanted(resources, whom) or [ClusterAcl(*resource) for resource in resources.each()]
     if not yes:
