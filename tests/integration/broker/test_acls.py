@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
-from replication.broker import acl_nodes
+from replication.broker import acl_changes, acl_nodes
+from replication.coordination.tree import Create, Delete
 from replication.errors import ErrorCode
+from replication.network.server import Server
 from replication.protocol.apis import ApiKey
 from replication.security.access import Context, Operation, Principal, Resource, of_cluster, of_group, of_topic
 from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, PatternType, Permission
@@ -360,13 +362,55 @@ def test_a_broker_may_do_everything_and_super_users_too(brokers):
     assert not may(one, of_cluster(Operation.CLUSTER_ACTION))
 
 
-def test_acls_outlast_a_restart_and_rule_before_the_first_request(tmp_path):
+def test_acls_outlast_a_restart_and_rule_before_the_first_request(tmp_path, monkeypatch):
+    allowed = []
+
+    async def start(server, *where, **more):
+        refused = server.pipeline.authorizer.refused
+        allowed.append(not refused(Context("10.0.0.1", 7, Principal("alice")), lambda need: [need], READ_T))
+        return await started(server, *where, **more)
+
+    started = Server.start
+    monkeypatch.setattr(Server, "start", start)
     with brokers_in_process(tmp_path, (1,), **RIGHTS) as running, Asker(running.bootstrap) as asker:
         create(asker, creation(), creation(resource_name="p-", resource_pattern_type=PatternType.PREFIXED))
     with brokers_in_process(tmp_path, (1,), **RIGHTS) as running, Asker(running.bootstrap) as asker:
         assert may(running.brokers[1], READ_T)
         assert may(running.brokers[1], of_topic(Operation.READ, "p-1"))
         assert len(describe(asker)) == 2
+    assert (allowed[0], allowed[-1]) == (False, True), "before it listens"
+
+
+def test_a_notice_that_came_and_went_between_two_looks_is_not_missed(tmp_path):
+    """The first of all notices is gone, and another one is there, when the broker looks."""
+    with brokers_in_process(tmp_path, (1,), **RIGHTS) as running:
+        broker, folder = running.brokers[1], "/kafka-acl-extended-changes"
+        data = acl_nodes.encode([Entry("User:alice", Operation.READ)])
+        told = [acl_nodes.encode_notice(Pattern(Resource.TOPIC, name, PatternType.PREFIXED)) for name in ("t", "u")]
+        steps = [
+            Create("/kafka-acl-extended/prefixed/Topic/t", data),
+            Create(f"{folder}/acl_changes_", told[0], sequence=True),
+            Delete(f"{folder}/acl_changes_0000000000"),
+            Create(f"{folder}/acl_changes_", told[1], sequence=True),
+        ]
+        assert running.do(broker.lifecycle.tree.multi(steps))[1].path == f"{folder}/acl_changes_0000000000"
+        until(lambda: may(broker, READ_T))
+
+
+def test_old_notices_are_deleted_and_later_ones_are_followed(brokers, askers, monkeypatch):
+    monkeypatch.setattr(acl_changes, "NOTICES_KEPT", 3)
+    tree = brokers.brokers[1].lifecycle.tree
+    for number in range(12):
+        create(askers[0], creation(principal=f"User:{number}"))
+    until(lambda: len(brokers.do(tree.children("/kafka-acl-changes"))) <= 6)
+    create(askers[0], creation())
+    until(lambda: may(brokers.brokers[2], READ_T))
+
+
+def test_acls_that_are_more_than_a_node_holds_are_refused_beside_others(askers):
+    large = creation(principal="User:" + "a" * 700_000)
+    (code, said), other = create(askers[0], large, creation(resource_name="u"))
+    assert (code, "more than a node holds" in said, other) == (ErrorCode.INVALID_REQUEST, True, (0, None))
 
 
 def test_hosts_decide_for_a_client_without_a_name(tmp_path):
