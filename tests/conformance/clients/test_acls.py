@@ -104,7 +104,8 @@ def test_kafka_pythons_admin_makes_finds_and_deletes_acls(brokers):
 
 def test_clients_are_told_what_they_lack_and_go_on_once_they_have_it(tmp_path):
     """A producer and a consumer of librdkafka without a name; the ACLs are given by a super user inside the broker."""
-    with brokers_in_process(tmp_path, (1,), **RIGHTS | {"super_users": "User:ops"}) as running:
+    settings = RIGHTS | {"super_users": "User:ops", "group_initial_rebalance_delay_ms": 0}
+    with brokers_in_process(tmp_path, (1,), **settings) as running:
         from replication.security.access import Operation, Resource
         from replication.security.acl import Entry, Pattern
 

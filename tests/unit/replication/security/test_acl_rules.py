@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from replication.security.access import BROKER, NOTHING, Context, Need, Operation, Principal, Resource, of_cluster
 from replication.security.acl import ANYTHING, EVERYBODY, Acl, Entry, Filter, Pattern, PatternType, Permission, concerns
-from replication.security.acl_authorizer import ANSWERS_KEPT, CONTEXTS_KEPT, AclAuthorizer
+from replication.security.acl_authorizer import AclAuthorizer
 from replication.security.acl_rules import Client, Rules, Verdict
 
 RESOURCES = [Resource.TOPIC, Resource.GROUP]
 NAMES = ["a", "ab", "abc", "b", "*", "hardcode", "a/b"]
 PRINCIPALS = ["User:alice", "User:bob", "Group:alice"]
 HOSTS = ["10.0.0.1", "10.0.1.1", "::1"]
+CONTEXTS_KEPT, ANSWERS_KEPT = 100, 1000  # few, so that tests reach them soon
 HOSTS_OF_ACLS = [*HOSTS, "*", "10.0.0.0/24", "10.0.0.9/16", "0:0:0:0:0:0:0:1", "::/0", "name", "10.0.0.0/99"]
 
 patterns = st.builds(Pattern, st.sampled_from(RESOURCES), st.sampled_from(NAMES), st.sampled_from(PatternType))
@@ -325,7 +326,9 @@ def test_names_that_are_longer_than_those_of_topics_are_not_kept():
     assert authorizer.kept[1] == 1
 
 
-def test_the_cache_is_bounded():
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr("replication.security.acl_authorizer.CONTEXTS_KEPT", CONTEXTS_KEPT)
+    monkeypatch.setattr("replication.security.acl_authorizer.ANSWERS_KEPT", ANSWERS_KEPT)
     authorizer = AclAuthorizer()
     for number in range(CONTEXTS_KEPT + 10):
         may(authorizer, Need(Operation.READ, Resource.TOPIC, "t"), context_of(str(number)))
