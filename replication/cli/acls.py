@@ -12,7 +12,6 @@ from logstore.cli.terminal import Commands, ask_first, counted, show, talk, usag
 from replication.cli.connecting import on_cluster
 
 if TYPE_CHECKING:
-    from replication.client.acls import ClusterAcl
     from replication.tools.connecting import KafkaClient
 
 _COLUMNS = ("resource", "name", "pattern", "principal", "operation", "permission", "host")
@@ -160,10 +159,9 @@ def remove(client: KafkaClient, resources: Any, output: str, yes: bool, **whom: 
         --bootstrap-server 127.0.0.1:9092
     $ pylog acls remove --topic orders --bootstrap-server 127.0.0.1:9092
     """
-    from replication.client.acls import ClusterAcl
     from replication.tools.acls import removed
 
-    wanted = _wanted(resources, whom) or [ClusterAcl(*resource) for resource in resources.each()]
+    wanted = _wanted(resources, whom) or resources.filters()
     if not yes:
         ask_first(f"Remove {'; '.join(map(str, wanted))}?")
     rows = removed(client, wanted)
@@ -171,7 +169,7 @@ def remove(client: KafkaClient, resources: Any, output: str, yes: bool, **whom: 
     show(rows, _COLUMNS, output)
 
 
-def _wanted(resources: Any, options: dict[str, Any]) -> list[ClusterAcl]:
+def _wanted(resources: Any, options: dict[str, Any]) -> list[Any]:
     from replication.tools.acls import Whom, acls_of
 
     roles = {name: options.pop(name) for name in ("producer", "consumer", "idempotent")}

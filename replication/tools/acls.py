@@ -52,6 +52,10 @@ class Resources:
         if self.has_cluster:
             yield "Cluster", CLUSTER_NAME, LITERAL
 
+    def filters(self) -> list[ClusterAcl]:
+        """Return what selects all ACLs of these resources."""
+        return [ClusterAcl(*resource) for resource in self.each()]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Whom:
@@ -173,7 +177,7 @@ def listed(client: KafkaClient, resources: Resources, principals: Sequence[str] 
 
     Raises: KafkaError, UnreachableError, InvalidRequestError.
     """
-    filters = [ClusterAcl(*resource) for resource in resources.each()] or [ClusterAcl()]
+    filters = resources.filters() or [ClusterAcl()]
     named = [_checked(principal) for principal in principals]
     found = {acl: None for wanted in filters for acl in client.run(describe_acls, wanted)}
     return [row_of(acl) for acl in sorted(found) if not named or acl.principal in named]
