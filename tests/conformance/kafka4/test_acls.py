@@ -15,7 +15,7 @@ from replication.security.acl import PatternType, Permission
 from tests.integration.broker import test_acls as own
 from tests.integration.broker.test_refusals import DENIALS, codes_of, fill
 from tests.integration.broker.test_rights import MISSING
-from tests.support.asker import Asker, until
+from tests.support.asker import CLOSED, SILENT, Asker, until
 from tests.support.in_process import brokers_in_process
 from tests.support.kafka4 import Kafka4
 from tests.support.repeats import only_long
@@ -252,7 +252,9 @@ def test_no_other_rights_are_needed_there(sides):
         body = {"filters": OF_OTHERS} if key is ApiKey.DELETE_ACLS else harmless(key, named)
         for side in sides:
             side.grant(*map(granting, (*needed(key, version, body), *OF_ROWS.get(key, ()))))
-            codes = set().union(*codes_of(side.guest.ask(key, version, body)).values())
+            answer = side.guest.ask(key, version, body)
+            assert answer not in (CLOSED, SILENT), key
+            codes = set().union(*codes_of(answer).values())
             if codes & DENIALS:
                 refused.setdefault((key.name, version), []).append(codes)
     assert refused == {}

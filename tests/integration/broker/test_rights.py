@@ -126,7 +126,17 @@ MORE = [
     (ApiKey.FETCH, 11, FetchRequest(0, 1, (FetchTopic(SECRET, None, (FetchPartition(0, 0, 1),)),), replica_id=1)),
     (ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": [SECRET]}),
     (ApiKey.FIND_COORDINATOR, 6, {"key_type": 2, "coordinator_keys": [f"g:{'A' * 22}:0"]}),
-    (ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": ()}),
+    (
+        ApiKey.ADD_PARTITIONS_TO_TXN, 5,
+        {
+            "transactions": [
+                {
+                    "transactional_id": SECRET, "producer_id": 1, "producer_epoch": 0, "verify_only": True,
+                    "topics": [{"name": SECRET, "partitions": (0,)}],
+                }
+            ]
+        },
+    ),
     (ApiKey.INIT_PRODUCER_ID, 5, {"transactional_id": None, "transaction_timeout": 1000}),
     (
         ApiKey.INIT_PRODUCER_ID, 6,
