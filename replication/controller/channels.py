@@ -170,6 +170,8 @@ class BrokerChannels:
         if code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._answered(None)
             return True
+        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and not is_again:
+            logger.warning("broker=%d %s will be repeated: it grants this broker no ClusterAction", info.id, key.name)
         if code != ErrorCode.NONE:
             return False
         if isinstance(request, SendStopReplica) and request.delete:

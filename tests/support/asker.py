@@ -23,11 +23,15 @@ def until(found, within_s=60, story=str):
 
 
 class Asker:
-    """A client of one broker. `word` is in its topics' and groups' names, so that runs do not meet."""
+    """A client of one broker. `word` is in its topics' and groups' names, so that runs do not meet.
 
-    def __init__(self, address, word="", patience_s=PATIENCE_S):
+    `source`: the address that it has itself.
+    """
+
+    def __init__(self, address, word="", patience_s=PATIENCE_S, source=""):
         host, _, port = address.rpartition(":")
         self._address = host, int(port)
+        self._source = source, 0
         self._socket = None
         self._sent = 0
         self._patience_s = patience_s
@@ -72,7 +76,7 @@ class Asker:
     def send(self, frame):
         """Send a request as it is; return the answer, or CLOSED, or SILENT."""
         if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=self._patience_s)
+            self._socket = socket.create_connection(self._address, self._patience_s, self._source)
         try:
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
             if size := self._read(4):

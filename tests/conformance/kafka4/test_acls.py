@@ -4,8 +4,6 @@ Nobody has a name on these listeners: hosts tell clients apart. The one at ADMIN
 all that its ACLs allow.
 """
 
-import socket
-
 import pytest
 
 from replication.errors import ErrorCode
@@ -37,19 +35,6 @@ OF_OTHERS = [
 ]
 
 
-class From(Asker):
-    """A client whose address is this one."""
-
-    def __init__(self, address, host):
-        super().__init__(address)
-        self._host = host
-
-    def send(self, frame):
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, timeout=20, source_address=(self._host, 0))
-        return super().send(frame)
-
-
 class Side:
     """One of the two: a client that may do everything, and another that may not."""
 
@@ -60,7 +45,7 @@ class Side:
         assert codes == {0}
         until(lambda: len(own.describe(self.admin)) == len(EVERYTHING))
         fill(self.admin)
-        self.guest = From(address, GUEST)
+        self.guest = Asker(address, source=GUEST)
 
     def grant(self, *acls):
         """Let these be all ACLs of the guest."""

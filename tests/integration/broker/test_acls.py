@@ -1,5 +1,6 @@
 """ACLs at brokers: what they allow, and how they are described, created and deleted, by whichever broker is asked."""
 
+import asyncio
 import json
 import logging
 import threading
@@ -7,12 +8,31 @@ import threading
 import pytest
 
 from replication.broker import acl_changes, acl_nodes
+from replication.coordination import open_tree
 from replication.coordination.tree import Create, Delete
 from replication.errors import ErrorCode
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
-from replication.security.access import Context, Operation, Principal, Resource, of_cluster, of_group, of_topic
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from replication.security.access import (
+    CLUSTER_NAME,
+    Context,
+    Operation,
+    Principal,
+    Resource,
+    of_cluster,
+    of_group,
+    of_topic,
+)
 from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, PatternType, Permission
+from tests.integration.broker.test_refusals import BATCH, OPEN, codes_of
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 
@@ -21,6 +41,7 @@ RIGHTS = {
     "super_users": "User:ANONYMOUS; User:CN=ops,O=example",
 }
 ANY = 1
+CLUSTER = Resource.CLUSTER, CLUSTER_NAME
 NAMES = ["pylog-sink/", "a/b", "..", ".", "*", "%", "100%41", "a\nb", "\x7f", "Ü∞\U0001f600", "a:b", " ", "zookeeper"]
 
 
@@ -413,23 +434,27 @@ def test_acls_that_are_more_than_a_node_holds_are_refused_beside_others(askers):
     assert (code, "more than a node holds" in said, other) == (ErrorCode.INVALID_REQUEST, True, (0, None))
 
 
-def test_hosts_decide_for_a_client_without_a_name(tmp_path):
-    """Nobody is a super user here: the ACLs are there before the broker is."""
-    import asyncio
-
-    from replication.coordination import open_tree
+def begun_with(directory, acls):
+    """Make a tree with these ACLs of clients without a name: pattern -> operation and host."""
 
     async def fill():
-        tree = await open_tree(f"sqlite:{tmp_path / 'tree.db'}", on_session=lambda event: None)
+        tree = await open_tree(f"sqlite:{directory / 'tree.db'}", on_session=lambda event: None)
         await acl_nodes.prepare(tree)
-        everybody = Entry("User:ANONYMOUS", Operation.DESCRIBE, host="127.0.0.0/8")
-        elsewhere = Entry("User:ANONYMOUS", Operation.DESCRIBE, host="10.0.0.1")
-        rows = {Resource.TOPIC: everybody, Resource.GROUP: elsewhere}
-        changes = {Pattern(kind, "*"): lambda known, row=row: frozenset({row}) for kind, row in rows.items()}
+        nodes = {each: frozenset({Entry("User:ANONYMOUS", *right)}) for each, right in acls.items()}
+        changes = {each: lambda known, entries=entries: entries for each, entries in nodes.items()}
         assert await acl_nodes.change(tree, changes) == {}
         await tree.close()
 
     asyncio.run(fill())
+
+
+def test_hosts_decide_for_a_client_without_a_name(tmp_path):
+    """Nobody is a super user here: the ACLs are there before the broker is."""
+    hosts = {Resource.TOPIC: "127.0.0.0/8", Resource.GROUP: "10.0.0.1"}
+    begun_with(
+        tmp_path,
+        {Pattern(kind, "*"): (Operation.DESCRIBE, Permission.ALLOW, host) for kind, host in hosts.items()},
+    )
     rights = RIGHTS | {"super_users": "User:ops"}
     with brokers_in_process(tmp_path, (1,), **rights) as running, Asker(running.bootstrap) as asker:
         asked = {"topics": [{"name": "t", "topic_id": None}], "allow_auto_topic_creation": False}
@@ -444,6 +469,32 @@ def test_hosts_decide_for_a_client_without_a_name(tmp_path):
 
 
 OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
+
+
+def test_brokers_on_hosts_with_all_rights_serve_the_hosts_of_others_by_their_acls(tmp_path, caplog):
+    """Two brokers that are nobody to each other: one without the right is not obeyed, and says so in one line."""
+    named = *((kind, "*") for kind in Resource if kind > 0 and kind is not Resource.CLUSTER), CLUSTER
+    rights = {Pattern(*each): (Operation.ALL, Permission.ALLOW, "127.0.0.1") for each in named}
+    begun_with(tmp_path, rights | {Pattern(Resource.TOPIC, OPEN): (Operation.WRITE, Permission.ALLOW, "127.0.0.2")})
+    with brokers_in_process(tmp_path, (1, 2), **RIGHTS | {"super_users": ""}) as running:
+        other = running.brokers[2].authorizer
+
+        async def grant(*entries):
+            other.put(Pattern(*CLUSTER), entries)
+
+        rows = [{"name": OPEN, "num_partitions": -1, "replication_factor": -1, "configs": ()}]
+        rows[0]["assignments"] = [{"partition_index": 0, "broker_ids": (2, 1)}]
+        making = {"topics": rows, "timeout": 100, "validate_only": False}
+        running.do(grant())
+        with Asker(running.bootstrap) as admin, Asker(str(running.brokers[2].endpoint), source="127.0.0.2") as guest:
+            assert admin.ask(ApiKey.CREATE_TOPICS, 7, making).topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+            until(lambda: "broker=2 LEADER_AND_ISR will be repeated: it grants this broker no" in caplog.text)
+            assert caplog.text.count("LEADER_AND_ISR will be repeated") == 1
+            running.do(grant(Entry("User:ANONYMOUS", Operation.ALL, host="127.0.0.1")))
+            produce = ProduceRequest(-1, 5000, (ProduceTopic(OPEN, (ProducePartition(0, BATCH),)),))
+            until(lambda: codes_of(guest.ask(ApiKey.PRODUCE, 9, produce)) == {OPEN: {0}})
+            ask = FetchRequest(0, 1, (FetchTopic(OPEN, None, (FetchPartition(0, 0, 1),)),))
+            assert codes_of(guest.ask(ApiKey.FETCH, 11, ask))[OPEN] == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
 def test_without_an_authorizer_there_are_no_acls(tmp_path):
