@@ -94,13 +94,13 @@ class AclHandlers:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     async def delete(self, context: Work, body: requests.DeleteAclsRequest) -> Response:
-        """Delete what any of the filters selects; each tells of all that it selected."""
+        """Delete what any of the filters selects, an unknown one nothing; each tells of all that it selected."""
         context.park()
         filters = [filter_of(row) for row in body.filters]
         try:
             if self._authorizer is None:
                 raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-            removed = await self._delete(context, [each for each in filters if not why_unknown(each)])
+            removed = await self._delete(context, filters)
         except PylogError as error:
             return {"filter_results": [{**_outcome(error), "matching_acls": ()} for _ in filters]}
         rows: list[Response] = []
@@ -108,7 +108,7 @@ class AclHandlers:
             for wanted in some:
                 unknown = why_unknown(wanted)
                 outcome = _outcome(KafkaError(ErrorCode.INVALID_REQUEST, unknown) if unknown else None)
-                found = () if unknown else [_match(acl, removed[acl]) for acl in removed if wanted.selects(acl)]
+                found = [_match(acl, removed[acl]) for acl in removed if wanted.selects(acl)]
                 rows.append({**outcome, "matching_acls": found})
         return {"filter_results": rows}
 

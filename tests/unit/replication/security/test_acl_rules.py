@@ -3,7 +3,7 @@
 import ipaddress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from replication.security.access import BROKER, NOTHING, Context, Need, Operation, Principal, Resource, of_cluster
@@ -193,7 +193,18 @@ filters = st.builds(
 )
 
 
+CONCERNED = [
+    Acl(Pattern(Resource.TOPIC, name, kind), Entry("User:alice", Operation.READ))
+    for name, kind in zip(("a", "ab", "abc", "*"), [PatternType.PREFIXED, PatternType.LITERAL] * 2, strict=True)
+]
+
+
 @given(all_acls, filters)
+@example(CONCERNED, Filter(name="ab", kind=2))
+@example(CONCERNED, Filter(name="ab"))
+@example(CONCERNED, Filter(operation=0))
+@example(CONCERNED, Filter(resource=0))
+@example(CONCERNED, Filter(kind=9))
 def test_a_filter_selects_what_all_its_fields_select(acls, wanted):
     def selects(acl):
         pattern, entry = acl
