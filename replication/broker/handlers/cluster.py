@@ -81,7 +81,8 @@ class ClusterHandlers:
         async for chunk in in_steps(asked):
             wanted.update((topic, None) for topic in chunk)
         hidden = frozenset(need.name for need in context.refused)
-        question = Question(context.version, tuple(wanted), hidden) if len(wanted) <= TOPICS_KEPT else None
+        # No long request, so that no step lies between the pipeline's authorization and the answer that is kept.
+        question = Question(context.version, tuple(wanted), hidden) if len(asked) <= TOPICS_KEPT else None
         if question is not None and not _asks(body) and (answer := self._answers.get(question)) is not None:
             return answer
         changes = self._changes

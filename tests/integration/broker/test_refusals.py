@@ -420,6 +420,9 @@ def test_an_answer_for_one_client_is_not_given_to_another_that_may_see_less(brok
                     assert {t.name for t in other.ask(ApiKey.METADATA, version, ALL).topics} >= topics
                     named = other.ask(ApiKey.METADATA, version, BY_ROW[ApiKey.METADATA][0])
                     assert {t.name for t in named.topics if not code(t)} == topics
+                by_id = [{"topic_id": id_of(broker, name), "name": None} for name in BOTH]
+                found = other.ask(ApiKey.METADATA, 12, ALL | {"topics": by_id})
+                assert {t.name for t in found.topics if not code(t)} == topics
 
 
 @pytest.mark.parametrize("version", range(1, 10))

@@ -26,7 +26,7 @@ from replication.protocol.messages import (
     ProduceTopic,
 )
 from replication.protocol.small_messages import COMMIT_IDS_FROM
-from replication.security.access import CLUSTER_NAME, Operation, Resource
+from replication.security.access import CLUSTER_NAME, Operation, Resource, of_topic
 from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, Permission, text_of
 from tests.integration.broker.test_refusals import (
     AS_A_WHOLE,
@@ -416,6 +416,13 @@ def test_a_right_that_is_taken_away_holds_for_no_request_that_comes_later(runnin
             grant(running, rights)
             answer = asker.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 5000, tuple(rows)))
             assert answer.topics[0].partitions[0].error_code == expected
+
+
+def test_a_fetch_of_several_topics_names_a_right_for_each():
+    """The handler looks at each again; of a long request they are looked up ahead, in steps."""
+    topics = tuple(FetchTopic(name, None, (FetchPartition(0, 0, 1),)) for name in (OPEN, SECRET, OPEN))
+    expected = [of_topic(Operation.READ, OPEN), of_topic(Operation.READ, SECRET)]
+    assert needed(ApiKey.FETCH, TOPIC_IDS - 1, FetchRequest(0, 1, topics)) == expected
 
 
 def test_every_api_is_tried():
