@@ -4,6 +4,7 @@ docs/security.md has the rights of every API in a table, which is held here agai
 """
 
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,10 @@ from replication.protocol.messages import (
     ProduceTopic,
 )
 from replication.protocol.small_messages import COMMIT_IDS_FROM
-from replication.security.access import CLUSTER_NAME, Operation, Resource, of_topic
+from replication.security.access import CLUSTER_NAME, Operation, Resource
 from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, Permission, text_of
 from tests.integration.broker.test_refusals import (
+    ALL,
     AS_A_WHOLE,
     BATCH,
     BY_ROW,
@@ -418,11 +420,31 @@ def test_a_right_that_is_taken_away_holds_for_no_request_that_comes_later(runnin
             assert answer.topics[0].partitions[0].error_code == expected
 
 
-def test_a_fetch_of_several_topics_names_a_right_for_each():
-    """The handler looks at each again; of a long request they are looked up ahead, in steps."""
-    topics = tuple(FetchTopic(name, None, (FetchPartition(0, 0, 1),)) for name in (OPEN, SECRET, OPEN))
-    expected = [of_topic(Operation.READ, OPEN), of_topic(Operation.READ, SECRET)]
-    assert needed(ApiKey.FETCH, TOPIC_IDS - 1, FetchRequest(0, 1, topics)) == expected
+IDS = [uuid.UUID(int=number) for number in (1, 2, 3)]  # of OPEN, of SECRET, and of none
+BY_ID = [{"topic_id": each, "name": None} for each in IDS]
+NAMED = {"group_id": "g", "topics": rows(OPEN, SECRET, OPEN, partition_indexes=(0,)), "require_stable": False}
+OF_IDS = [{"topic_id": each, "partition_indexes": (0,)} for each in IDS]
+OF_GROUP = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": OF_IDS}
+SEVERAL = [
+    (ApiKey.FETCH, 17, FetchRequest(0, 1, tuple(FetchTopic("", i, (FetchPartition(0, 0, 1),)) for i in IDS))),
+    (ApiKey.METADATA, 13, ALL | {"topics": BY_ID}),
+    (ApiKey.DELETE_TOPICS, 6, {"topics": BY_ID, "timeout": 5000}),
+    (ApiKey.OFFSET_FETCH, 7, NAMED),
+    (ApiKey.OFFSET_FETCH, 10, {"groups": [OF_GROUP], "require_stable": False}),
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body"), SEVERAL, ids=[f"{key.name}-{version}" for key, version, _ in SEVERAL]
+)
+def test_a_right_is_named_for_each_topic_of_several(key, version, body):
+    """Handlers look at each again; of a long request they are looked up ahead, in steps."""
+    metadata = Metadata()
+    metadata.note_leaders(
+        (), [(topic_id_of(topic_id), name) for topic_id, name in zip(IDS[:2], (OPEN, SECRET), strict=True)]
+    )
+    found = needs_of(metadata)[key](Part(key, version, entity(key, version, body)))
+    assert [need.name for need in found if need.resource is Resource.TOPIC] == [OPEN, SECRET]
 
 
 def test_every_api_is_tried():
