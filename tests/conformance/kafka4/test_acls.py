@@ -14,8 +14,9 @@ from tests.integration.broker import test_acls as own
 from tests.integration.broker.test_refusals import DENIALS, codes_of, fill
 from tests.integration.broker.test_rights import MISSING
 from tests.support.asker import CLOSED, SILENT, Asker, until
+from tests.support.commands import run_pylog
 from tests.support.in_process import brokers_in_process
-from tests.support.kafka4 import Kafka4
+from tests.support.kafka4 import Kafka4, run_tool
 from tests.support.repeats import only_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Kafka")]
@@ -224,6 +225,34 @@ def test_filters_find_and_delete_the_same(sides):
     here, there = (own.delete(side.admin, *gone) for side in sides)
     assert here == there
     assert here[0][1]
+
+
+OPTIONS = [
+    *("--allow-principal", "User:alice", "--allow-host", "10.0.0.1", "--producer", "--idempotent"),
+    *("--topic", "orders-", "--transactional-id", "orders-", "--resource-pattern-type", "prefixed"),
+]
+
+
+def test_kafkas_tool_does_here_what_ours_does_there(sides):
+    here, there = sides
+    alice = {"principal_filter": "User:alice"}
+
+    def both(what, *options, theirs=(), ours=()):
+        """Return what is printed by kafka-acls.sh at the broker here, and by ours at the Kafka."""
+        tool, at = "org.apache.kafka.tools.AclCommand", "--bootstrap-server"
+        theirs = run_tool(tool, f"--{what}", at, here.address, *theirs, *options).stdout
+        return theirs, run_pylog("acls", what, at, there.address, *ours, *options).ok().out
+
+    both("add", *OPTIONS)
+    found = own.describe(here.admin, **alice)
+    assert len(found) == 6
+    until(lambda: own.describe(there.admin, **alice) == found)
+    matching = "--topic", "orders-eu", "--resource-pattern-type", "match", "--principal", "User:alice"
+    theirs, ours = both("list", *matching)
+    assert (theirs.count("principal=User:alice, host=10.0.0.1"), ours.count("User:alice")) == (3, 3)
+    both("remove", *OPTIONS, theirs=["--force"], ours=["--yes"])
+    assert own.describe(here.admin, **alice) == set()
+    until(lambda: own.describe(there.admin, **alice) == set())
 
 
 def test_no_other_rights_are_needed_there(sides):
