@@ -72,7 +72,7 @@ ADDED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "expected"), ADDED, ids=lambda value: " ".join(map(str, value))[:60])
+@pytest.mark.parametrize(("options", "expected"), ADDED, ids=[" ".join(options) for options, _ in ADDED])
 def test_acls_are_added_listed_and_removed(pylog, options, expected):
     ran = pylog("add", *options, "--output", "json")
     assert shown(ran) == expected
