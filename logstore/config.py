@@ -39,8 +39,8 @@ _Value = TypeVar("_Value")
 
 
 def setting(default: Any, help_text: str, **bounds: Any) -> Any:
-    """A field of a settings class, with metadata for `settings_from`."""
-    return field(default=default, metadata={"help": help_text, **bounds})
+    """A field of a settings class, with metadata for `settings_from`. One that `is_sensitive` is shown in no repr."""
+    return field(default=default, metadata={"help": help_text, **bounds}, repr=not bounds.get("is_sensitive", False))
 
 
 def keyed(cls: type[_Class]) -> type[_Class]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.handlers.reassignments import ReassignmentHandlers
 from replication.broker.handlers.topic_pages import TopicPageHandlers
 from replication.broker.handlers.topics import TopicHandlers
+from replication.broker.inter_broker import Guard, InterBroker
 from replication.broker.leaders import Leaders
 from replication.broker.lifecycle import BrokerLifecycle, OpenTree
 from replication.broker.logs import StateChangeLog
@@ -43,7 +45,7 @@ from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
 from replication.broker.needs import endpoints
 from replication.broker.topic_admin import TopicAdmin
-from replication.config.broker import BrokerConfig, Endpoint
+from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfigs
 from replication.config.live import LiveSettings
 from replication.controller.driver import ControllerLoop
@@ -52,9 +54,10 @@ from replication.coordination import cluster, open_tree
 from replication.coordination.placements import Placements
 from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerInfo
-from replication.model.features import SUPPORTED, Levels
+from replication.model.features import PROVED_BROKERS, PYLOG_VERSION, SUPPORTED, Levels
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
+from replication.network.gate import Gate
 from replication.network.loops import is_set_within
 from replication.network.pipeline import TurnHandler
 from replication.network.server import Server
@@ -63,6 +66,7 @@ from replication.protocol.apis import ApiKey, Identity
 from replication.replica.manager import ReplicaManager
 from replication.security.access import ALLOW_ALL
 from replication.security.acl_authorizer import AclAuthorizer
+from replication.security.listeners import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +88,13 @@ class Broker:
     ) -> None:
         self.config = config
         self.env = env
-        self.endpoint = config.listener
+        self.listening = config.listening
+        self.endpoint = self.listening.advertised[0].endpoint
         self.state_changes = state_changes or StateChangeLog(Path(config.log_dirs) / BROKER, env)
-        self.replicas = ReplicaManager(config, env, log_change=self.state_changes.write)
+        self.inter_broker = InterBroker(config, env)
+        self.replicas = ReplicaManager(
+            config, env, log_change=self.state_changes.write, security=self.inter_broker.security
+        )
         self.controller = ControllerLoop(
             config.broker_id,
             config.part(ControllerSettings),
@@ -94,7 +102,11 @@ class Broker:
             self.state_changes.write,
             env.clock,
         )
-        self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
+        self._clients = Clients(
+            f"broker-{config.broker_id}",
+            timeout_ms=config.replica_socket_timeout_ms,
+            security=self.inter_broker.security,
+        )
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
         self._placements = Placements(config.max_broker_partitions)
         self._live = LiveSettings(config)
@@ -115,6 +127,7 @@ class Broker:
             self.controller,
             self._levels,
             (self.configs, self._levels, *(() if self._acls is None else (self._acls,))),
+            self.inter_broker,
             self._call,
             opening=opening,
         )
@@ -155,6 +168,8 @@ class Broker:
         await self._levels.learn(tree)
         if self._acls is not None:
             await self._acls.learn(tree)
+        await self.inter_broker.learn(tree)
+        self._check_listeners()
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
             (topic.name, number) for topic in await self.replicas.open(tree) for number in range(topic.partitions)
@@ -169,31 +184,46 @@ class Broker:
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.features,
-            authorizer=self.authorizer or ALLOW_ALL,
+            authorizer=Guard(self._level, self.listening.inter_broker, self.authorizer or ALLOW_ALL),
             own=Identity(cluster_id, self.config.broker_id),
         )
         await_metadata(self.server.pipeline, metadata)
         self.metrics.admission = self.server.admission
         self.server.admission.on_closed = self.coordinators.share_partitions.connection_closed
-        port = await self._listen("listeners", self.server, self.config.listener.port)
-        self.endpoint = self.config.advertised(port)
+        ports: dict[str, int] = {}
+        for each in self.listening.bound:
+            start = partial(self.server.start, gate=Gate(each.name, each.protocol, known=self.inter_broker.known))
+            ports[each.name] = await self._listen("listeners", start, each.endpoint)
+        told = self.listening.told(ports)
+        self.endpoint = next(each.endpoint for each in told if each.name == self.listening.advertised[0].name)
         if self.config.metrics_port >= 0:
-            port = await self._listen("metrics.port", self._endpoint, self.config.metrics_port)
+            where = self.listening.bound[0].endpoint._replace(port=self.config.metrics_port)
+            port = await self._listen("metrics.port", self._endpoint.start, where)
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
-        await self.lifecycle.register(tree, self.endpoint)
+        await self.lifecycle.register(tree, told)
         await self._is_live.wait()
         await is_set_within(self._has_adopted, ADOPTION_S)  # one of them may just be deleted
         logger.info("[Kafka Server %d], started at %s", self.config.broker_id, self.endpoint)
         return self.endpoint
 
-    async def _listen(self, key: str, listening: Server | MetricsEndpoint, port: int) -> int:
-        host = self.config.listener.host
+    @staticmethod
+    async def _listen(key: str, start: Callable[[str, int], Awaitable[int]], where: Endpoint) -> int:
         try:
-            return await listening.start(host, port)
+            return await start(*where)
         except OSError as error:
+            raise InvalidConfigError(f"{key}: cannot listen at {where} ({error.strerror or error})", key=key) from None
+
+    def _level(self) -> int:
+        return self._levels.finalized.level
+
+    def _check_listeners(self) -> None:
+        """Raises: InvalidConfigError: brokers of the release before could not meet this one."""
+        if not self.listening.is_plain and self._level() < PROVED_BROKERS:
             raise InvalidConfigError(
-                f"{key}: cannot listen at {Endpoint(host, port)} ({error.strerror or error})", key=key
-            ) from None
+                f"listeners={self.config.listeners!r}: the cluster is at {PYLOG_VERSION} {self._level()}, and others "
+                f"than PLAINTEXT come with {PROVED_BROKERS}: `pylog features upgrade --level {PROVED_BROKERS}` first",
+                key="listeners",
+            )
 
     async def stop(self) -> None:
         """Hand leadership over, answer requests in flight, flush, and leave."""
@@ -268,4 +298,4 @@ class Broker:
         """Send a request to a broker; to this one without a connection."""
         if broker.id == self.config.broker_id and self.server is not None:
             return await self.server.pipeline.call(key, request, next(self._correlation))
-        return await self._clients.call(broker.host, broker.port, key, request)
+        return await self._clients.call(*broker.at(self.listening.inter_broker), key, request)

@@ -64,7 +64,9 @@ class Coordinators:
 
         # Connections of their own: the answers to these requests may have to wait.
         name, timeout_ms = f"broker-{number}", config.replica_socket_timeout_ms
-        marking, asking, sharing, sending = (Clients(name, timeout_ms=timeout_ms) for _ in range(4))
+        marking, asking, sharing, sending = (
+            Clients(name, timeout_ms=timeout_ms, security=replicas.security) for _ in range(4)
+        )
         self._clients = marking, asking, sharing, sending
         self._leaders = Leaders(number, replicas, asking)
         mapping = PartitionMapping(SHARE_STATE_TOPIC, metadata, lambda: replicas.tree)

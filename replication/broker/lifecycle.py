@@ -20,7 +20,8 @@ from logstore.errors import NotAStoreError
 from logstore.store.log_dir import BROKER
 from logstore.store.meta_properties import owner_of
 from replication.broker.feature_level import FeatureLevel
-from replication.config.broker import BrokerConfig, Endpoint
+from replication.broker.inter_broker import InterBroker
+from replication.config.broker import BrokerConfig
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
 from replication.coordination import CopyPolicy, cluster, features, nodes, open_tree, registration
 from replication.coordination.tree import CoordinationError, OnSession, SessionEvent, Tree
@@ -30,6 +31,7 @@ from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
 from replication.replica.storage.log_dir import COORDINATION_FILE
+from replication.security.listeners import Listener
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class BrokerLifecycle:
         controller: ControllerLoop,
         levels: FeatureLevel,
         watches: Sequence[SessionWatch],
+        inter_broker: InterBroker,
         call: Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]],
         *,
         opening: OpenTree = open_tree,
@@ -85,9 +88,10 @@ class BrokerLifecycle:
         self._controller = controller
         self._levels = levels
         self._watches = watches
+        self._inter_broker = inter_broker
         self._call = call
         self._opening = opening
-        self._endpoint = config.listener
+        self._listeners: tuple[Listener, ...] = ()
         self._tree: Tree | None = None
         self._is_registered = self._is_stopping = self._is_suspended = False
         self._has_started = False  # it was registered once
@@ -134,18 +138,22 @@ class BrokerLifecycle:
         if self._former_token() is None:
             await registration.until_free(tree, self._config.broker_id, wait_ms=self._registration_wait_ms)
 
-    async def register(self, tree: Tree, endpoint: Endpoint) -> None:
-        """Register in this session, and take part in the cluster. Raises: CoordinationError."""
-        self._endpoint = endpoint
+    async def register(self, tree: Tree, listeners: tuple[Listener, ...]) -> None:
+        """Register in this session, and take part in the cluster. Raises: CoordinationError.
+
+        `listeners`: what others are told of, the one where brokers meet first.
+        """
+        self._listeners = listeners
+        await self._inter_broker.learn(tree)  # a store that was restored may have another secret
         tree.excuse(self._replicas.is_writing)
         me = BrokerInfo(
             self._config.broker_id,
             NO_EPOCH,
-            endpoint.host,
-            endpoint.port,
+            *listeners[0].endpoint,
             self._config.broker_rack or None,
             self._replicas.has_lost_writes,
             self._levels.supported,
+            () if self._config.listening.is_plain else listeners,
         )
         self.epoch = await registration.register_broker(
             tree,
@@ -217,7 +225,7 @@ class BrokerLifecycle:
             try:
                 opened = await self.open()
                 await self._replicas.check_store(opened)
-                await self.register(opened, self._endpoint)
+                await self.register(opened, self._listeners)
             except (CoordinationError, NotAStoreError) as error:
                 logger.warning("broker=%d is not registered: %s", self._config.broker_id, error)
             except Exception:

@@ -12,7 +12,6 @@ if __name__ == "__main__":  # kio imports hypothesis wherever it is installed: a
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -30,6 +29,7 @@ from replication.config.broker import BrokerConfig
 from replication.network.admission import open_files_max
 from replication.network.loops import new_event_loop
 from replication.replica.storage.log_dir import check_directory
+from replication.security.listeners import SecurityProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +54,9 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     SYSTEM.files.descriptors.limit = open_files_max()
     garbage.begin()
     begin_logging(Path(config.log_dirs) / BROKER)
-    if not _is_loopback(config.listener.host):
-        logger.warning(
-            "listeners=%s: any client that reaches this address can read and change everything: no TLS, no login",
-            config.listeners,
-        )
+    for each in config.listening.bound:
+        if each.protocol is SecurityProtocol.PLAINTEXT and not each.endpoint.is_loopback:
+            logger.warning("listener %s: any client that reaches it can read and change everything: no login", each)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(config, say, parent))
 
@@ -105,13 +103,6 @@ async def _watch(parent: int, is_over: asyncio.Event) -> None:
     while os.getppid() == parent:  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(PARENT_LOOK_S)
     is_over.set()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def main(arguments: list[str]) -> int:

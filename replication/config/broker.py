@@ -6,52 +6,20 @@ generated from them. `BrokerConfig.from_properties` refuses unknown keys, with a
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig, keyed, setting, settings_from
 from logstore.errors import InvalidConfigError
-from replication.config import unsupported
+from replication.config import listeners, unsupported
+from replication.config.listener_settings import MECHANISMS, OF_BROKERS, ListenerSettings
+from replication.config.listeners import PROTOCOL_MAP, Listeners
 from replication.config.properties import HOUR_MS, without_aliases
 from replication.config.rights import RightsSettings
+from replication.security.listeners import PORT_MAX, SecurityProtocol
 
 _Part = TypeVar("_Part")
-PORT_MAX = 65_535
-
-_ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})")
-
-
-class Endpoint(NamedTuple):
-    """The address of a listener or a broker. Its text is HOST:PORT, with an IPv6 host in brackets."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, key: str, text: str) -> Self:
-        """Parse PLAINTEXT://HOST:PORT. Raises: InvalidConfigError."""
-        found = _ADDRESS.fullmatch(text.removeprefix("PLAINTEXT://"))
-        if not text.startswith("PLAINTEXT://") or found is None or int(found["port"]) > PORT_MAX:
-            raise InvalidConfigError(
-                f"{key}={text!r}: one address like PLAINTEXT://127.0.0.1:9092 or PLAINTEXT://[::1]:9092",
-                key=key,
-                value=text,
-            )
-        return cls(found["host"] or found["ipv6"], int(found["port"]))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_everywhere(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_unspecified
-        except ValueError:  # a name
-            return False
-
 
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"  # Kafka's, as the next
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -81,10 +49,11 @@ def _most(default: int, key: str, minimum: int = 1, maximum: int = INT32_MAX) ->
 
 
 class _Given(RightsSettings):
-    """The keys that stood in the properties; the other settings have their defaults. Not a setting itself."""
+    """The keys that stood in the properties, and those of single listeners. Neither is a setting itself."""
 
-    __slots__ = ("given",)
+    __slots__ = ("given", "overrides")
     given: frozenset[str]
+    overrides: Mapping[str, Mapping[str, str]]  # name of a listener, in small letters -> key -> value
 
 
 @keyed
@@ -103,10 +72,24 @@ class BrokerConfig(_Given):
     )
     listeners: str = setting(
         "PLAINTEXT://127.0.0.1:9092",
-        "Address to listen on; port 0 takes a free one. With 0.0.0.0 or [::], which are every address of the machine, "
-        "advertised.listeners is needed.",
+        "Addresses to listen on, NAME://HOST:PORT, separated by commas; port 0 takes a free one. With 0.0.0.0 or [::], "
+        "which are every address of the machine, advertised.listeners is needed.",
     )
-    advertised_listeners: str = setting("", "Address that clients and other brokers use; empty: as listeners.")
+    advertised_listeners: str = setting("", "Addresses that clients and other brokers use; empty: as listeners.")
+    listener_security_protocol_map: str = setting(
+        PROTOCOL_MAP, f"NAME:PROTOCOL of each listener: {', '.join(SecurityProtocol.__members__)}."
+    )
+    inter_broker_listener_name: str = setting("", "Listener through which brokers meet; empty: that of the protocol.")
+    security_inter_broker_protocol: str = setting(
+        "",
+        "Protocol, and thus listener, of brokers among themselves; empty: PLAINTEXT, or the only listener.",
+        choices=("", *SecurityProtocol.__members__),
+    )
+    sasl_mechanism_inter_broker_protocol: str = setting(
+        OF_BROKERS,
+        f"How brokers log in to each other. {OF_BROKERS}: they prove that they read the same coordination store.",
+        choices=(OF_BROKERS, *MECHANISMS),
+    )
     log_dirs: str = setting("pylog-data", "Directory of the logs (one).")
     coordination: str = setting(
         "",
@@ -394,13 +377,15 @@ class BrokerConfig(_Given):
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
-        given = without_aliases(properties)
-        known = {f.metadata["key"] for f in fields(cls)}
-        if (line := unsupported.refusal(key for key in given if key not in known)) is not None:
+        given, overrides = listeners.split_overrides(without_aliases(properties))
+        known = {f.metadata["key"]: f for f in fields(cls)}
+        names = (*given, *(key for each in overrides.values() for key in each))
+        if (line := unsupported.refusal(key for key in names if key not in known)) is not None:
             raise InvalidConfigError(line)
         config = settings_from(cls(), given, "broker setting")
         object.__setattr__(config, "given", frozenset(given))
-        config._check_advertised()
+        object.__setattr__(config, "overrides", overrides)
+        config._check_listeners()
         config.check_rights()
         if "," in config.log_dirs or not config.log_dirs:
             raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
@@ -408,36 +393,38 @@ class BrokerConfig(_Given):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", frozenset())
+        object.__setattr__(self, "overrides", {})
 
     @property
     def has_nearest_reads(self) -> bool:
         return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     @property
-    def listener(self) -> Endpoint:
-        return Endpoint.of("listeners", self.listeners)
+    def listening(self) -> Listeners:
+        """Where this broker listens. Raises: InvalidConfigError."""
+        return listeners.listeners_of(
+            self.listeners,
+            self.advertised_listeners,
+            self.listener_security_protocol_map,
+            self.inter_broker_listener_name,
+            self.security_inter_broker_protocol,
+        )
 
-    def advertised(self, port: int) -> Endpoint:
-        """The address that clients and brokers are given when this broker listens at `port`."""
-        if self.advertised_listeners:
-            return Endpoint.of("advertised.listeners", self.advertised_listeners)
-        return Endpoint(self.listener.host, port)
+    def of_listener(self, name: str) -> ListenerSettings:
+        """Return the settings of TLS and SASL as this listener has them. Raises: InvalidConfigError."""
+        own = ListenerSettings(**{f.name: getattr(self, f.name) for f in fields(ListenerSettings)})
+        return listeners.overridden(own, name.lower(), self.overrides.get(name.lower(), {}))
 
-    def _check_advertised(self) -> None:
-        key = "advertised.listeners" if self.advertised_listeners else "listeners"
-        address = self.advertised(self.listener.port)
-        if address.is_everywhere:
-            raise InvalidConfigError(
-                f"{key}={getattr(self, key.replace('.', '_'))!r}: no client can connect to {address.host}, which is "
-                "every address of a machine; set advertised.listeners=PLAINTEXT://HOST:PORT, which reaches this broker",
-                key=key,
-            )
-        if self.advertised_listeners and address.port == 0:
-            raise InvalidConfigError(
-                f"{key}={self.advertised_listeners!r}: no client can connect to port 0; without this line, clients use "
-                "the port that `listeners` takes",
-                key=key,
-            )
+    def _check_listeners(self) -> None:
+        names = {each.name.lower(): each.name for each in self.listening.bound}
+        for name, given in self.overrides.items():
+            if name not in names:
+                key = f"{listeners.PREFIX}{name}.{next(iter(given))}"
+                raise InvalidConfigError(
+                    f"{key}: there is no listener of this name; there are {', '.join(names)}, in small letters here",
+                    key=key,
+                )
+            self.of_listener(name)
 
     def part(self, kind: type[_Part], **others: Any) -> _Part:
         """Return a `kind` of settings: those of its fields that are settings of the broker, and `others`."""

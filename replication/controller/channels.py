@@ -267,8 +267,13 @@ def _state(row: LeaderAndIsrPartitionState) -> dict[str, Any]:
 
 
 def _broker(info: BrokerInfo) -> ib.UpdateMetadataBroker:
-    endpoint = ib.UpdateMetadataEndpoint(port=info.port, host=info.host, listener="PLAINTEXT")
-    return ib.UpdateMetadataBroker(id=info.id, endpoints=(endpoint,), rack=info.rack)
+    endpoints = tuple(
+        ib.UpdateMetadataEndpoint(
+            port=each.endpoint.port, host=each.endpoint.host, listener=each.name, security_protocol=each.protocol
+        )
+        for each in info.endpoints
+    )
+    return ib.UpdateMetadataBroker(id=info.id, endpoints=endpoints, rack=info.rack)
 
 
 def _stops(request: SendStopReplica) -> tuple[ib.StopReplicaTopic, ...]:

@@ -32,6 +32,8 @@ from replication.model.cluster import (
     TopicPartition,
 )
 from replication.model.features import NO_LEVELS, PYLOG_VERSION, Finalized, Levels
+from replication.security.listeners import Endpoint, Listener, SecurityProtocol, parse_address
+from replication.security.proof import SECRET_BYTES
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -57,6 +59,8 @@ PARTITION_COUNTS: Mapping[str, str] = {
 }
 # The finalized level: see `coordination.features`. Empty: level 0.
 FEATURES = "/pylog/features"
+# A secret by which brokers know each other; made by the first broker of the release that asks for it.
+BROKER_SECRET = "/pylog/broker_secret"
 # Written at each registration: its version shows whether a broker has registered since.
 REGISTRATIONS = "/pylog/registrations"
 # Per broker: written at each registration, so its version identifies one life.
@@ -98,7 +102,10 @@ _TOO_OLD = "needs a later release, do not touch"
 
 # The keys of each kind of node that this release writes, or leaves out: it keeps all others.
 _OF_BROKER = frozenset(
-    ("jmx_port", "timestamp", "endpoints", "host", "version", "port", "rack", "lost_writes", "broker_epoch", "features")
+    (
+        *("jmx_port", "timestamp", "endpoints", "host", "version", "port", "rack", "lost_writes", "broker_epoch"),
+        *("features", "listener_security_protocol_map"),
+    )
 )
 _OF_STATE = frozenset(("controller_epoch", "leader", "version", "leader_epoch", "isr"))
 _OF_LIST = frozenset(("version", "partitions"))
@@ -167,14 +174,19 @@ def all_of_topic(topic: str) -> list[str]:
 
 
 def encode_broker(broker: BrokerInfo, now_ms: int, former: bytes | None = None) -> bytes:
+    plain = next((each.endpoint for each in broker.endpoints if each.protocol is SecurityProtocol.PLAINTEXT), None)
     value: dict[str, Any] = {
         "jmx_port": -1,
         "timestamp": str(now_ms),
-        "endpoints": [f"PLAINTEXT://{broker.host}:{broker.port}"],
-        "host": broker.host,
+        "endpoints": [f"{each.name}://{each.endpoint.host}:{each.endpoint.port}" for each in broker.endpoints],
+        "host": None if plain is None else plain.host,
         "version": 2 if broker.rack is None else 3,
-        "port": broker.port,
+        "port": -1 if plain is None else plain.port,
     }
+    if broker.listeners:  # as Kafka 1.0 has it
+        value["listener_security_protocol_map"] = {each.name: each.protocol.name for each in broker.listeners}
+        value["endpoints"] = [str(each) for each in broker.listeners]
+        value["version"] = 4
     if broker.rack is not None:
         value["rack"] = broker.rack
     if broker.lost_writes:
@@ -192,15 +204,35 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
     Registrations by earlier versions of this code have no epoch: there it is the creation number of the node.
     """
     at = NodeReader(broker_path(broker), node.data)
+    listeners = _listeners(at)
+    own = listeners[0].endpoint if listeners else Endpoint(at.text("host"), at.number("port"))
     return BrokerInfo(
         id=broker,
         epoch=_epoch(at) if "broker_epoch" in at.value else node.creation,
-        host=at.text("host"),
-        port=at.number("port"),
+        host=own.host,
+        port=own.port,
         rack=at.value.get("rack"),
         lost_writes=at.value.get("lost_writes") is True,
         levels=_levels(at),
+        listeners=listeners,
     )
+
+
+def _listeners(at: NodeReader) -> tuple[Listener, ...]:
+    """Return the listeners of a registration that describes each; () for one with PLAINTEXT alone."""
+    if "listener_security_protocol_map" not in at.value:
+        return ()
+    protocols = at.typed("listener_security_protocol_map", dict)
+    found = []
+    for text in at.typed("endpoints", list):
+        address = parse_address(text) if isinstance(text, str) else None
+        protocol = None if address is None else protocols.get(address[0])
+        if address is None or protocol not in SecurityProtocol.__members__:
+            raise at.error(f"endpoints must be NAME://HOST:PORT with a protocol each, and one is {text!r:.60}")
+        found.append(Listener(address[0], SecurityProtocol[protocol], address[1]))
+    if not found:
+        raise at.error("endpoints must name an address at least")
+    return tuple(found)
 
 
 def _levels(at: NodeReader) -> Levels:
@@ -220,6 +252,21 @@ def _epoch(at: NodeReader) -> int:
 def registered_ms(data: bytes) -> int:
     text = str(NodeReader(BROKER_IDS, data).value.get("timestamp", "0"))
     return int(text) if text.isdecimal() else 0
+
+
+def encode_secret(secret: bytes) -> bytes:
+    return encode_json({"version": 1, "secret": secret.hex()})
+
+
+def decode_secret(data: bytes) -> bytes:
+    at = NodeReader(BROKER_SECRET, data)
+    try:
+        found = bytes.fromhex(at.text("secret"))
+    except ValueError:
+        raise at.error("secret must be hexadecimal") from None  # it is not shown
+    if len(found) < SECRET_BYTES:
+        raise at.error("secret is too short")
+    return found
 
 
 def encode_offline(offline: Offline) -> bytes:

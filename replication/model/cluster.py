@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.store.description import TopicDescription
 from replication.model.features import NO_LEVELS, Levels
+from replication.security.listeners import PLAINTEXT, Endpoint, Listener, SecurityProtocol
 
 _Row = TypeVar("_Row")
 
@@ -109,6 +110,16 @@ class BrokerInfo:
     rack: str | None = None
     lost_writes: bool = False
     levels: Levels = NO_LEVELS
+    listeners: tuple[Listener, ...] = ()  # the brokers' own first, whose address is host and port; (): one, PLAINTEXT
+
+    @property
+    def endpoints(self) -> tuple[Listener, ...]:
+        return self.listeners or (Listener(PLAINTEXT, SecurityProtocol.PLAINTEXT, Endpoint(self.host, self.port)),)
+
+    def at(self, listener: str) -> Endpoint:
+        """Return the address of this listener; of the brokers' own, if there is none of this name."""
+        endpoints = self.endpoints
+        return next((each.endpoint for each in endpoints if each.name == listener), endpoints[0].endpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ the releases of the level before cannot read.
 | 1 | keep that release out: it does not start, and cannot become the controller |
 | 2 | serve groups of the consumer protocol, whose records are in `__consumer_offsets`; Kafka's `group.version` is 1 |
 | 3 | serve share groups with records there and in `__share_group_state`, and settings of groups; `share.version` 1 |
+| 4 | obey brokers only that prove that they read the same store; may have listeners beside `PLAINTEXT` |
 
 Broker releases tell the levels that they support when they register; the release before tells none, and supports 0.
 """
@@ -35,11 +36,12 @@ class Levels(NamedTuple):
 
 
 NO_LEVELS = Levels(0, 0)  # of a registration without levels
-SUPPORTED = Levels(0, 3)  # by this release
+SUPPORTED = Levels(0, 4)  # by this release
 
 
 CONSUMER_GROUPS = 2  # the first level with groups of the consumer protocol (KIP-848)
 SHARE_GROUPS = 3  # the first level with share groups (KIP-932), and with settings of groups
+PROVED_BROKERS = 4  # the first level at which brokers prove themselves, and may have more than one listener
 # Kafka's features whose level 1 comes with one of these levels.
 COMES_WITH = {"group.version": CONSUMER_GROUPS, "share.version": SHARE_GROUPS}
 

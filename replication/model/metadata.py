@@ -12,13 +12,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from replication.model.cluster import LEADER_DURING_DELETE, Assignment, BrokerId, LeaderAndIsr, TopicPartition
+from replication.security.listeners import Listener
 
 
 class BrokerAddress(NamedTuple):
+    """A broker, and where it is for other brokers; `listeners`: where for clients, if not just there."""
+
     id: BrokerId
     host: str
     port: int
     rack: str | None = None
+    listeners: tuple[Listener, ...] = ()
+
+    def at(self, listener: str) -> BrokerAddress | None:
+        """Return the broker with its address as clients of this listener are told; None: it has no such listener."""
+        if not self.listeners:
+            return self
+        endpoint = next((each.endpoint for each in self.listeners if each.name == listener), None)
+        return None if endpoint is None else self._replace(host=endpoint.host, port=endpoint.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,7 @@ class Metadata:
         # A controller has described the whole cluster: until then no topic is missing, only not known.
         self.is_initialized = False
         self._brokers: Mapping[BrokerId, BrokerAddress] = {}
+        self._told: dict[str, Mapping[BrokerId, BrokerAddress]] = {}  # by listener
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[str, str] = {}  # topic id -> name
         self._leaders: dict[BrokerId, tuple[str, int]] = {}
@@ -59,6 +71,16 @@ class Metadata:
 
     def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
         return self._brokers
+
+    def brokers_at(self, listener: str) -> Mapping[BrokerId, BrokerAddress]:
+        """Return the live brokers as clients of this listener know them, without those that have no such one."""
+        if not listener:  # the broker asks itself
+            return self._brokers
+        found = self._told.get(listener)
+        if found is None:
+            named = ((broker, address.at(listener)) for broker, address in self._brokers.items())
+            found = self._told[listener] = {broker: address for broker, address in named if address is not None}
+        return found
 
     def topics(self) -> Mapping[str, TopicMetadata]:
         return self._topics
@@ -102,6 +124,7 @@ class Metadata:
         """
         self.controller_id = controller_id
         self._brokers = {broker.id: broker for broker in brokers}
+        self._told = {}
         for name in gone:
             self._forget(self._topics[name])
         taken = tuple(update.tp for update in partitions if self._take(update))

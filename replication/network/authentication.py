@@ -18,6 +18,8 @@ from replication.errors import ProtocolError, UnsupportedVersionError
 from replication.network.channel import Channel, connect
 from replication.network.security import Security
 from replication.protocol.apis import ApiKey, Versions
+from replication.security import proof
+from replication.security.proof import ProofError, Prover
 from replication.security.scram import Exchange, ScramError
 
 PROBE_S = 2.0  # a look at what a port speaks
@@ -50,6 +52,27 @@ def tls_context(security: Security) -> ssl.SSLContext | None:
         raise InvalidConfigError(f"{setting}={file}: {why}", option=setting) from None
     context.check_hostname = security.checks_host_name
     return context
+
+
+async def prove(security: Security, where: str, ask: Ask) -> None:
+    """Show another broker of the cluster that this is one, too, if it is of a release that asks for that.
+
+    Raises: AuthenticationError: it does not know the secret of the cluster, or does not believe this one; as `ask`.
+    """
+    told = await ask(ApiKey.API_VERSIONS, {"client_software_name": "pylog", "client_software_version": "0"})
+    if ApiKey.SASL_HANDSHAKE not in {row.api_key for row in told.api_keys}:
+        return
+    prover = Prover(security.broker, security.secret, f"{SYSTEM.random.getrandbits(_NONCE_BITS):x}")
+    answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": proof.MECHANISM})
+    try:
+        if not answer.error_code.value:
+            answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": prover.first})
+        if not answer.error_code.value:
+            answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": prover.final(answer.auth_bytes)})
+    except ProofError as error:
+        raise AuthenticationError(f"{where} is no broker of this cluster: {error}") from None
+    if answer.error_code.value:
+        raise AuthenticationError(f"{where} does not take broker {security.broker} for one of its cluster")
 
 
 async def authenticate(security: Security, where: str, versions: Mapping[int, Versions], ask: Ask) -> float | None:

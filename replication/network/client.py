@@ -8,7 +8,7 @@ know the versions that are known here; any other one is asked. Belongs to the ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,10 @@ from logstore.env import SYSTEM
 from replication.errors import ErrorCode, KafkaError, ProtocolError, UnsupportedVersionError
 from replication.network.authentication import (
     SILENT_S,
+    AuthenticationError,
     anonymous_refusal,
     authenticate,
+    prove,
     refusal,
     tls_context,
     too_old,
@@ -51,7 +53,7 @@ def spoken(key: ApiKey) -> Versions:
 class Client:
     """One broker as others see it. `close` ends it for good; it may be called again.
 
-    `asks_versions`: the broker may be of any make and age, and of another cluster.
+    `asks_versions`: the broker may be of any make and age, and of another cluster. `security` counts for each channel anew.
     """
 
     def __init__(
@@ -61,14 +63,15 @@ class Client:
         client_id: str,
         *,
         timeout_ms: int,
-        security: Security = PLAINTEXT,
+        security: Security | Callable[[], Security] = PLAINTEXT,
         asks_versions: bool = False,
     ) -> None:
         self.address = f"{host}:{port}"
         self._where = host, port
         self._client_id = client_id
         self._timeout_s = timeout_ms / 1000
-        self._security = security
+        self._secure = security if callable(security) else lambda: security
+        self._security = self._secure()  # of the present channel
         self._asks_versions = asks_versions
         self._versions = _OURS
         self._has_answered = not asks_versions  # anything but its versions
@@ -173,6 +176,8 @@ class Client:
             self._arriving -= 1
 
     async def _open(self) -> Channel:
+        self._security = self._secure()
+        holds_s: float | None = None
         bytes_max = ANSWER_BYTES_MAX if self._asks_versions else FRAME_BYTES_MAX
         tls = tls_context(self._security)
         try:
@@ -189,7 +194,16 @@ class Client:
             if is_explained and (refused := await refusal(*self._where, self._security, error)) is not None:
                 raise refused from error
             raise
-        holds_s = await authenticate(self._security, self.address, self._versions, partial(self._ask, opened))
+        ask = partial(self._ask, opened)
+        try:
+            if self._security.mechanism:
+                holds_s = await authenticate(self._security, self.address, self._versions, ask)
+            elif self._security.secret:
+                await prove(self._security, self.address, ask)
+        except AuthenticationError as error:
+            if self._asks_versions:
+                raise
+            raise ConnectionRefusedError(str(error)) from error  # by a broker, which may be told better soon
         share = SYSTEM.random.uniform(*RENEWED_AFTER)
         self._renew_at = asyncio.get_running_loop().time() + share * holds_s if holds_s else float("inf")
         return opened
@@ -228,7 +242,12 @@ class Clients:
     """The clients of several brokers, by their addresses, each made when it is needed first."""
 
     def __init__(
-        self, client_id: str, *, timeout_ms: int, security: Security = PLAINTEXT, asks_versions: bool = False
+        self,
+        client_id: str,
+        *,
+        timeout_ms: int,
+        security: Security | Callable[[], Security] = PLAINTEXT,
+        asks_versions: bool = False,
     ) -> None:
         self.make = partial(
             Client, client_id=client_id, timeout_ms=timeout_ms, security=security, asks_versions=asks_versions

@@ -13,11 +13,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, cast
 
 from replication.errors import ProtocolError, UninformedError
 from replication.network.admission import STALL_BYTES, Admission
 from replication.network.exchange import Exchange
+from replication.network.gate import Gate, Login
 from replication.network.outbox import Outbox
 from replication.network.pipeline import Pipeline, encode_long
 from replication.network.work import PARKING, Encoded, Work, encoding
@@ -25,7 +28,7 @@ from replication.protocol import bounds
 from replication.protocol.apis import ApiKey, Request
 from replication.protocol.framing import Frame, FrameReader
 from replication.protocol.wire import Buffer
-from replication.security.access import Authorizer, Context
+from replication.security.access import ANONYMOUS, Authorizer, Context, Principal
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +46,14 @@ class Service:
 
 
 class Connection(asyncio.BufferedProtocol):
+    """A client at a listener where nobody needs a name. `principal`: whose certificate it showed."""
+
     context: Context
     is_gone = False
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, gate: Gate, principal: Principal = ANONYMOUS) -> None:
+        self._gate = gate
+        self._principal = principal
         self._pipeline = pipeline = service.pipeline
         self.admission: Admission = pipeline.admission
         self.authorizer: Authorizer = pipeline.authorizer
@@ -66,6 +73,23 @@ class Connection(asyncio.BufferedProtocol):
         """Return the open requests."""
         return cast("Sequence[Work]", tuple(self._exchange.open))
 
+    # ------------------------------------------------------------------- logins
+
+    @cached_property
+    def login(self) -> Login:
+        return Login(self._gate)
+
+    def logged_in(self) -> None:
+        if self.login.principal is not None:
+            self.context = replace(self.context, principal=self.login.principal)
+
+    async def refuse_login(self, answer: Any) -> Any:
+        """Return the answer to a login that failed after a while, and close behind it: guesses take time."""
+        logger.warning("client=%s login refused (%s)", self.context.host, self.login.mechanism or "unknown mechanism")
+        await asyncio.sleep(self._gate.failure_delay_ms / 1000)
+        self.wind_up()
+        return answer
+
     # ------------------------------------------------------------------- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
         self._outbox = Outbox(self.admission, self._transport)
         peer = transport.get_extra_info("peername")
-        self.context = Context(peer[0] if isinstance(peer, tuple) else "?", self._id)
+        self.context = Context(peer[0] if isinstance(peer, tuple) else "?", self._id, self._principal, self._gate.name)
         self.admission.limits.size_buffers(transport.get_extra_info("socket"))
         if not self.admission.admit(self):
             self.abort()

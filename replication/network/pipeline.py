@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from replication.errors import ProtocolError
-from replication.network import refusals
+from replication.network import gate, refusals
 from replication.network.admission import Admission
 from replication.network.long_requests import LongRequests
 from replication.network.steps import begin, in_steps
@@ -96,7 +96,7 @@ class Pipeline:
         self.authorizer = authorizer
         self.observer = observer
         self.begun: Work | None = None  # the last one
-        keys = frozenset(endpoints)
+        keys = frozenset((*endpoints, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
         self.endpoints: dict[ApiKey, Endpoint | TurnEndpoint] = {
             **endpoints,
             ApiKey.API_VERSIONS: Endpoint(
@@ -109,6 +109,8 @@ class Pipeline:
                     own=own,
                 ),
             ),
+            ApiKey.SASL_HANDSHAKE: Endpoint(no_needs, gate.handshake),
+            ApiKey.SASL_AUTHENTICATE: Endpoint(no_needs, gate.authenticate),
         }
         self._gathered: list[Work] = []
         self._size_bytes = 0

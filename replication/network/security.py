@@ -27,6 +27,9 @@ class Security:
     mechanism: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    # By one broker of another, behind what else there is: its number, and the secret of their cluster.
+    broker: int = -1
+    secret: bytes = field(default=b"", repr=False)
 
     @property
     def protocol(self) -> str:

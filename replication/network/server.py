@@ -14,6 +14,7 @@ from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
 from replication.network.connection import Connection, Service
+from replication.network.gate import Gate
 from replication.network.pipeline import Endpoints, Pipeline, RequestObserver
 from replication.network.work import running
 from replication.protocol.apis import Identity
@@ -44,16 +45,19 @@ class Server:
             endpoints, self.admission, features=features, own=own, authorizer=authorizer, observer=observer
         )
         self._service = Service(self.pipeline)
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; return the port (another one than given only for 0)."""
-        self.admission.begin()
+    async def start(self, host: str, port: int, gate: Gate | None = None) -> int:
+        """Listen, there too if it was called before; return the port (another one than given only for 0)."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(partial(Connection, self._service), host, port, backlog=BACKLOG)
-        self._sweep()
-        return int(self._listener.sockets[0].getsockname()[1])
+        if self._sweeper is None:
+            self.admission.begin()
+            self._sweep()
+        made = partial(Connection, self._service, gate or Gate())
+        listener = await loop.create_server(made, host, port, backlog=BACKLOG)
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more requests, answer those in work for up to `grace_s`, and let go of all connections."""
@@ -80,11 +84,13 @@ class Server:
         Python's own loop forgets a connection, and leaves it open, if the listener is closed between the turn in which
         it is accepted and the next.
         """
-        listener, self._listener = self._listener, None
-        if listener is not None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
             for accepting in listener.sockets:
                 self.admission.loop.remove_reader(accepting.fileno())
+        if listeners:
             await asyncio.sleep(0)
+        for listener in listeners:
             listener.close()
 
     def running(self) -> str:

@@ -72,6 +72,11 @@ class Work:
         return self.origin.context.host
 
     @property
+    def listener(self) -> str:
+        """The listener that was asked: answers have addresses of listeners of this name."""
+        return self.origin.context.listener
+
+    @property
     def connection_id(self) -> int:
         return self.origin.context.connection_id
 

@@ -49,6 +49,7 @@ class Bound(NamedTuple):
 
 MIB = 1 << 20
 _SMALL = Bound(MIB, 100)  # a few strings
+_LOGIN = Bound(64 * 1024, 10)  # of a client that nobody knows yet
 _NAMES = Bound(8 * MIB, 10_000)  # groups, members
 _CONFIGS = Bound(8 * MIB, 20_000)
 _TOPICS = Bound(8 * MIB, 50_000)
@@ -85,7 +86,7 @@ class ApiKey(enum.IntEnum):
     SYNC_GROUP = 14, 0, 5, Bound(16 * MIB, 10_000)
     DESCRIBE_GROUPS = 15, 0, 6, _NAMES
     LIST_GROUPS = 16, 0, 5, _SMALL
-    SASL_HANDSHAKE = 17, 1, 1, _SMALL
+    SASL_HANDSHAKE = 17, 0, 1, _LOGIN
     API_VERSIONS = 18, 0, 5, _SMALL
     CREATE_TOPICS = 19, 2, 7, _PARTITIONS
     DELETE_TOPICS = 20, 1, 6, Bound(8 * MIB, 20_000)
@@ -103,7 +104,7 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_CONFIGS = 32, 1, 4, _CONFIGS
     ALTER_CONFIGS = 33, 0, 2, _CONFIGS
     DESCRIBE_LOG_DIRS = 35, 1, 5, _PARTITIONS
-    SASL_AUTHENTICATE = 36, 0, 2, _SMALL
+    SASL_AUTHENTICATE = 36, 0, 2, _LOGIN
     CREATE_PARTITIONS = 37, 0, 3, _PARTITIONS
     DELETE_GROUPS = 42, 0, 3, _NAMES
     ELECT_LEADERS = 43, 0, 2, _PARTITIONS
@@ -138,8 +139,6 @@ class ApiKey(enum.IntEnum):
 # Requests that our client sends to other Kafkas.
 _ASKED = frozenset(
     {
-        ApiKey.SASL_HANDSHAKE,
-        ApiKey.SASL_AUTHENTICATE,
         ApiKey.DESCRIBE_QUORUM,
     }
 )

@@ -136,6 +136,11 @@ class ListGroupsRequest:
     types_filter: tuple[str, ...] = ()  # 5 on
 
 
+class SaslHandshakeRequest:
+    __slots__ = ()
+    mechanism: str
+
+
 class ApiVersionsRequest:
     __slots__ = ()
     client_software_name: str = ""  # 3 on
@@ -406,6 +411,11 @@ class DescribableLogDirTopic:
 class DescribeLogDirsRequest:
     __slots__ = ()
     topics: tuple[DescribableLogDirTopic, ...] | None
+
+
+class SaslAuthenticateRequest:
+    __slots__ = ()
+    auth_bytes: bytes
 
 
 class CreatePartitionsAssignment:

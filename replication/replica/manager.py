@@ -18,6 +18,7 @@ from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_EPOCH, BrokerId, TopicPartition
 from replication.model.metadata import Metadata
+from replication.network.security import PLAINTEXT, Security
 from replication.network.steps import in_steps
 from replication.protocol.messages import EXAMINER, ONE_REQUEST, FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
@@ -47,12 +48,20 @@ from replication.replica.storage.store_check import check_epochs, check_owner
 
 
 class ReplicaManager:
-    def __init__(self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda path: None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        env: Env = SYSTEM,
+        *,
+        log_change: LogChange = lambda path: None,
+        security: Security | Callable[[], Security] = PLAINTEXT,
+    ) -> None:
         self.config = config
+        self.security = security  # by which other brokers are met
         self.metadata = Metadata()
         self.counters = ReplicaCounters()
         self._isr = IsrWriter(config.broker_id, lambda: self.requests.controller_epoch)
-        self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch)
+        self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch, security)
         self._schema_topic = SchemaTopic(self.metadata, lambda: self.tree, self._fetchers.connect)
         self._schema_ids = SchemaIds(env.clock, self._schema_topic.read_on)
         self._set = Partitions(config, env, self._isr, self._fetchers, self.counters, self._schema_ids)
@@ -64,7 +73,7 @@ class ReplicaManager:
         self.offset_for_time = partial(offsets.for_time, self.leader)
         self.end_offset_for_epoch = partial(offsets.end_of_epoch, self.leader)
         self.delete_records = partial(offsets.delete_records, self.leader)
-        self.requests = ControllerRequests(self._set, self.metadata, log_change)
+        self.requests = ControllerRequests(self._set, self.metadata, log_change, config.listening.inter_broker)
         self._clock = env.clock
         self.broker_epochs = BrokerEpochs()
         self.fetch_sessions = FetchSessions(env.clock)

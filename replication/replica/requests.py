@@ -39,6 +39,7 @@ from replication.protocol import interbroker as ib
 from replication.replica.machine.leadership import is_replica_lost, judge_leadership, judge_request
 from replication.replica.partition import Partition
 from replication.replica.partitions import Partitions
+from replication.security.listeners import PLAINTEXT, Endpoint, Listener, SecurityProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +54,14 @@ Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 class ControllerRequests:
     """`broker_epoch` is that of the registration, NO_EPOCH while it is unknown."""
 
-    def __init__(self, replicas: Partitions, metadata: Metadata, log_change: LogChange) -> None:
+    def __init__(self, replicas: Partitions, metadata: Metadata, log_change: LogChange, listener: str) -> None:
+        """`listener`: where brokers meet."""
         self.controller_epoch = 0
         self.broker_epoch = NO_EPOCH
         self._replicas = replicas
         self._metadata = metadata
         self._log_change = log_change
+        self._listener = listener
         # The leader epochs in which replicas were deleted, so that a late request does not recreate them.
         self._deleted: dict[tuple[TopicPartition, str], int] = {}
         # The broker epoch and controller epoch of the last complete description of the cluster.
@@ -296,8 +299,7 @@ class ControllerRequests:
             is_whole = known_epoch != self._told_in
             gone = await self._gone({topic.topic_name for topic in request.topic_states}) if is_whole else ()
             self._told_in = known_epoch
-            live = ((broker.id, broker.endpoints[0], broker.rack) for broker in request.live_brokers)
-            brokers = tuple(BrokerAddress(broker, at.host, at.port, rack) for broker, at, rack in live)
+            brokers = tuple(map(self._address, request.live_brokers))
             self._metadata.update(request.controller_id, brokers, (), gone=gone)
             async for updates in in_steps(_updates_of(request)):
                 taken = set(self._metadata.update(request.controller_id, brokers, updates))
@@ -307,6 +309,18 @@ class ControllerRequests:
             if sum(len(topic.partition_states) for topic in request.topic_states) < UPDATE_PARTITIONS_MAX:
                 self._metadata.note_whole()
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
+
+    def _address(self, broker: ib.UpdateMetadataBroker) -> BrokerAddress:
+        """Return the addresses of a live broker, its own first: the one of the listener where brokers meet."""
+        told = broker.endpoints
+        own = next((each for each in told if each.listener == self._listener), told[0])
+        if [(each.listener, each.security_protocol) for each in told] == [(PLAINTEXT, SecurityProtocol.PLAINTEXT)]:
+            return BrokerAddress(broker.id, own.host, own.port, broker.rack)
+        listeners = (
+            Listener(each.listener, SecurityProtocol(each.security_protocol), Endpoint(each.host, each.port))
+            for each in told
+        )
+        return BrokerAddress(broker.id, own.host, own.port, broker.rack, tuple(listeners))
 
     async def _gone(self, named: Collection[str]) -> Collection[str]:
         known = {name: topic.id for name, topic in self._metadata.topics().items() if name not in named}

@@ -88,7 +88,8 @@ class Principal:
 
 ANONYMOUS = Principal("ANONYMOUS")
 # Brokers among themselves, in one process: a broker may ask itself anything.
-BROKER = Principal("BROKER", "Broker")
+BROKER_KIND = "Broker"  # of a principal that is proved by the secret of the cluster: no user has it
+BROKER = Principal("BROKER", BROKER_KIND)
 OWN_CONNECTION = 0  # the number of none: a broker asks itself
 
 
@@ -100,6 +101,10 @@ class Context:
     connection_id: int
     principal: Principal = ANONYMOUS
     listener: str = "PLAINTEXT"
+
+    @property
+    def is_broker(self) -> bool:
+        return self.principal.kind == BROKER_KIND
 
 
 NOTHING: frozenset[Need] = frozenset()

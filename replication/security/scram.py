@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, 7677) as a client speaks it: messages and proofs out of values, without a socket.
+"""SCRAM (RFC 5802, 7677), both sides: messages and proofs out of values, without a socket.
 
 The server learns that the client knows the password, and the client that the server knows it. Like Kafka, names and
 passwords are UTF-8 as they are given, without SASLprep, and there is no channel binding.
@@ -10,10 +10,15 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # Kafka's clients refuse less. More than that many would hold up the event loop for a second.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 1_000_000
 _NO_BINDING = b"n,,"
+_BINDINGS = ("biws", "eSws")  # of a client's last message: n,, and y,, in base64
+FIRST_BYTES_MAX = 4096
 
 
 class ScramError(ValueError):
@@ -24,7 +29,7 @@ class Exchange:
     """One authentication: `first`, then `final` for the server's answer to it, then `check` of the answer to that."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
-        self._hash = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+        self._hash = hash_of(mechanism)
         self._password = password.encode()
         self._nonce = nonce
         self._bare = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={nonce}".encode()
@@ -80,3 +85,86 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         raise ScramError("its answer is not in base64") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a server keeps of a password: it proves nothing to other servers. The fields are Kafka's."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+def hash_of(mechanism: str) -> str:
+    return mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+
+
+def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Credential:
+    """Return what a server keeps of a salted password (RFC 5802: SaltedPassword)."""
+    name = hash_of(mechanism)
+    stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+    return Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
+
+
+def decoy(mechanism: str, key: bytes, username: str, iterations: int) -> Credential:
+    """Return a credential that no password fits: a user that there is not is asked for a proof as any other."""
+    name = hash_of(mechanism)
+    made = [hmac.digest(key, f"{part} {mechanism} {username}".encode(), name) for part in ("salt", "stored", "server")]
+    return Credential(*made, iterations)
+
+
+class First(NamedTuple):
+    """The begin of an authentication, as a client sends it. `bare` is what is signed of it."""
+
+    username: str
+    nonce: str
+    bare: bytes
+
+
+def parse_first(message: bytes) -> First:
+    """Read a client's first message. Raises: ScramError."""
+    if len(message) > FIRST_BYTES_MAX:
+        raise ScramError("the first message is too long")
+    head, mark, bare = message.partition(b",,")
+    if not mark or head not in (b"n", b"y"):
+        raise ScramError("a channel binding or an authorization id is not known here")
+    found = _attributes(bare)
+    username, nonce = found.get("n", ""), found.get("r", "")
+    if not username or not nonce or not nonce.isascii() or not nonce.isprintable():
+        raise ScramError("the first message has no user, or no nonce")
+    return First(_unescaped(username), nonce, bare)
+
+
+class ServerSide:
+    """One authentication as the server has it, once the client's first message is known. Frozen: values only."""
+
+    __slots__ = ("_credential", "_first", "_hash", "_nonce", "challenge")
+
+    def __init__(self, mechanism: str, first: First, credential: Credential, nonce: str) -> None:
+        self._hash, self._first, self._credential = hash_of(mechanism), first, credential
+        self._nonce = first.nonce + nonce
+        salt = base64.b64encode(credential.salt).decode()
+        self.challenge = f"r={self._nonce},s={salt},i={credential.iterations}".encode()
+
+    def finish(self, message: bytes) -> bytes | None:
+        """Return the server's last message; None: the client does not know the password. Raises: ScramError."""
+        bare, mark, proof = message.rpartition(b",p=")
+        found = _attributes(bare)
+        if not mark or found.get("r") != self._nonce or found.get("c") not in _BINDINGS:
+            raise ScramError("the proof does not go on where the first message ends")
+        signed = b",".join((self._first.bare, self.challenge, bare))
+        signature = hmac.digest(self._credential.stored_key, signed, self._hash)
+        given = _decoded(proof.decode("ascii", "replace"))
+        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=False))
+        stored_key = hashlib.new(self._hash, client_key).digest()
+        if len(given) != len(signature) or not hmac.compare_digest(stored_key, self._credential.stored_key):
+            return None
+        return b"v=" + base64.b64encode(hmac.digest(self._credential.server_key, signed, self._hash))
+
+
+def _unescaped(username: str) -> str:
+    if re.search(r"=(?!2C|3D)", username):
+        raise ScramError("the user is not escaped as it must be")
+    return username.replace("=2C", ",").replace("=3D", "=")

@@ -10,13 +10,14 @@ from logstore.config import LogConfig
 from logstore.errors import InvalidConfigError
 from logstore.maintenance.compaction import KEY_MAP_BYTES
 from replication.config import unsupported
-from replication.config.broker import BrokerConfig, Endpoint
+from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
 from replication.config.properties import properties_of
 from replication.coordination.zookeeper_tree import CONNECT_S
 from replication.network.server import BACKLOG
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
+from replication.security.listeners import parse_address
 
 SOURCES = "\n".join(
     path.read_text()
@@ -25,8 +26,12 @@ SOURCES = "\n".join(
 )
 OWN = """
     @property
-    def listener: self.listeners
-    def advertised: self.advertised_listeners
+    def listening:
+        self.listeners
+        self.advertised_listeners
+        self.listener_security_protocol_map
+        self.inter_broker_listener_name
+        self.security_inter_broker_protocol
     def has_nearest_reads: self.replica_selector_class
     def has_authorizer: self.authorizer_class_name
     def super_principals: self.super_users
@@ -78,7 +83,7 @@ def test_the_finest_unit_of_a_time_counts(given, expected):
         ({"num.partition": "3"}, "did you mean 'num.partitions'"),
         ({"num.partitions": "0"}, "must be between 1"),
         ({"auto.create.topics.enable": "yes"}, "true or false"),
-        ({"listeners": "SSL://h:1"}, "PLAINTEXT://"),
+        ({"listeners": "SSL:/h:1"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://i:2"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://::1:9092"}, r"PLAINTEXT://\[::1\]"),
         ({"listeners": "PLAINTEXT://[::1:9092"}, r"PLAINTEXT://\[::1\]"),
@@ -110,21 +115,21 @@ def test_what_stands_for_every_address_is_for_listening_and_is_told_to_nobody(ho
         with pytest.raises(InvalidConfigError, match=hint):
             BrokerConfig.from_properties(wrong)
     config = BrokerConfig.from_properties({**here, "advertised.listeners": "PLAINTEXT://kafka.example:9093"})
-    assert config.listener == (host.strip("[]"), 9092)
-    assert config.advertised(9092) == ("kafka.example", 9093)
+    assert config.listening.bound[0].endpoint == (host.strip("[]"), 9092)
+    assert config.listening.told({})[0].endpoint == ("kafka.example", 9093)
 
 
 def test_a_free_port_is_for_listening_and_is_told_to_nobody():
     with pytest.raises(InvalidConfigError, match="no client can connect to port 0"):
         BrokerConfig.from_properties({"advertised.listeners": "PLAINTEXT://kafka.example:0"})
     config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0"})
-    assert config.advertised(40_001) == ("127.0.0.1", 40_001)
+    assert config.listening.told({"PLAINTEXT": 40_001})[0].endpoint == ("127.0.0.1", 40_001)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "kafka.example:1", "[::1]:65535", "[fe80::1%eth0]:9092"])
 def test_an_address_is_written_as_it_is_read(text):
-    address = Endpoint.of("listeners", f"PLAINTEXT://{text}")
-    assert str(address) == text
+    name, address = parse_address(f"PLAINTEXT://{text}")
+    assert (name, str(address)) == ("PLAINTEXT", text)
     assert "[" not in address.host
 
 

@@ -39,6 +39,7 @@ class Question(NamedTuple):
     """
 
     version: int
+    listener: str
     topics: tuple[MetadataTopic, ...] | None
     hidden: frozenset[str]
 
@@ -68,7 +69,7 @@ class ClusterHandlers:
         """Return brokers, controller and the named topics, each once; all topics if none are named."""
         topics = body.topics
         if topics and len(topics) <= TOPICS_KEPT and not context.refused and not _asks(body):
-            answer = self._answers.get(Question(context.version, topics, NONE_HIDDEN))
+            answer = self._answers.get(Question(context.version, context.listener, topics, NONE_HIDDEN))
             if answer is not None:
                 return answer
         return begin(self._asked(context, body))
@@ -82,7 +83,9 @@ class ClusterHandlers:
             wanted.update((topic, None) for topic in chunk)
         hidden = frozenset(need.name for need in context.refused)
         # No long request, so that no step lies between the pipeline's authorization and the answer that is kept.
-        question = Question(context.version, tuple(wanted), hidden) if len(asked) <= TOPICS_KEPT else None
+        question = (
+            Question(context.version, context.listener, tuple(wanted), hidden) if len(asked) <= TOPICS_KEPT else None
+        )
         if question is not None and not _asks(body) and (answer := self._answers.get(question)) is not None:
             return answer
         changes = self._changes
@@ -111,7 +114,7 @@ class ClusterHandlers:
 
         def question() -> Question:
             hidden = context.hidden(Operation.DESCRIBE, Resource.TOPIC, self._metadata.topics())
-            return Question(context.version, None, hidden)
+            return Question(context.version, context.listener, None, hidden)
 
         if not _asks(body) and (answer := self._answers.get(question())) is not None:
             return answer
@@ -143,7 +146,7 @@ class ClusterHandlers:
         return {
             "brokers": [
                 {"node_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
-                for b in self._metadata.brokers().values()
+                for b in self._metadata.brokers_at(context.listener).values()
             ],
             "cluster_id": self._cluster_id,
             "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
@@ -192,6 +195,7 @@ class ClusterHandlers:
 
     def _topic(self, context: Work, body: MetadataRequest, name: str, topic: TopicMetadata) -> Response:
         asks, live = body.include_topic_authorized_operations, self._metadata.brokers()
+        told = self._metadata.brokers_at(context.listener)
         return {
             "error_code": ErrorCode.NONE,
             "name": name,
@@ -199,7 +203,7 @@ class ClusterHandlers:
             "is_internal": name in INTERNAL_TOPICS,
             "partitions": Rows(
                 len(topic.partitions),
-                (partition_row(live, number, found) for number, found in sorted(topic.partitions.items())),
+                (partition_row(live, told, number, found) for number, found in sorted(topic.partitions.items())),
             ),
             "topic_authorized_operations": granted(context, Resource.TOPIC, name) if asks else NOT_ASKED,
         }
@@ -220,7 +224,7 @@ class ClusterHandlers:
             "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
             "brokers": [
                 {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": False}
-                for b in self._metadata.brokers().values()
+                for b in self._metadata.brokers_at(context.listener).values()
             ],
             "cluster_authorized_operations": granted(context, Resource.CLUSTER) if asks else NOT_ASKED,
         }
@@ -231,11 +235,16 @@ def _asks(body: MetadataRequest) -> bool:
     return body.include_cluster_authorized_operations or body.include_topic_authorized_operations
 
 
-def partition_row(live: Collection[BrokerId], number: int, partition: PartitionMetadata) -> Response:
-    """Return what is told of a partition while these brokers are live."""
-    leader = partition.state.leader if partition.state.leader in live else NO_LEADER
+def partition_row(
+    live: Collection[BrokerId], told: Collection[BrokerId], number: int, partition: PartitionMetadata
+) -> Response:
+    """Return what is told of a partition while these brokers are live, of which some have the listener that asks."""
+    leader, code = partition.state.leader, ErrorCode.NONE
+    if leader not in told:
+        code = ErrorCode.LISTENER_NOT_FOUND if leader in live else ErrorCode.LEADER_NOT_AVAILABLE
+        leader = NO_LEADER
     return {
-        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+        "error_code": code,
         "partition_index": number,
         "leader_id": leader,
         "leader_epoch": partition.state.leader_epoch,

@@ -70,7 +70,7 @@ class CoordinatorHandlers:
             try:
                 if failed is not None:
                     raise failed
-                broker = self._find(body.key_type, key)
+                broker = self._find(body.key_type, key, context.listener)
             except KafkaError as error:
                 return _nobody(key, error)
             found = {"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port}
@@ -91,14 +91,14 @@ class CoordinatorHandlers:
             await self._make_topic(self._new_topic(topic))
         await terms.learned(LEARN_WAIT_S)
 
-    def _find(self, kind: int, key: str) -> BrokerAddress:
+    def _find(self, kind: int, key: str, listener: str) -> BrokerAddress:
         topic, terms = self._terms[kind]
         try:
             partition = terms.partition_of(key)
         except KafkaError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         leader = self._metadata.leader(topic, partition)
-        broker = self._metadata.brokers().get(-1 if leader is None else leader)
+        broker = self._metadata.brokers_at(listener).get(-1 if leader is None else leader)
         if broker is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
         return broker

@@ -156,7 +156,8 @@ class FetchHandlers:
                 self._errors[kind, code] += 1
                 is_stale |= code == ErrorCode.STALE_BROKER_EPOCH
                 if code in MOVED and version >= FETCH_LEADERS:
-                    row = row._replace(current_leader=current_leader(self._metadata, tp, moved))  # noqa: PLW2901
+                    leader = current_leader(self._metadata, tp, moved, context.listener)
+                    row = row._replace(current_leader=leader)  # noqa: PLW2901
             rows.setdefault(tp.topic, []).append(row)
         if is_stale:
             self._wrong_epochs.count(context)

@@ -356,7 +356,7 @@ class ProduceHandler:
             if request.acks == 0:
                 raise ProtocolError(f"records with acks=0 for {tp} were refused: {code.name}")
             if code in MOVED and work.version >= PRODUCE_LEADERS:
-                leader = current_leader(self._replicas.metadata, tp, moved)
+                leader = current_leader(self._replicas.metadata, tp, moved, work.listener)
         return PartitionProduced(tp.partition, code, base_offset, append_ms, log_start, errors, message, leader)
 
 

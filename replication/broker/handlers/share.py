@@ -90,7 +90,7 @@ class ShareHandlers:
         async for chunk in in_steps(rows.items()):
             for at, row in chunk:
                 if row.error_code in MOVED or row.acknowledge_error_code in MOVED:
-                    row = row._replace(current_leader=self._leader(at, moved))  # noqa: PLW2901
+                    row = row._replace(current_leader=self._leader(at, moved, context.listener))  # noqa: PLW2901
                 topics.setdefault(topic_uuid(at.topic_id), []).append(row)
         return ShareFetchResponse(
             tuple(topics.items()), acquisition_lock_timeout_ms=lock_ms, node_endpoints=tuple(moved.values())
@@ -235,7 +235,7 @@ class ShareHandlers:
         moved: dict[int, NodeEndpoint] = {}
         topics: dict[str, list[Response]] = {}
         for at, answer in answers.items():
-            leader = self._leader(at, moved) if answer.error in MOVED else None
+            leader = self._leader(at, moved, context.listener) if answer.error in MOVED else None
             topics.setdefault(at.topic_id, []).append(
                 {
                     "partition_index": at.partition,
@@ -297,9 +297,11 @@ class ShareHandlers:
         names = {name: topic_id for topic_id in ids if (name := self._metadata.name_of(topic_id)) is not None}
         return {names[name] for name in context.hidden(Operation.READ, Resource.TOPIC, names)}
 
-    def _leader(self, at: IdPartition, moved: dict[int, NodeEndpoint]) -> CurrentLeader | None:
+    def _leader(self, at: IdPartition, moved: dict[int, NodeEndpoint], listener: str) -> CurrentLeader | None:
         name = self._metadata.name_of(at.topic_id)
-        return None if name is None else current_leader(self._metadata, TopicPartition(name, at.partition), moved)
+        if name is None:
+            return None
+        return current_leader(self._metadata, TopicPartition(name, at.partition), moved, listener)
 
 
 async def _parts(topics: Topics) -> Parts:

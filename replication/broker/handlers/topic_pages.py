@@ -105,10 +105,10 @@ class TopicPageHandlers:
         operations = granted(context, Resource.TOPIC, name)
         if topic is None:
             return _row(name, why_unknown(name), operations)
-        live = self._metadata.brokers()
+        live, told = self._metadata.brokers(), self._metadata.brokers_at(context.listener)
         # No broker here keeps replicas that may lead although they are not in sync (KIP-966).
         none = {"eligible_leader_replicas": (), "last_known_elr": (), "error_code": ErrorCode.NONE}
-        rows = ({**partition_row(live, number, found), **none} for number, found in partitions)
+        rows = ({**partition_row(live, told, number, found), **none} for number, found in partitions)
         return _row(name, ErrorCode.NONE, operations, topic_uuid(topic.id), Rows(len(partitions), rows))
 
 

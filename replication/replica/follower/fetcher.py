@@ -20,6 +20,7 @@ from replication.model.cluster import BrokerId, TopicPartition, names_of, rows_b
 from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.network.loops import is_set_within
+from replication.network.security import PLAINTEXT, Security
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import PartitionFetched
 from replication.replica.follower.follower import Follower
@@ -40,10 +41,17 @@ _Questions = dict[Follower, AskEpochEnd | Fetch]
 class Fetchers:
     """`broker_epoch` returns that of this broker's present life."""
 
-    def __init__(self, config: BrokerConfig, metadata: Metadata, broker_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        broker_epoch: Callable[[], int],
+        security: Security | Callable[[], Security] = PLAINTEXT,
+    ) -> None:
         self.config = config
         self.metadata = metadata
         self.broker_epoch = broker_epoch
+        self._security = security
         self._leaders: dict[BrokerId, _LeaderFetcher] = {}
 
     def ask(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
@@ -69,7 +77,7 @@ class Fetchers:
         if address is None:
             raise ConnectionError(f"the address of broker {broker} is unknown")
         name, timeout_ms = f"broker-{self.config.broker_id}", self.config.replica_socket_timeout_ms
-        return Client(*address, name, timeout_ms=timeout_ms)
+        return Client(*address, name, timeout_ms=timeout_ms, security=self._security)
 
     def close(self) -> None:
         leaders, self._leaders = self._leaders, {}

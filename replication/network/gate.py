@@ -1,0 +1,145 @@
+"""Gate: how one listener meets those who connect, and a login on one of its connections.
+
+Who logs in is decided by `security.sasl`; a login here is of one connection: the state of its conversation, and for how
+long its end holds. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from logstore.env import SYSTEM, Env
+from replication.errors import ErrorCode, ProtocolError
+from replication.protocol.requests import SaslAuthenticateRequest, SaslHandshakeRequest
+from replication.security import proof, sasl
+from replication.security.access import ANONYMOUS, BROKER_KIND, Principal
+from replication.security.listeners import PLAINTEXT, SecurityProtocol
+from replication.security.scram import Credential, decoy
+
+TLS_HANDSHAKE_S = 10.0
+LOGIN_S = 20.0  # from the first byte to the end of a first login
+FRAME_BYTES_MAX = 64 * 1024  # before that
+ITERATIONS_OF_NOBODY = 4096
+
+
+class Nobody:
+    """What is known on a listener where nobody logs in but brokers."""
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self.secret = secret
+
+    def password(self, username: str) -> bytes | None:
+        return None
+
+    def credential(self, mechanism: str, username: str) -> Credential:
+        return decoy(mechanism, b"", username, ITERATIONS_OF_NOBODY)
+
+
+@dataclass(slots=True)
+class Gate:
+    """`tls` returns the context for the next connection. `principal_of`: whose a client's certificate is."""
+
+    name: str = PLAINTEXT
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    mechanisms: tuple[str, ...] = ()
+    known: sasl.Known = field(default_factory=Nobody)
+    tls: Callable[[], ssl.SSLContext] | None = None
+    principal_of: Callable[[Mapping[str, Any]], Principal] = lambda certificate: ANONYMOUS
+    reauth_ms: int = 0  # a login holds for so long; 0: as long as the connection
+    failure_delay_ms: int = 100
+    env: Env = SYSTEM
+
+
+class LogsIn(Protocol):
+    """A connection, as a login knows it."""
+
+    login: Login
+
+    def logged_in(self) -> None:
+        """Take the name that `login` has proved."""
+
+    async def refuse_login(self, answer: Any) -> Any:
+        """Return the answer after a while, and have it be the last one."""
+
+
+class Login:
+    """The logins of one connection, one after the other. `principal` is whom the last one proved."""
+
+    __slots__ = ("_gate", "_state", "ends_s", "has_failed", "principal")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._state: sasl.State | None = None  # no conversation is open
+        self.principal: Principal | None = None
+        self.ends_s = float("inf")  # time of the loop
+        self.has_failed = False
+
+    def handshake(self, mechanism: str) -> Mapping[str, Any]:
+        """Answer SaslHandshake."""
+        offered = self._gate.mechanisms
+        if mechanism == proof.MECHANISM or mechanism in offered:
+            if self._state is not None:
+                raise ProtocolError("a login begins within another one")
+            self._state = sasl.Begun(mechanism)
+            return {"error_code": ErrorCode.NONE, "mechanisms": offered}
+        if not offered:
+            return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": ()}
+        self.has_failed = True
+        return {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": offered}
+
+    def authenticate(self, message: bytes) -> Mapping[str, Any]:
+        """Answer SaslAuthenticate."""
+        if self._state is None:
+            code = ErrorCode.ILLEGAL_SASL_STATE
+            said = (
+                "SaslAuthenticate request received before SaslHandshake" if self._gate.mechanisms else "no login here"
+            )
+            return _answer(code, said)
+        found = self.step(message)
+        if found.error:
+            return _answer(ErrorCode.SASL_AUTHENTICATION_FAILED, found.error)
+        lifetime_ms = self._gate.reauth_ms if found.principal and found.principal.kind != BROKER_KIND else 0
+        return _answer(ErrorCode.NONE, None, found.answer, lifetime_ms)
+
+    def step(self, message: bytes) -> sasl.Step:
+        """Take a message of the client. Raises: ProtocolError: the login proves another name than the one before."""
+        assert self._state is not None, "a handshake came before"
+        nonce = f"{self._gate.env.random.getrandbits(proof.NONCE_BITS):x}"
+        found = sasl.step(self._state, message, self._gate.known, nonce)
+        self._state = found.state
+        if found.error:
+            self.has_failed = True
+        elif found.principal is not None:
+            if self.principal not in (None, found.principal):
+                raise ProtocolError("a login again must be of the same user")
+            self.principal, self._state = found.principal, None
+            reauth_ms = self._gate.reauth_ms if found.principal.kind != BROKER_KIND else 0
+            self.ends_s = asyncio.get_running_loop().time() + reauth_ms / 1000 if reauth_ms else float("inf")
+        return found
+
+    @property
+    def mechanism(self) -> str:
+        return "" if self._state is None else self._state.mechanism
+
+
+def handshake(work: Any, body: SaslHandshakeRequest) -> Any:
+    origin: LogsIn = work.origin
+    answer = origin.login.handshake(body.mechanism)
+    return origin.refuse_login(answer) if origin.login.has_failed else answer
+
+
+def authenticate(work: Any, body: SaslAuthenticateRequest) -> Any:
+    origin: LogsIn = work.origin
+    answer = origin.login.authenticate(bytes(body.auth_bytes))
+    if origin.login.has_failed:
+        return origin.refuse_login(answer)
+    origin.logged_in()
+    return answer
+
+
+def _answer(code: ErrorCode, said: str | None, token: bytes = b"", lifetime_ms: int = 0) -> Mapping[str, Any]:
+    return {"error_code": code, "error_message": said, "auth_bytes": token, "session_lifetime": lifetime_ms}
