@@ -57,7 +57,6 @@ from replication.model.cluster import BrokerInfo
 from replication.model.features import PROVED_BROKERS, PYLOG_VERSION, SUPPORTED, Levels
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
-from replication.network.gate import Gate
 from replication.network.loops import is_set_within
 from replication.network.pipeline import TurnHandler
 from replication.network.server import Server
@@ -92,6 +91,7 @@ class Broker:
         self.endpoint = self.listening.advertised[0].endpoint
         self.state_changes = state_changes or StateChangeLog(Path(config.log_dirs) / BROKER, env)
         self.inter_broker = InterBroker(config, env)
+        self._gates = self.inter_broker.gates()
         self.replicas = ReplicaManager(
             config, env, log_change=self.state_changes.write, security=self.inter_broker.security
         )
@@ -111,7 +111,9 @@ class Broker:
         self._placements = Placements(config.max_broker_partitions)
         self._live = LiveSettings(config)
         self.group_configs = GroupConfigs(config)
-        self.configs = ConfigChanges(self._live, self.group_configs, self.replicas.configure, self._settings_changed)
+        self.configs = ConfigChanges(
+            self._live, self.group_configs, self.inter_broker.users, self.replicas.configure, self._settings_changed
+        )
         self._levels = FeatureLevel(supported)
         self.authorizer: AclAuthorizer | None = None
         self._acls: AclChanges | None = None
@@ -169,6 +171,7 @@ class Broker:
         if self._acls is not None:
             await self._acls.learn(tree)
         await self.inter_broker.learn(tree)
+        await self.configs.learn_users(tree)  # before anybody can log in
         self._check_listeners()
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
@@ -184,7 +187,9 @@ class Broker:
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
             features=self._levels.features,
-            authorizer=Guard(self._level, self.listening.inter_broker, self.authorizer or ALLOW_ALL),
+            authorizer=Guard(
+                self._level, self.listening.inter_broker, self.authorizer or ALLOW_ALL, self.inter_broker.brokers
+            ),
             own=Identity(cluster_id, self.config.broker_id),
         )
         await_metadata(self.server.pipeline, metadata)
@@ -192,7 +197,7 @@ class Broker:
         self.server.admission.on_closed = self.coordinators.share_partitions.connection_closed
         ports: dict[str, int] = {}
         for each in self.listening.bound:
-            start = partial(self.server.start, gate=Gate(each.name, each.protocol, known=self.inter_broker.known))
+            start = partial(self.server.start, gate=self._gates[each.name])
             ports[each.name] = await self._listen("listeners", start, each.endpoint)
         told = self.listening.told(ports)
         self.endpoint = next(each.endpoint for each in told if each.name == self.listening.advertised[0].name)

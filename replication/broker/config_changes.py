@@ -1,7 +1,7 @@
 """ConfigChanges: changes of settings in the tree, of topics, groups and brokers, reported to this broker.
 
 At the begin of a session it reads all settings; from then on, notices in the tree name what to read again: a topic, a
-group, or brokers, whose settings are the defaults of all topics.
+group, a user, or brokers, whose settings are the defaults of all topics.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidConfigError
+from replication.broker.users import Users
 from replication.config.group import GroupConfigs
 from replication.config.live import Given, LiveSettings
 from replication.coordination import cluster, nodes, topics
@@ -29,11 +30,13 @@ class ConfigChanges:
         self,
         live: LiveSettings,
         groups: GroupConfigs,
+        users: Users,
         changed: Callable[[str, Mapping[str, str]], None],
         brokers_changed: Callable[[], None],
     ) -> None:
         self._live = live
         self._groups = groups
+        self._users = users
         self._changed = changed
         self._brokers_changed = brokers_changed
         self._seen = ""  # the last notice that was read
@@ -61,6 +64,7 @@ class ConfigChanges:
                         changed.add(nodes.decode_config_change(path, node.data))
             known = [path for path in changed if path is not None]
             await self._tell_groups(tree, [path for path in known if path.startswith(nodes.GROUP_CONFIGS)])
+            await self._tell_users(tree, [path for path in known if path.startswith(nodes.USER_CONFIGS)])
             if any(path.startswith(nodes.BROKER_CONFIGS) for path in known):
                 await self._tell_topics(tree)
             else:
@@ -86,7 +90,22 @@ class ConfigChanges:
         paths = [f"{nodes.GROUP_CONFIGS}/{name}" for name in await tree.children(nodes.GROUP_CONFIGS)]
         self._groups.keep([nodes.group_of_config(path) for path in paths])
         await self._tell_groups(tree, paths)
+        await self.learn_users(tree)
         await self._tell_topics(tree)
+
+    async def learn_users(self, tree: Tree) -> None:
+        """Know all users that may log in."""
+        paths = [f"{nodes.USER_CONFIGS}/{name}" for name in await tree.children(nodes.USER_CONFIGS)]
+        self._users.keep([nodes.user_of_config(path) for path in paths])
+        await self._tell_users(tree, paths)
+
+    async def _tell_users(self, tree: Tree, paths: Sequence[str]) -> None:
+        for path, node in zip(paths, await tree.read_batch(paths), strict=True):
+            name = nodes.user_of_config(path)
+            try:
+                self._users.change(name, nodes.settings_at(path, node))
+            except MalformedNodeError as error:
+                logger.error("user=%r keeps its former credentials: %s", name, error)
 
     async def _tell_topics(self, tree: Tree) -> None:
         await self.learn(tree)

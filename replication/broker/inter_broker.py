@@ -1,23 +1,37 @@
-"""InterBroker: how the brokers of a cluster meet each other, and what they are let do by each other.
+"""InterBroker: the listeners of a broker, how the brokers of a cluster meet, and what they are let do by each other.
 
 From feature level 4 on, requests between brokers are served to brokers alone: to those that prove that they read the
-same coordination store. Below it, brokers of the releases before may be there, which prove nothing.
+same coordination store, or log in as sasl.mechanism.inter.broker.protocol says. Below it, brokers of the releases
+before may be there, which prove nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from logstore.env import Env
+from logstore.errors import InvalidConfigError
+from replication.broker.users import Users
 from replication.config.broker import BrokerConfig
+from replication.config.listener_settings import OF_BROKERS, PLAIN, ListenerSettings
 from replication.coordination.broker_secret import read_secret
 from replication.coordination.tree import Tree
 from replication.model.features import PROVED_BROKERS
-from replication.network.gate import Nobody
+from replication.network.gate import Gate
 from replication.network.security import Security
+from replication.network.tls import Contexts, client_context
 from replication.protocol.apis import INTERBROKER, ApiKey
+from replication.security import jaas
 from replication.security.access import ALLOW_ALL, NOTHING, Authorizer, Context, Need, Operation, Principal, Request
+from replication.security.listeners import Listener
+from replication.security.principals import parse_rules, principal_of
+
+logger = logging.getLogger(__name__)
 
 FETCHES = frozenset({ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH})  # between brokers if they name a replica
 BETWEEN_BROKERS = (
@@ -33,23 +47,142 @@ BETWEEN_BROKERS = (
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
+_USER = "user_"  # in a JAAS line of PLAIN: user_NAME="PASSWORD"
 
 
 class InterBroker:
-    """`known`: what this broker knows of those that log in."""
+    """`users`: those that may log in. Raises: InvalidConfigError, when it is made: a setting of a listener is wrong."""
 
     def __init__(self, config: BrokerConfig, env: Env) -> None:
         self._config = config
         self._env = env
-        self.known = Nobody()
+        self.users = Users()
+        self.listening = config.listening
+        own = next(each for each in self.listening.bound if each.name == self.listening.inter_broker)
+        self._protocol = own.protocol
+        self._settings = config.of_listener(own.name)
+        self._username, self._password = self._own_login()
+        self._tls: ssl.SSLContext | None = None
+        if own.protocol.has_tls:
+            self._tls = client_context(self._settings)
 
     async def learn(self, tree: Tree) -> None:
         """Know the secret of the cluster. Raises: CoordinationError."""
-        self.known.secret = await read_secret(tree, self._env)
+        self.users.secret = await read_secret(tree, self._env)
+
+    @property
+    def brokers(self) -> Collection[Principal]:
+        """The users as whom the brokers of this cluster log in."""
+        return (Principal(self._username),) if self._username else ()
 
     def security(self) -> Security:
-        """Return how other brokers are met now."""
-        return Security(broker=self._config.broker_id, secret=self.known.secret)
+        """Return how other brokers are met now: certificates may be others than a moment ago."""
+        if self._tls is not None:
+            try:
+                self._tls = client_context(self._settings)
+            except InvalidConfigError as error:
+                logger.error("other brokers are met with the former certificate: %s", error)
+        return Security(
+            has_tls=self._tls is not None,
+            context=self._tls,
+            mechanism=self._config.sasl_mechanism_inter_broker_protocol if self._username else "",
+            username=self._username,
+            password=self._password,
+            broker=self._config.broker_id,
+            secret=self.users.secret,
+        )
+
+    def gates(self) -> Mapping[str, Gate]:
+        """Return how each listener meets those who connect. Raises: InvalidConfigError."""
+        return {each.name: self._gate(each) for each in self.listening.bound}
+
+    def _gate(self, listener: Listener) -> Gate:
+        settings, protocol = self._config.of_listener(listener.name), listener.protocol
+        mechanisms: tuple[str, ...] = ()
+        if protocol.has_sasl:
+            mechanisms = tuple(sorted(settings.sasl_enabled_mechanisms))
+            own_only = listener.name == self.listening.inter_broker and not self._username
+            if not mechanisms and not own_only:
+                raise _wrong(listener, "sasl.enabled.mechanisms", "name the mechanisms by which clients log in")
+            if PLAIN in mechanisms and not protocol.has_tls and not listener.endpoint.is_loopback:
+                logger.warning("listener %s: passwords of PLAIN are read on their way: use SASL_SSL", listener)
+        tls = None
+        rules = _rules(listener, settings)
+        if protocol.has_tls:
+            contexts = self._contexts(listener, settings)
+            tls = partial(_at_now, contexts)
+        return Gate(
+            name=listener.name,
+            protocol=protocol,
+            mechanisms=mechanisms,
+            known=self.users.known(_passwords(listener, settings) if PLAIN in mechanisms else {}),
+            tls=tls,
+            principal_of=lambda certificate: principal_of(certificate, rules),
+            reauth_ms=settings.connections_max_reauth_ms,
+            failure_delay_ms=self._config.connection_failed_authentication_delay_ms,
+            env=self._env,
+        )
+
+    @staticmethod
+    def _contexts(listener: Listener, settings: ListenerSettings) -> Contexts:
+        try:
+            return Contexts(listener.name, settings)
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"listener {listener.name}: {error}", key="listeners") from None
+
+    def _own_login(self) -> tuple[str, str]:
+        """Return as whom this broker logs in; two empty texts: it proves the secret of the cluster."""
+        mechanism = self._config.sasl_mechanism_inter_broker_protocol
+        if mechanism == OF_BROKERS:
+            return "", ""
+        key = "sasl.mechanism.inter.broker.protocol"
+        if not self._protocol.has_sasl:
+            raise InvalidConfigError(
+                f"{key}={mechanism}: brokers meet at a listener with {self._protocol.name}, where nobody logs in",
+                key=key,
+            )
+        if mechanism not in self._settings.sasl_enabled_mechanisms:
+            raise InvalidConfigError(f"{key}={mechanism}: it is not among sasl.enabled.mechanisms", key=key)
+        found = _options(self.listening.inter_broker, self._settings, mechanism)
+        if not found.get("username") or not found.get("password"):
+            raise InvalidConfigError(
+                f"{key}={mechanism}: {mechanism.lower()}.sasl.jaas.config must have username and password", key=key
+            )
+        return found["username"], found["password"]
+
+
+def _at_now(contexts: Contexts) -> ssl.SSLContext:
+    return contexts.at(asyncio.get_running_loop().time())
+
+
+def _rules(listener: Listener, settings: ListenerSettings) -> Any:
+    try:
+        return parse_rules(settings.ssl_principal_mapping_rules)
+    except ValueError as error:
+        raise _wrong(listener, "ssl.principal.mapping.rules", str(error)) from None
+
+
+def _passwords(listener: Listener, settings: ListenerSettings) -> Mapping[str, str]:
+    found = _options(listener.name, settings, PLAIN)
+    return {name.removeprefix(_USER): value for name, value in found.items() if name.startswith(_USER)}
+
+
+def _options(listener: str, settings: ListenerSettings, mechanism: str) -> Mapping[str, str]:
+    """Return what the JAAS line of a mechanism says. Raises: InvalidConfigError, without a value of it."""
+    lines = {
+        PLAIN: settings.plain_sasl_jaas_config,
+        "SCRAM-SHA-256": settings.scram_sha_256_sasl_jaas_config,
+        "SCRAM-SHA-512": settings.scram_sha_512_sasl_jaas_config,
+    }
+    key = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    try:
+        return jaas.parse(lines[mechanism], mechanism)
+    except ValueError as error:
+        raise InvalidConfigError(f"{key}: {error}", key=key) from None
+
+
+def _wrong(listener: Listener, key: str, why: str) -> InvalidConfigError:
+    return InvalidConfigError(f"listener {listener.name}: {key}: {why}", key=key)
 
 
 class Guard:
@@ -74,11 +207,13 @@ class Guard:
     def refused(
         self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request
     ) -> Collection[Need]:
-        if getattr(request, "key", None) not in BETWEEN_BROKERS or not _is_between(request):
+        if not _is_between(request):
             return self._inner.refused(context, needs, request)
+        if context.is_broker:
+            return NOTHING
         found = needs(request)
-        if context.is_broker or not any(need.operation is Operation.CLUSTER_ACTION for need in found):
-            return NOTHING if context.is_broker else self._inner.refused(context, needs, request)
+        if not any(need.operation is Operation.CLUSTER_ACTION for need in found):
+            return self._inner.refused(context, needs, request)
         if self._level() < PROVED_BROKERS and self._inner is ALLOW_ALL:
             return NOTHING
         if context.listener != self._listener:
@@ -89,5 +224,6 @@ class Guard:
 
 
 def _is_between(request: Any) -> bool:
-    """Tell quickly that a fetch is a consumer's, as most are."""
-    return request.key not in FETCHES or request.body.replica_id >= 0
+    """May the request be one between brokers? Most are told quickly that they are not."""
+    key = getattr(request, "key", None)
+    return key in BETWEEN_BROKERS and (key not in FETCHES or request.body.replica_id >= 0)

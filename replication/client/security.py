@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from logstore.errors import InvalidConfigError, did_you_mean
 from replication.network.security import PLAINTEXT, PROTOCOLS, Security
+from replication.security import jaas
+from replication.security.jaas import MECHANISMS
 
 __all__ = ["PLAINTEXT", "SETTINGS", "Security", "hint_of", "security_of"]
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PEM = "PEM"
 
 # Every setting that is taken; docs/client.md has them with their meanings, and a test compares.
@@ -44,10 +44,6 @@ _REMEDIES = {  # of stores that are no PEM files; the store is the first word of
     "keystore": "make a PEM file of it: keytool -importkeystore -srckeystore STORE -destkeystore s.p12 -deststoretype "
     "PKCS12, then openssl pkcs12 -in s.p12 -out client.pem",
 }
-# A login module of Java, by the last part of its name, and the mechanisms that it serves.
-_MODULES = {"PlainLoginModule": MECHANISMS[:1], "ScramLoginModule": MECHANISMS[1:]}
-_JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
-_JAAS_PAIR = re.compile(r"""\s*([\w.$-]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""", re.DOTALL)
 
 
 def security_of(given: Mapping[str, str], prefix: str = "") -> Security:
@@ -143,23 +139,13 @@ def _credentials(given: Mapping[str, str], mechanism: str) -> tuple[str, str]:
 
 def _of_jaas(text: str, mechanism: str) -> tuple[str, str]:
     """User and password of a login module's line, which is not shown."""
-    found = _JAAS.fullmatch(text)
-    wanted = next(module for module, served in _MODULES.items() if mechanism in served)
-    if found is None or found[1].rpartition(".")[2] != wanted:
-        raise _wrong("sasl.jaas.config", f"{mechanism} needs {_example(wanted)}")
-    pairs = {pair[1]: pair[2] for pair in _JAAS_PAIR.finditer(found[2])}
-    if _JAAS_PAIR.sub("", found[2]).strip() or pairs.keys() != {"username", "password"}:
-        raise _wrong("sasl.jaas.config", f"username and password are read, each once: {_example(wanted)}")
-    return _unquoted(pairs["username"]), _unquoted(pairs["password"])
-
-
-def _example(module: str) -> str:
-    package = module.removesuffix("LoginModule").lower()
-    return f'org.apache.kafka.common.security.{package}.{module} required username="…" password="…";'
-
-
-def _unquoted(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL) if text[0] in "\"'" else text
+    try:
+        pairs = jaas.parse(text, mechanism)
+    except ValueError as error:
+        raise _wrong("sasl.jaas.config", str(error)) from None
+    if pairs.keys() != {"username", "password"}:
+        raise _wrong("sasl.jaas.config", f"username and password are read, each once: {jaas.example(mechanism)}")
+    return pairs["username"], pairs["password"]
 
 
 def _wrong(name: str, rule: str) -> InvalidConfigError:

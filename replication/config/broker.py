@@ -126,6 +126,9 @@ class BrokerConfig(_Given):
     max_connections: int = setting(
         INT32_MAX, "Connections; the broker closes further ones at once.", minimum=1, maximum=INT32_MAX, is_live=True
     )
+    connection_failed_authentication_delay_ms: int = setting(
+        100, "How long the answer to a login that failed waits; the connection is closed behind it.", minimum=0
+    )
     connections_max_idle_ms: int = setting(600_000, "Idle time after which the broker closes a connection.", minimum=1)
     fetch_max_bytes: int = setting(57_671_680, "Bytes in the answer to one fetch.", minimum=1024, maximum=INT32_MAX)
 

@@ -46,6 +46,7 @@ DELETED_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 GROUP_CONFIGS = "/config/groups"
+USER_CONFIGS = "/config/users"
 ALL_BROKERS = "<default>"  # the node there with what all brokers were given
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
@@ -83,6 +84,7 @@ PERSISTENT_PATHS = (
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
     GROUP_CONFIGS,
+    USER_CONFIGS,
     "/config/clients",
     DELETED_TOPICS,
     BROKER_ID_SEQUENCE,
@@ -405,6 +407,16 @@ def group_of_config(path: str) -> str:
     return unquote(path.rpartition("/")[2])
 
 
+def user_config_path(username: str) -> str:
+    """Return the node of a user's settings, named as Kafka names it."""
+    name = quote(username, safe="")
+    return f"{USER_CONFIGS}/{name.replace('.', '%2E') if name in ('.', '..') else name}"
+
+
+def user_of_config(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
+
+
 def settings_at(path: str, node: Node | None) -> dict[str, str]:
     """Return the settings in a config node; every value as text, whatever JSON type it has."""
     if node is None or not node.data:
@@ -423,7 +435,7 @@ def decode_config_change(path: str, data: bytes) -> str | None:
     """Return the node whose settings changed; None for a notice about clients."""
     at = NodeReader(path, data)
     kind, name = at.value.get("entity_type"), at.text("entity_name")
-    return f"/config/{kind}/{name}" if kind in ("topics", "brokers", "groups") else None
+    return f"/config/{kind}/{name}" if kind in ("topics", "brokers", "groups", "users") else None
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:

@@ -28,6 +28,7 @@ OPEN_FILES_OF_BROKER_MAX = 64 * 1024
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
+STRANGERS_MAX = 1000  # connections with a handshake or a first login to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +106,20 @@ class Admitted(Protocol):
         """Let go at once."""
 
 
+class Stranger(Protocol):
+    """A connection whose client has not shown yet who it is."""
+
+    def abort(self) -> None:
+        """Let go at once."""
+
+
 class Admission:
     def __init__(self, limits: SocketServerSettings) -> None:
         self.limits = limits
         self.long = LongRequests()
         self.connections: dict[Admitted, None] = {}  # the oldest first
+        self.strangers: dict[Stranger, None] = {}  # the oldest first; those with a handshake or a first login to do
+        self.given_way = 0  # strangers, since the start, that others came after
         self.held_bytes = 0  # of large requests, from their first byte to their answer
         self.refused = 0  # connections, since the start: there were too many
         self.misused = 0  # connections, since the start: the client broke the protocol
@@ -140,6 +150,8 @@ class Admission:
         self.is_closing = True
         if self._stall_sweeper is not None:
             self._stall_sweeper.cancel()
+        for stranger in tuple(self.strangers):
+            stranger.abort()
 
     def admit(self, connection: Admitted) -> bool:
         """Count the connection; may it stay? One line of the log while there are too many."""
@@ -152,6 +164,22 @@ class Admission:
                 self._connections_max,
             )
         return not self._is_full and not self.is_closing
+
+    def meet(self, stranger: Stranger) -> bool:
+        """Count a stranger; may it stay? The oldest of too many gives way: a handshake takes others no time."""
+        if self.is_closing:
+            return False
+        self.strangers[stranger] = None
+        if len(self.strangers) > STRANGERS_MAX:
+            if not self.given_way:
+                logger.warning("connections=%d have not logged in: the oldest ones give way", STRANGERS_MAX)
+            self.given_way += 1
+            next(iter(self.strangers)).abort()
+        return True
+
+    def part(self, stranger: Stranger) -> bool:
+        """Count it no more; return whether it was counted."""
+        return self.strangers.pop(stranger, self) is None
 
     def forget(self, connection: Admitted) -> None:
         self.connections.pop(connection, None)

@@ -37,8 +37,8 @@ class AuthenticationError(PylogError):
 
 def tls_context(security: Security) -> ssl.SSLContext | None:
     """The client's side of TLS; None: without. Raises: InvalidConfigError: a file cannot be used."""
-    if not security.has_tls:
-        return None
+    if not security.has_tls or security.context is not None:
+        return security.context
     setting, file, content = "ssl.ca.location", security.ca_file, "there is no certificate in PEM in it"
     try:
         context = ssl.create_default_context(cafile=file or None)

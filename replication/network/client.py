@@ -53,7 +53,7 @@ def spoken(key: ApiKey) -> Versions:
 class Client:
     """One broker as others see it. `close` ends it for good; it may be called again.
 
-    `asks_versions`: the broker may be of any make and age, and of another cluster. `security` counts for each channel anew.
+    `asks_versions`: the broker may be of any make and age, and of another cluster. `security`: asked per channel.
     """
 
     def __init__(

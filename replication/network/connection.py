@@ -20,20 +20,24 @@ from typing import Any, cast
 from replication.errors import ProtocolError, UninformedError
 from replication.network.admission import STALL_BYTES, Admission
 from replication.network.exchange import Exchange
-from replication.network.gate import Gate, Login
-from replication.network.outbox import Outbox
+from replication.network.gate import FRAME_BYTES_MAX, LOGIN_S, Gate, Login
+from replication.network.outbox import Outbox, PacedOutbox
 from replication.network.pipeline import Pipeline, encode_long
 from replication.network.work import PARKING, Encoded, Work, encoding
 from replication.protocol import bounds
 from replication.protocol.apis import ApiKey, Request
 from replication.protocol.framing import Frame, FrameReader
-from replication.protocol.wire import Buffer
+from replication.protocol.wire import INT32, Buffer
 from replication.security.access import ANONYMOUS, Authorizer, Context, Principal
 
 logger = logging.getLogger(__name__)
 
 # The buffer of one read call, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
+LOGIN_BYTES_MIN = 2  # of a message of a login, which may come as it is
+
+
+LOGINS = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 class Service:
@@ -95,7 +99,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came; it is turned away if there are too many, or if the server is closing."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
-        self._outbox = Outbox(self.admission, self._transport)
+        if self._gate.tls is None:
+            self._outbox = Outbox(self.admission, self._transport)
+        else:
+            self._outbox = PacedOutbox(self.admission, self._transport, self.go_on)
         peer = transport.get_extra_info("peername")
         self.context = Context(peer[0] if isinstance(peer, tuple) else "?", self._id, self._principal, self._gate.name)
         self.admission.limits.size_buffers(transport.get_extra_info("socket"))
@@ -294,7 +301,8 @@ class Connection(asyncio.BufferedProtocol):
     def _finish_if_done(self) -> None:
         if self._is_winding_up and not self._exchange.open:
             self._outbox.send()
-            self._transport.close()
+            if self._outbox.has_all_gone:
+                self._transport.close()
 
     def abort(self) -> None:
         self._stop()
@@ -315,3 +323,67 @@ class Connection(asyncio.BufferedProtocol):
     def close_if_stalled(self) -> None:
         if self._held_bytes and self._came_bytes < STALL_BYTES:
             self._misused(f"a request of {self._held_bytes} bytes stalled while others waited")
+
+
+class LoginConnection(Connection):
+    """A client at a listener where everybody logs in. Nothing else is served before, or once a login has ended.
+
+    Bounds until then: frames of FRAME_BYTES_MAX, LOGIN_S in all, and the number of such connections. A client that
+    begins with version 0 of SaslHandshake sends its messages as they are, without a request around them.
+    """
+
+    _is_raw = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._frames = FrameReader(FRAME_BYTES_MAX, bytes_min=LOGIN_BYTES_MIN)
+        super().connection_made(transport)
+        if not self.is_gone and not self._transport.is_closing() and self.admission.meet(self):
+            self._deadline = self.admission.loop.call_later(LOGIN_S, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.admission.part(self)
+        super().connection_lost(exc)
+
+    def logged_in(self) -> None:
+        super().logged_in()
+        if self.login.principal is not None and self.admission.part(self):
+            self._deadline.cancel()
+            self._frames.allow(self.admission.limits.socket_request_max_bytes, bounds.bytes_max)
+
+    def _late(self) -> None:
+        if self.admission.part(self):
+            self._misused(f"no login within {LOGIN_S:g} s")
+
+    def _begin(self, frame: Frame, held_bytes: int, now_s: float) -> None:
+        if self._is_raw:
+            self._take_message(bytes(frame))
+            return
+        login = self.login
+        key = int.from_bytes(frame[:2], "big")
+        if key not in LOGINS:
+            if login.principal is None or now_s >= login.ends_s:
+                self.admission.hold(-held_bytes)
+                ended = "its login has ended" if login.principal is not None else "it has not logged in"
+                self._misused(f"API key {key} is refused: {ended}")
+                return
+        elif key == ApiKey.SASL_HANDSHAKE and not int.from_bytes(frame[2:4], "big") and login.principal is None:
+            self._is_raw = True  # from the next frame on; the pipeline answers this one
+        super()._begin(frame, held_bytes, now_s)
+
+    def _take_message(self, message: bytes) -> None:
+        """Answer a message of a mechanism that came as it is: with another one, or by closing."""
+        login = self.login
+        if not login.mechanism:
+            self._misused("a message of a login that has not begun")
+            return
+        found = login.step(message)
+        if found.error:
+            self._stop()
+            logger.warning("client=%s login refused (%s)", self.context.host, found.state.mechanism)
+            self.admission.loop.call_later(self._gate.failure_delay_ms / 1000, self.abort)
+            return
+        if login.principal is not None:
+            self._is_raw = False
+            self.logged_in()
+        self._outbox.add([INT32.pack(len(found.answer)) + found.answer], is_last=True)
+        self.go_on()

@@ -48,7 +48,7 @@ class Gate:
     mechanisms: tuple[str, ...] = ()
     known: sasl.Known = field(default_factory=Nobody)
     tls: Callable[[], ssl.SSLContext] | None = None
-    principal_of: Callable[[Mapping[str, Any]], Principal] = lambda certificate: ANONYMOUS
+    principal_of: Callable[[Mapping[str, Any]], Principal | None] = lambda certificate: ANONYMOUS
     reauth_ms: int = 0  # a login holds for so long; 0: as long as the connection
     failure_delay_ms: int = 100
     env: Env = SYSTEM

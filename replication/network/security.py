@@ -5,6 +5,7 @@ Values only: files are read, and passwords are sent, in `authentication`. No rep
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -27,6 +28,7 @@ class Security:
     mechanism: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    context: ssl.SSLContext | None = field(default=None, repr=False, compare=False)  # of TLS, instead of files
     # By one broker of another, behind what else there is: its number, and the secret of their cluster.
     broker: int = -1
     secret: bytes = field(default=b"", repr=False)

@@ -13,7 +13,8 @@ from functools import partial
 from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
-from replication.network.connection import Connection, Service
+from replication.network.connection import Connection, LoginConnection, Service
+from replication.network.doorman import Doorman
 from replication.network.gate import Gate
 from replication.network.pipeline import Endpoints, Pipeline, RequestObserver
 from replication.network.work import running
@@ -54,10 +55,16 @@ class Server:
         if self._sweeper is None:
             self.admission.begin()
             self._sweep()
-        made = partial(Connection, self._service, gate or Gate())
+        made = self._maker(gate or Gate())
         listener = await loop.create_server(made, host, port, backlog=BACKLOG)
         self._listeners.append(listener)
         return int(listener.sockets[0].getsockname()[1])
+
+    def _maker(self, gate: Gate) -> Callable[[], asyncio.BaseProtocol]:
+        """Return what makes the protocol of a connection at a listener."""
+        kind = LoginConnection if gate.protocol.has_sasl else Connection
+        made: Callable[..., Connection] = partial(kind, self._service, gate)
+        return made if gate.tls is None else partial(Doorman, self.admission, gate, made)
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more requests, answer those in work for up to `grace_s`, and let go of all connections."""

@@ -19,6 +19,7 @@ from replication.protocol.wire import INT32
 
 LARGE_BYTES = 64 * 1024  # smaller frames are received into a shared buffer and copied, which costs about 5 µs
 FRAME_BYTES_MIN = 8  # the header of a request; Kafka closes the connection on less, too
+TLS_BEGIN = 0x1603  # the first bytes of every TLS handshake; no request has 352 MiB
 KEY_BYTES = 2  # the API key at the begin of a frame
 # A larger frame has memory of its own, which returns to the system with it and does not grow by copies.
 MAPPED_BYTES = 4 * 1024 * 1024
@@ -62,6 +63,10 @@ class FrameReader:
         self._size_bytes = b""  # the received part of the size
         self._frame: Frame | None = None
         self._have = self._size = self.large_bytes = 0
+
+    def allow(self, max_bytes: int, limit_of: Callable[[int], int] | None) -> None:
+        """Have other limits for the frames to come."""
+        self._max_bytes, self._limit_of, self._bytes_min = max_bytes, limit_of, FRAME_BYTES_MIN
 
     def take(self, data: memoryview) -> list[Frame]:
         """Return the frames that are complete with `data`, which is copied.
@@ -112,6 +117,8 @@ class FrameReader:
             return at
         self._size_bytes = b""
         (size,) = INT32.unpack(head)
+        if size >> 16 == TLS_BEGIN and not self._are_answers:
+            raise ProtocolError("it speaks TLS, and this listener does not")
         if not self._bytes_min <= size <= self._max_bytes:
             kind = "an answer" if self._are_answers else "a request"
             raise ProtocolError(f"{kind} of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed")

@@ -168,3 +168,24 @@ def _unescaped(username: str) -> str:
     if re.search(r"=(?!2C|3D)", username):
         raise ScramError("the user is not escaped as it must be")
     return username.replace("=2C", ",").replace("=3D", "=")
+
+
+def format_credential(credential: Credential) -> str:
+    """Return a credential as Kafka keeps it."""
+    salt, stored, server = (
+        base64.b64encode(each).decode() for each in (credential.salt, credential.stored_key, credential.server_key)
+    )
+    return f"salt={salt},stored_key={stored},server_key={server},iterations={credential.iterations}"
+
+
+def parse_credential(mechanism: str, text: str) -> Credential:
+    """Read a credential as Kafka keeps it. Raises: ScramError, without a value."""
+    found = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    size = hashlib.new(hash_of(mechanism)).digest_size
+    count = found.get("iterations", "")
+    salt, stored, server = (_decoded(found.get(name, "")) for name in ("salt", "stored_key", "server_key"))
+    if not salt or len(stored) != size or len(server) != size:
+        raise ScramError("salt, stored_key and server_key are needed, of the size of the mechanism")
+    if not count.isdecimal() or not ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX:
+        raise ScramError(f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}")
+    return Credential(salt, stored, server, int(count))
