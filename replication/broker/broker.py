@@ -37,6 +37,7 @@ from replication.broker.handlers.produce import ProduceHandler
 from replication.broker.handlers.reassignments import ReassignmentHandlers
 from replication.broker.handlers.topic_pages import TopicPageHandlers
 from replication.broker.handlers.topics import TopicHandlers
+from replication.broker.handlers.users import UserHandlers
 from replication.broker.inter_broker import Guard, InterBroker
 from replication.broker.leaders import Leaders
 from replication.broker.lifecycle import BrokerLifecycle, OpenTree
@@ -271,6 +272,7 @@ class Broker:
             LogDirHandlers(self.config.log_dirs, self.replicas),
             FeatureHandlers(self._levels, self._tree),
             AclHandlers(self.authorizer, self._acls, self._tree),
+            UserHandlers(self.inter_broker.users, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
         return {**served, **self.coordinators.handlers(self._levels)}

@@ -45,6 +45,7 @@ ANSWER_REFUSED = frozenset(
         ApiKey.OFFSET_FETCH,
         ApiKey.SHARE_FETCH,
         ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     }
 )  # their handlers do
 NAMES_KEPT = 10_000
@@ -340,6 +341,8 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(Operation.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(Operation.DESCRIBE),
     ApiKey.OFFSET_DELETE: _delete_offsets,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _cluster(Operation.DESCRIBE),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _cluster(Operation.ALTER),
     ApiKey.UPDATE_FEATURES: _cluster(Operation.ALTER),
     ApiKey.DESCRIBE_CLUSTER: no_needs,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _named(Operation.DESCRIBE),

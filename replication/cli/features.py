@@ -47,7 +47,7 @@ def upgrade(client: KafkaClient, level: int, dry_run: bool, output: str) -> None
     From then on, brokers of releases that do not support the level cannot join the cluster. There is no way back.
 
     \b
-    $ pylog features upgrade --level 3 --bootstrap-server 127.0.0.1:9092
+    $ pylog features upgrade --level 4 --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools import features as tool
 

@@ -19,15 +19,34 @@ _ABSENT: tuple[tuple[str, str], ...] = (
     ),
     ("flush.ms of a topic is looked at with every append", "log.flush.scheduler.interval.ms"),
     ("where a log starts is stored at once, when records are deleted", "log.flush.start.offset.checkpoint.interval.ms"),
-    ("one address is listened at: give it as listeners=PLAINTEXT://HOST:PORT", "host.name port"),
+    ("addresses are given as listeners=PLAINTEXT://HOST:PORT", "host.name port"),
     ("give the address as advertised.listeners=PLAINTEXT://HOST:PORT", "advertised.host.name advertised.port"),
     (
-        "there is one listener, PLAINTEXT, for clients and brokers alike, without TLS or login",
-        "listener.security.protocol.map inter.broker.listener.name security.inter.broker.protocol "
-        "control.plane.listener.name listener.name. ssl. sasl. security.providers principal.builder.class "
-        "password.encoder. delegation.token. connections.max.reauth.ms "
-        "connection.failed.authentication.delay.ms zookeeper.ssl. zookeeper.clientCnxnSocket zookeeper.set.acl "
-        "early.start.listeners",
+        "controllers and brokers meet where inter.broker.listener.name says",
+        "control.plane.listener.name early.start.listeners",
+    ),
+    (
+        "a PEM file has no password, only the key in it: ssl.key.password",
+        "ssl.keystore.password ssl.truststore.password",
+    ),
+    (
+        "TLS is OpenSSL's, with ssl.enabled.protocols and ssl.cipher.suites, and certificates are read as PEM",
+        "ssl.protocol ssl.provider ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.engine.factory.class "
+        "ssl.secure.random.implementation ssl.allow. security.providers",
+    ),
+    ("users are what ssl.principal.mapping.rules makes of certificates, or who logged in", "principal.builder.class"),
+    ("clients log in by PLAIN or SCRAM", "sasl.kerberos. sasl.oauthbearer. sasl.login."),
+    ("no code of others runs in a broker", "sasl.server.callback.handler.class sasl.client.callback.handler.class"),
+    ("a message of a login has 64 KiB at most", "sasl.server.max.receive.size"),
+    (
+        "each mechanism has a line of its own, with its name in front",
+        "sasl.jaas.config",
+    ),
+    ("there are no delegation tokens", "delegation.token."),
+    ("passwords are as they are given in the file", "password.encoder."),
+    (
+        "the connection to ZooKeeper is without TLS and login",
+        "zookeeper.ssl. zookeeper.clientCnxnSocket zookeeper.set.acl",
     ),
     (
         "brokers find each other by coordination or zookeeper.connect, and each has its broker.id",

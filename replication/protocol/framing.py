@@ -117,11 +117,10 @@ class FrameReader:
             return at
         self._size_bytes = b""
         (size,) = INT32.unpack(head)
-        if size >> 16 == TLS_BEGIN and not self._are_answers:
-            raise ProtocolError("it speaks TLS, and this listener does not")
         if not self._bytes_min <= size <= self._max_bytes:
             kind = "an answer" if self._are_answers else "a request"
-            raise ProtocolError(f"{kind} of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed")
+            hint = "; it speaks TLS, and this listener does not" if size >> 16 == TLS_BEGIN else ""
+            raise ProtocolError(f"{kind} of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed{hint}")
         self._frame, self._have, self._size = _memory(size, at_once=self._are_answers), 0, size
         self.large_bytes = size if size > LARGE_BYTES else 0
         return at

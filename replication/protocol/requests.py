@@ -510,6 +510,37 @@ class OffsetDeleteRequest:
     topics: tuple[OffsetDeleteRequestTopic, ...]
 
 
+class UserName:
+    __slots__ = ()
+    name: str
+
+
+class DescribeUserScramCredentialsRequest:
+    __slots__ = ()
+    users: tuple[UserName, ...] | None
+
+
+class ScramCredentialDeletion:
+    __slots__ = ()
+    name: str
+    mechanism: int
+
+
+class ScramCredentialUpsertion:
+    __slots__ = ()
+    name: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+
+class AlterUserScramCredentialsRequest:
+    __slots__ = ()
+    deletions: tuple[ScramCredentialDeletion, ...]
+    upsertions: tuple[ScramCredentialUpsertion, ...]
+
+
 class FeatureUpdateKey:
     __slots__ = ()
     feature: str

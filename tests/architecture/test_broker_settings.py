@@ -32,6 +32,7 @@ OWN = """
         self.listener_security_protocol_map
         self.inter_broker_listener_name
         self.security_inter_broker_protocol
+    def only_pem_is_taken: self.ssl_keystore_type, self.ssl_truststore_type
     def has_nearest_reads: self.replica_selector_class
     def has_authorizer: self.authorizer_class_name
     def super_principals: self.super_users
@@ -160,6 +161,7 @@ listeners=PLAINTEXT://localhost:9092
 advertised.listeners=PLAINTEXT://localhost:9092
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL
 inter.broker.listener.name=PLAINTEXT
+control.plane.listener.name=CONTROLLER
 inter.broker.protocol.version=2.8
 log.message.format.version=2.8
 log.flush.scheduler.interval.ms=3000
@@ -169,15 +171,15 @@ log.preallocate=false
 process.roles=broker
 node.id=1
 controller.quorum.voters=1@localhost:9093
-ssl.keystore.location=/var/private/ssl/server.keystore.jks
+ssl.keystore.location=/var/private/ssl/server.keystore.pem
+ssl.keystore.password=secret
 authorizer.class.name=kafka.security.authorizer.AclAuthorizer
 """
 ABSENT = {
     "num.network.threads": "one event loop",
     "replica.socket.receive.buffer.bytes": "the system",
     "zookeeper.connection.timeout.ms": "zookeeper.session.timeout.ms",
-    "listener.security.protocol.map": "one listener",
-    "inter.broker.listener.name": "one listener",
+    "control.plane.listener.name": "inter.broker.listener.name",
     "inter.broker.protocol.version": "broker by broker",
     "log.message.format.version": "one format",
     "log.flush.scheduler.interval.ms": "flush.ms",
@@ -186,7 +188,7 @@ ABSENT = {
     "process.roles": "broker.id",
     "node.id": "broker.id",
     "controller.quorum.voters": "broker.id",
-    "ssl.keystore.location": "without TLS",
+    "ssl.keystore.password": "ssl.key.password",
 }
 
 
@@ -218,11 +220,10 @@ def test_no_setting_that_is_here_is_said_to_be_absent():
 # A setting of Kafka, a part of the sentence about it, and the APIs that would make that untrue.
 CLAIMS = [
     ("quota.producer.default", "clients are not held back", "QUOTA"),
-    ("ssl.keystore.location", "without TLS or login", "SASL"),
     ("group.share.assignment.interval.ms", "targets are made at once", None),
     ("group.streams.max.size", "and share groups", "STREAMS_GROUP"),
     ("client.telemetry.max.bytes", "Prometheus", "TELEMETRY"),
-    ("delegation.token.max.lifetime.ms", "without TLS or login", "DELEGATION"),
+    ("delegation.token.max.lifetime.ms", "no delegation tokens", "DELEGATION"),
     ("num.replica.alter.log.dirs.threads", "one thread", "ALTER_REPLICA_LOG_DIRS"),
     ("socket.listen.backlog.size", f"{BACKLOG} connections may wait", None),
     ("zookeeper.connection.timeout.ms", f"waits {CONNECT_S} s for ZooKeeper", None),

@@ -587,6 +587,12 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     ApiKey.DESCRIBE_ACLS: {"one": plain(ACL_FILTER)},
     ApiKey.CREATE_ACLS: {"refused": many("creations", ACL, {})},
     ApiKey.DELETE_ACLS: {"filters": many("filters", ACL_FILTER | {"resource_name_filter": "name-0000000"}, {})},
+    ApiKey.SASL_HANDSHAKE: {"long": plain({"mechanism": "M" * 30_000})},
+    ApiKey.SASL_AUTHENTICATE: {"long": plain({"auth_bytes": b"a" * 60_000})},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {"unknown": many("users", {"name": "name-0000000"})},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {
+        "unknown": many("deletions", {"name": "name-0000000", "mechanism": 1}, {"upsertions": ()})
+    },
     ApiKey.DELETE_GROUPS: {"unknown": many("groups_names", "group-0000000")},  # type: ignore[arg-type]
     ApiKey.ELECT_LEADERS: {
         "topics": many(

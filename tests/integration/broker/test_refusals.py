@@ -244,6 +244,8 @@ AS_A_WHOLE = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ({"topics": (), **WAIT}, CLUSTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ({"topics": None, **WAIT}, CLUSTER),
     ApiKey.LIST_CONFIG_RESOURCES: ({}, CLUSTER),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ({"users": ()}, CLUSTER),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ({"deletions": ({"name": "u", "mechanism": 1},), "upsertions": ()}, CLUSTER),
     ApiKey.UPDATE_FEATURES: ({"feature_updates": (), **WAIT}, CLUSTER),
     ApiKey.DESCRIBE_LOG_DIRS: ({"topics": rows(OPEN, partitions=(0,))}, CLUSTER),
     ApiKey.DESCRIBE_ACLS: (FILTER, CLUSTER),
@@ -262,6 +264,7 @@ AS_A_WHOLE = {
 OTHERWISE = {
     ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.OFFSET_FETCH,
     ApiKey.FIND_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.DELETE_TOPICS,
+    ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE,
 }  # fmt: skip
 
 
