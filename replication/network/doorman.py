@@ -71,12 +71,12 @@ class Doorman(asyncio.Protocol):
         if secured is None or self._is_lost:
             self._end("the client went away")
             return
-        self._admission.part(self)
         principal = gate.principal_of(secured.get_extra_info("peercert") or {})
         if principal is None:
             self._transport = secured
             self._end("no rule of ssl.principal.mapping.rules says anything about its certificate")
             return
+        self._admission.part(self)
         connection = self._make(principal)
         secured.set_protocol(connection)
         connection.connection_made(secured)

@@ -24,7 +24,7 @@ from replication.protocol.messages import FetchResponse, PartitionFetched, Topic
 from replication.security import scram
 from replication.security.listeners import SecurityProtocol
 from replication.security.principals import parse_rules, principal_of
-from tests.support.peer import LIST_GROUPS, Peer, fetch, groups, run, serving, until
+from tests.support.peer import LIST_GROUPS, PATIENCE_S, Peer, fetch, groups, run, serving, until
 from tests.support.secured import PASSWORD, Certificates
 
 ADA, SECRET = "ada", b"s" * 32
@@ -71,7 +71,8 @@ def trust(certificates):
 
 def whose(context, body):
     """A handler that answers with the client's name."""
-    return {"error_code": 0, "groups": [{"group_id": context.origin.context.principal.name, "protocol_type": ""}]}
+    name = context.origin.context.principal.name
+    return {"error_code": 0, "groups": [{"group_id": name, "protocol_type": "", "group_state": "", "group_type": ""}]}
 
 
 WHOSE = {ApiKey.LIST_GROUPS: whose}
@@ -428,8 +429,8 @@ def test_a_long_answer_through_tls_does_not_hold_the_loop_up(certificates):
     records = os.urandom(1 << 20) * (size >> 20)
 
     def answer(context, body):
-        row = PartitionFetched(0, 0, 1, 1, 0, (), None, -1, records)
-        return FetchResponse([TopicFetched("t", [row], None)])
+        row = PartitionFetched(0, 0, records=records)
+        return FetchResponse([TopicFetched("t", None, [row])])
 
     async def main():
         async with serving({ApiKey.FETCH: answer, ApiKey.LIST_GROUPS: groups}, gate=tls_gate(certificates)) as (
@@ -452,7 +453,7 @@ def test_a_long_answer_through_tls_does_not_hold_the_loop_up(certificates):
 
 def reading(port, tls):
     """A client that reads in a thread of its own, as another process would."""
-    return tls.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+    return tls.wrap_socket(socket.create_connection(("127.0.0.1", port), PATIENCE_S), server_hostname="localhost")
 
 
 def asked(peer):
@@ -463,6 +464,7 @@ def asked(peer):
     got = 0
     while size is None or got < size:
         count = peer.recv_into(buffer)
+        assert count, "the server closed the connection"
         size = 4 + struct.unpack_from(">i", buffer)[0] if size is None else size
         got += count
     peer.close()
@@ -492,8 +494,8 @@ def test_a_client_that_does_not_read_costs_no_more_than_its_answer(certificates)
 
 
 def big(context, body):
-    row = PartitionFetched(0, 0, 1, 1, 0, (), None, -1, bytes(8 << 20))
-    return FetchResponse([TopicFetched("t", [row], None)])
+    row = PartitionFetched(0, 0, records=bytes(8 << 20))
+    return FetchResponse([TopicFetched("t", None, [row])])
 
 
 def drained(peer, count):
