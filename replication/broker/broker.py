@@ -75,7 +75,10 @@ GRACE_S = 5.0  # for requests in flight when the broker stops
 
 
 class Broker:
-    """`endpoint` is the address for clients, once it has started; `opening` opens a session with the store."""
+    """`opening` opens a session with the store.
+
+    Once it has started, `endpoint` is the address of the first listener, and `told` are all that others are told of.
+    """
 
     def __init__(
         self,
@@ -89,7 +92,8 @@ class Broker:
         self.config = config
         self.env = env
         self.listening = config.listening
-        self.endpoint = self.listening.advertised[0].endpoint
+        self.told = self.listening.advertised
+        self.endpoint = self.told[0].endpoint
         self.state_changes = state_changes or StateChangeLog(Path(config.log_dirs) / BROKER, env)
         self.inter_broker = InterBroker(config, env)
         self._gates = self.inter_broker.gates()
@@ -200,13 +204,13 @@ class Broker:
         for each in self.listening.bound:
             start = partial(self.server.start, gate=self._gates[each.name])
             ports[each.name] = await self._listen("listeners", start, each.endpoint)
-        told = self.listening.told(ports)
-        self.endpoint = next(each.endpoint for each in told if each.name == self.listening.advertised[0].name)
+        self.told = self.listening.told(ports)
+        self.endpoint = next(each.endpoint for each in self.told if each.name == self.listening.advertised[0].name)
         if self.config.metrics_port >= 0:
             where = self.listening.bound[0].endpoint._replace(port=self.config.metrics_port)
             port = await self._listen("metrics.port", self._endpoint.start, where)
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
-        await self.lifecycle.register(tree, told)
+        await self.lifecycle.register(tree, self.told)
         await self._is_live.wait()
         await is_set_within(self._has_adopted, ADOPTION_S)  # one of them may just be deleted
         logger.info("[Kafka Server %d], started at %s", self.config.broker_id, self.endpoint)

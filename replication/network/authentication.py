@@ -62,7 +62,7 @@ async def prove(security: Security, where: str, ask: Ask) -> None:
     told = await ask(ApiKey.API_VERSIONS, {"client_software_name": "pylog", "client_software_version": "0"})
     if ApiKey.SASL_HANDSHAKE not in {row.api_key for row in told.api_keys}:
         return
-    prover = Prover(security.broker, security.secret, f"{SYSTEM.random.getrandbits(_NONCE_BITS):x}")
+    prover = Prover(security.broker, security.secret, f"{SYSTEM.random.getrandbits(_NONCE_BITS):048x}")
     answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": proof.MECHANISM})
     try:
         if not answer.error_code.value:
@@ -114,7 +114,7 @@ async def _converse(security: Security, where: str, say: Callable[[bytes], Await
     """Prove the password; return the last answer. Raises: as `authenticate`."""
     if security.mechanism == "PLAIN":
         return await say(f"\0{security.username}\0{security.password}".encode())
-    nonce = f"{SYSTEM.random.getrandbits(_NONCE_BITS):x}"
+    nonce = f"{SYSTEM.random.getrandbits(_NONCE_BITS):048x}"
     exchange = Exchange(security.mechanism, security.username, security.password, nonce)
     try:
         answer = await say(exchange.first)

@@ -108,7 +108,7 @@ class Login:
     def step(self, message: bytes) -> sasl.Step:
         """Take a message of the client. Raises: ProtocolError: the login proves another name than the one before."""
         assert self._state is not None, "a handshake came before"
-        nonce = f"{self._gate.env.random.getrandbits(proof.NONCE_BITS):x}"
+        nonce = f"{self._gate.env.random.getrandbits(proof.NONCE_BITS):048x}"
         found = sasl.step(self._state, message, self._gate.known, nonce)
         self._state = found.state
         if found.error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from logstore.errors import InvalidRequestError
@@ -14,8 +15,11 @@ from replication.client.settings import (
     describe_settings,
     groups_with_settings,
 )
+from replication.client.users import ITERATIONS, MECHANISMS, NewPassword, describe_users
+from replication.client.users import alter_user as change_user
 
 ALL_BROKERS = "<default>"
+STORE = "COORDINATION_STORE"
 KINDS = {"topics": TOPIC_RESOURCE, "groups": GROUP_RESOURCE, "brokers": BROKER_RESOURCE}
 # A name, and a value; one that has commas is in brackets.
 _SETTING = re.compile(r"\s*([^=,\s]+)\s*=\s*(?:\[([^\]]*)\]|([^,\[]*))\s*(?:,|$)")
@@ -44,6 +48,39 @@ def described(
         for key, each in sorted(settings.items())
         if with_defaults or each.is_own
     ]
+
+
+def users_of(client: KafkaClient, name: str | None = None) -> list[dict[str, Any]]:
+    """The mechanisms by which this user, or each one, logs in. Raises: KafkaError, UnreachableError."""
+    found = client.run(describe_users, () if name is None else (name,))
+    return [
+        {"entity": user, "name": mechanism, "value": f"iterations={iterations}", "source": STORE, "read_only": False}
+        for user, mechanisms in sorted(found.items())
+        for mechanism, iterations in sorted(mechanisms.items())
+    ]
+
+
+def alter_user(
+    client: KafkaClient, name: str, given: Mapping[str, str], deleted: Collection[str], ask: Callable[[str], str]
+) -> None:
+    """Set and delete passwords: `given` has iterations and password by mechanism, as Kafka's tools write them.
+
+    `ask` returns the password for a mechanism that comes without one.
+
+    Raises: InvalidRequestError; KafkaError, UnreachableError.
+    """
+    made = {}
+    for mechanism, text in given.items():
+        options = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
+        count = options.pop("iterations", str(ITERATIONS))
+        password = options.pop("password", "")
+        if options or not count.isdecimal() or mechanism not in MECHANISMS:
+            raise InvalidRequestError(
+                f"{mechanism}: one of {', '.join(MECHANISMS)} with [iterations=NUMBER,password=TEXT]; without a password, "
+                "it is asked for"
+            )
+        made[mechanism] = NewPassword(password or ask(mechanism), int(count))
+    client.run(change_user, name, made, deleted)
 
 
 def _names(client: KafkaClient, kind: str) -> list[str]:

@@ -262,14 +262,17 @@ def group_settings(live: LiveSettings, groups: GroupConfigs, name: str) -> list[
 
 def _row(setting: Field[Any], sources: Sequence[Source]) -> dict[str, Any]:
     key, counts = setting.metadata["key"], sources[0]
+    is_secret = setting.metadata.get("is_sensitive", False)
     return {
         "name": key,
-        "value": counts.value,
+        "value": None if is_secret else counts.value,
         "read_only": all(key not in settings for settings in (LIVE, *SETTINGS_OF.values())),
         "config_source": counts.place,
         "is_default": counts.place == DEFAULT,
-        "is_sensitive": False,
-        "synonyms": [{"name": each.key, "value": each.value, "source": each.place} for each in sources],
+        "is_sensitive": is_secret,
+        "synonyms": [
+            {"name": each.key, "value": None if is_secret else each.value, "source": each.place} for each in sources
+        ],
         "config_type": _type(setting),
         "documentation": setting.metadata["help"],
     }

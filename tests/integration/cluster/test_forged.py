@@ -1,4 +1,8 @@
-"""A client that is neither a controller nor a broker, and reaches the port of one, achieves nothing."""
+"""A client that is neither a controller nor a broker, and reaches the port of one, achieves nothing.
+
+A broker of the cluster that does not know the epoch of another one achieves nothing either: that is looked at behind
+the proof, and was all that there was below feature level 4.
+"""
 
 import asyncio
 
@@ -7,8 +11,10 @@ import pytest
 from replication.errors import ErrorCode, ProtocolError
 from replication.model.cluster import topic_uuid
 from replication.network.client import Client
+from replication.network.security import PLAINTEXT, Security
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
+from tests.support.proving import BROKER, secret_of
 from tests.support.repeats import times
 
 pytestmark = pytest.mark.slow
@@ -25,9 +31,9 @@ def say(cluster):
     Returns the error codes of the answers; None where there was none.
     """
 
-    def send(broker, key, requests):
+    def send(broker, key, requests, security=PLAINTEXT):
         async def all_of_them():
-            client = Client(*address(cluster, broker), "stranger", timeout_ms=20_000)
+            client = Client(*address(cluster, broker), "stranger", timeout_ms=20_000, security=security)
             found = []
             for request in requests:
                 try:
@@ -41,6 +47,11 @@ def say(cluster):
         return asyncio.run(all_of_them())
 
     return send
+
+
+def proved(cluster):
+    """A broker of this cluster, as others know it."""
+    return Security(broker=BROKER, secret=secret_of(cluster.running.coordination))
 
 
 def address(cluster, broker):
@@ -92,9 +103,9 @@ def test_who_guesses_the_epoch_of_a_broker_is_no_controller(cluster, say, key, m
     assert cluster.produce(topic, range(5)) == []
     before, states = term(cluster), cluster.states(topic)
 
-    answers = say(1, key, [made(topic, broker_epoch=guess, controller_epoch=LAST_EPOCH) for guess in GUESSES])
-
-    assert set(answers) <= {ErrorCode.STALE_BROKER_EPOCH, None}
+    guesses = [made(topic, broker_epoch=guess, controller_epoch=LAST_EPOCH) for guess in GUESSES]
+    assert set(say(1, key, guesses)) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    assert set(say(1, key, guesses, proved(cluster))) <= {ErrorCode.STALE_BROKER_EPOCH, None}
     assert cluster.produce(topic, range(5, 10)) == []
     assert cluster.values(topic, 10) == [str(number) for number in range(10)]
     new = cluster.create((1, 2, 3))
@@ -108,8 +119,8 @@ def test_who_guesses_it_ends_no_broker_either(cluster, say):
     topic = cluster.create((one, two))
 
     asked = [ib.ControlledShutdownRequest(broker_id=one, broker_epoch=guess) for guess in GUESSES[:100]]
-    answers = say(controller, ApiKey.CONTROLLED_SHUTDOWN, asked)
-
+    assert set(say(controller, ApiKey.CONTROLLED_SHUTDOWN, asked)) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    answers = say(controller, ApiKey.CONTROLLED_SHUTDOWN, asked, proved(cluster))
     assert set(answers) <= {ErrorCode.STALE_BROKER_EPOCH, None}
     assert cluster.states(topic) == {0: (one, [one, two], 0)}
 
@@ -119,7 +130,7 @@ def test_guesses_cost_a_connection_and_a_line(cluster, say):
     before = log.read_text().count("\n")
 
     wrong = [stop_replica("t", broker_epoch=guess, controller_epoch=LAST_EPOCH) for guess in range(40)]
-    answers = say(2, ApiKey.STOP_REPLICA, wrong)
+    answers = say(2, ApiKey.STOP_REPLICA, wrong, proved(cluster))
 
     assert answers == 4 * ([ErrorCode.STALE_BROKER_EPOCH] * 9 + [None])
     assert log.read_text().count("\n") - before <= 4

@@ -23,11 +23,13 @@ from logstore.store.log_dir import BROKER
 from replication.broker.broker import Broker
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, open_tree
+from replication.network.connection import LOGINS
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.replica.storage.log_dir import COORDINATION_FILE
 from tests.support.fork_server import quick
 from tests.support.giants import EXISTING, GROUP, PARTITIONS, SHAPES, giant, names
+from tests.support.proving import prove, secret_of
 from tests.support.repeats import times
 
 LINES_MAX = 250 * 50 * 10
@@ -286,6 +288,8 @@ def most_lines(name, broker):
         broker_epoch=broker.broker.lifecycle.epoch,
     )
     with Client(broker.endpoint.port) as client:
+        if asked.key not in LOGINS:
+            prove(client.call, broker.broker.inter_broker.users.secret)
         broker.count()
         try:
             answer = client.ask(asked.wire)
@@ -302,6 +306,7 @@ def process(tmp_path_factory):
         with Client(running.port) as client:
             prepare(client)
         running.epochs = asyncio.run(epochs(path))
+        running.secret = secret_of(f"sqlite:{path / BROKER / COORDINATION_FILE}")
         yield running
 
 
@@ -322,9 +327,11 @@ async def epochs(path):
 def test_the_largest_request_of_an_api_costs_its_own_size_and_little_more(name, process):
     """Its own size is that of the request and of the answer."""
     asked = giant(name, **process.epochs)
-    process.forget()
-    before = process.most_bytes()
     with Client(process.port) as client:
+        if asked.key not in LOGINS:
+            prove(client.call, process.secret)
+        process.forget()
+        before = process.most_bytes()
         answer = client.ask(asked.wire)
     assert process.most_bytes() - before - len(asked.frame) - len(answer) < MORE_BYTES
 
@@ -334,7 +341,8 @@ def test_the_largest_request_of_an_api_costs_its_own_size_and_little_more(name, 
 def test_nobody_waits_for_a_search_for_garbage_in_all_that_a_large_request_is(name, process):
     """It would be one turn, of 100 ms."""
     asked = giant(name, **process.epochs)
-    before = process.forget()
     with Client(process.port) as client:
+        prove(client.call, process.secret)
+        before = process.forget()
         client.ask(asked.wire)
     assert process.forget() - before <= 2  # its own, and that of each minute

@@ -12,6 +12,7 @@ from replication.protocol.apis import ApiKey
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 from tests.support.kafka_answers.topics import create
+from tests.support.proving import prove
 from tests.support.sharing import ACCEPT, REJECT, RELEASE, begin, codes, leader_of, member_of, produce
 
 NONE = ErrorCode.NONE
@@ -75,7 +76,9 @@ def starts(site):
 def test_brokers_are_asked_over_the_network_as_in_kafka(site):
     topic_id = shared(site, 1).id
     key = str(SharePartitionKey("a:b", topic_id, 0))
+    secret = site.brokers[1].inter_broker.users.secret
     with Asker(site.bootstrap) as asker:
+        prove(asker.ask, secret)
 
         def find(version, key):
             (row,) = asker.ask(
@@ -88,6 +91,7 @@ def test_brokers_are_asked_over_the_network_as_in_kafka(site):
         row = until(lambda: (found := find(6, key)).error_code == NONE and found)
     address = f"{row.host}:{row.port}"
     with Asker(address) as asker:
+        prove(asker.ask, secret)
 
         def ask(key, version, **fields):
             body = {"topic_id": topic_uuid(topic_id), "partitions": [{"partition": 0, **fields}]}

@@ -115,7 +115,7 @@ def fetch_isolated(asker):
     return [fetch(asker, version=version, isolation=7) for version in (6, 11)]
 
 
-@case("Fetch as a follower that is none", (0, 77, -1, 0), (0, 6, -1, 0))
+@case("Fetch as a follower that is none", (31, 31, -1, 0), (0, 6, -1, 0))
 def fetch_as_a_follower(asker):
     return fetch(asker, replica_id=77)
 

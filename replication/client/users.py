@@ -1,0 +1,72 @@
+"""Users of a cluster that log in by SCRAM: described, and given and deprived of passwords.
+
+A password is salted and hashed here: brokers never get it. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from logstore.env import SYSTEM
+from logstore.errors import InvalidRequestError
+from replication.client.cluster import Cluster
+from replication.errors import error_of
+from replication.protocol.apis import ApiKey
+from replication.security.scram import hash_of
+
+MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+ITERATIONS = 4096  # of Kafka's tools, unless they are told others
+SALT_BITS = 128
+_NOT_FOUND = 91
+
+
+class NewPassword(NamedTuple):
+    password: str
+    iterations: int = ITERATIONS
+
+    def __repr__(self) -> str:
+        return f"NewPassword(iterations={self.iterations})"
+
+
+async def describe_users(cluster: Cluster, names: Collection[str] = ()) -> dict[str, dict[str, int]]:
+    """The iterations of each mechanism by which a user logs in, of these users or of all. One that has none is left out.
+
+    Raises: KafkaError, UnreachableError, UnsupportedVersionError.
+    """
+    request = {"users": [{"name": name} for name in names] or None}
+    answer = await cluster.call_any(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, request)
+    if answer.error_code.value:
+        raise error_of(answer.error_code.value, answer.error_message or "")
+    known = {number: name for name, number in MECHANISMS.items()}
+    found = {}
+    for row in answer.results:
+        if row.error_code.value not in (0, _NOT_FOUND):
+            raise error_of(row.error_code.value, row.error_message or row.user)
+        if not row.error_code.value:
+            found[row.user] = {known.get(each.mechanism, "UNKNOWN"): each.iterations for each in row.credential_infos}
+    return found
+
+
+async def alter_user(
+    cluster: Cluster, name: str, given: Mapping[str, NewPassword], deleted: Collection[str] = ()
+) -> None:
+    """Give a user a password for each of these mechanisms, and take it away for others: all, or nothing.
+
+    Raises: InvalidRequestError: no such mechanism; KafkaError, UnreachableError, UnsupportedVersionError.
+    """
+    for mechanism in (*given, *deleted):
+        if mechanism not in MECHANISMS:
+            raise InvalidRequestError(f"{mechanism!r} is none of {', '.join(MECHANISMS)}")
+    upsertions = []
+    for mechanism, (password, iterations) in given.items():
+        salt = SYSTEM.random.getrandbits(SALT_BITS).to_bytes(SALT_BITS // 8, "big")
+        salted = hashlib.pbkdf2_hmac(hash_of(mechanism), password.encode(), salt, max(iterations, 1))
+        row = {"name": name, "mechanism": MECHANISMS[mechanism], "iterations": iterations}
+        upsertions.append(row | {"salt": salt, "salted_password": salted})
+    deletions = [{"name": name, "mechanism": MECHANISMS[mechanism]} for mechanism in deleted]
+    request = {"deletions": deletions, "upsertions": upsertions}
+    for row in (await cluster.call_any(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, request)).results:
+        if row.error_code.value:
+            raise error_of(row.error_code.value, row.error_message or row.user)
