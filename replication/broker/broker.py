@@ -177,6 +177,8 @@ class Broker:
             await self._acls.learn(tree)
         await self.inter_broker.learn(tree)
         await self.configs.learn_users(tree)  # before anybody can log in
+        for jwks in self.inter_broker.jwks:
+            await jwks.begin()
         self._check_listeners()
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
@@ -248,6 +250,8 @@ class Broker:
         await self.lifecycle.resign()
         if self.server is not None:
             await self.server.close(grace_s=GRACE_S)
+        for jwks in self.inter_broker.jwks:
+            jwks.end()
         await self._endpoint.close()
         self._clients.close()
         self.coordinators.keep(set())

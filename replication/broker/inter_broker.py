@@ -8,6 +8,7 @@ before may be there, which prove nothing.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,11 +19,12 @@ from logstore.env import Env
 from logstore.errors import InvalidConfigError
 from replication.broker.users import Users
 from replication.config.broker import BrokerConfig
-from replication.config.listener_settings import OF_BROKERS, PLAIN, ListenerSettings
+from replication.config.listener_settings import OAUTHBEARER, OF_BROKERS, PLAIN, ListenerSettings
 from replication.coordination.broker_secret import read_secret
 from replication.coordination.tree import Tree
 from replication.model.features import PROVED_BROKERS
 from replication.network.gate import Gate
+from replication.network.jwks import Jwks
 from replication.network.security import Security
 from replication.network.tls import Contexts, client_context
 from replication.protocol.apis import INTERBROKER, ApiKey
@@ -30,6 +32,7 @@ from replication.security import jaas
 from replication.security.access import ALLOW_ALL, NOTHING, Authorizer, Context, Need, Operation, Principal, Request
 from replication.security.listeners import Listener
 from replication.security.principals import parse_rules, principal_of
+from replication.security.tokens import Bearer, Rules, bearer_of
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ class InterBroker:
         self._protocol = own.protocol
         self._settings = config.of_listener(own.name)
         self._username, self._password = self._own_login()
+        self.jwks: list[Jwks] = []  # keys of tokens, which are read while the broker runs
         self._tls: ssl.SSLContext | None = None
         if own.protocol.has_tls:
             self._tls = client_context(self._settings)
@@ -115,13 +119,33 @@ class InterBroker:
             name=listener.name,
             protocol=protocol,
             mechanisms=mechanisms,
-            known=self.users.known(_passwords(listener, settings) if PLAIN in mechanisms else {}),
+            known=self.users.known(
+                _passwords(listener, settings) if PLAIN in mechanisms else {},
+                self._tokens(listener, settings) if OAUTHBEARER in mechanisms else None,
+            ),
             tls=tls,
             principal_of=lambda certificate: principal_of(certificate, rules),
             reauth_ms=settings.connections_max_reauth_ms,
             failure_delay_ms=self._config.connection_failed_authentication_delay_ms,
             env=self._env,
         )
+
+    def _tokens(self, listener: Listener, settings: ListenerSettings) -> Callable[[str], Bearer]:
+        """Return what tells whose a token is."""
+        url = settings.sasl_oauthbearer_jwks_endpoint_url
+        if not url:
+            raise _wrong(listener, "sasl.oauthbearer.jwks.endpoint.url", "OAUTHBEARER needs the keys of tokens")
+        if importlib.util.find_spec("joserfc") is None:
+            raise _wrong(listener, "sasl.enabled.mechanisms", "OAUTHBEARER needs pip install pyspark-pylog[oauth]")
+        jwks = Jwks(url, settings.sasl_oauthbearer_jwks_endpoint_refresh_ms)
+        self.jwks.append(jwks)
+        rules = Rules(
+            frozenset(settings.sasl_oauthbearer_expected_audience),
+            settings.sasl_oauthbearer_expected_issuer,
+            settings.sasl_oauthbearer_sub_claim_name,
+            settings.sasl_oauthbearer_clock_skew_seconds,
+        )
+        return lambda token: bearer_of(token, jwks.keys, rules, self._env.clock.now_ms() // 1000)
 
     @staticmethod
     def _contexts(listener: Listener, settings: ListenerSettings) -> Contexts:

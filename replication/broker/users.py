@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from replication.security import sasl
 from replication.security.scram import ITERATIONS_MIN, Credential, ScramError, decoy, parse_credential
+from replication.security.tokens import Bearer, TokenError
 
 logger = logging.getLogger(__name__)
 
@@ -18,9 +19,11 @@ class Users:
         self.secret = b""  # of the cluster
         self._credentials: dict[str, Mapping[str, Credential]] = {}  # user -> mechanism
 
-    def known(self, passwords: Mapping[str, str]) -> ListenerUsers:
-        """Return what a listener knows; `passwords`: of its users of PLAIN."""
-        return ListenerUsers(self, passwords)
+    def known(
+        self, passwords: Mapping[str, str], bearer: Callable[[str], Bearer] | None = None
+    ) -> ListenerUsers:
+        """Return what a listener knows; `passwords`: of its users of PLAIN, `bearer`: whose a token is."""
+        return ListenerUsers(self, passwords, bearer)
 
     def credentials(self, username: str) -> Mapping[str, Credential]:
         """Return the credentials of a user, by mechanism."""
@@ -52,8 +55,9 @@ class Users:
 class ListenerUsers:
     """See `security.sasl.Known`."""
 
-    def __init__(self, users: Users, passwords: Mapping[str, str]) -> None:
+    def __init__(self, users: Users, passwords: Mapping[str, str], bearer: Callable[[str], Bearer] | None) -> None:
         self._users = users
+        self._bearer = bearer
         self._passwords = {name: password.encode() for name, password in passwords.items()}
 
     @property
@@ -66,3 +70,8 @@ class ListenerUsers:
     def credential(self, mechanism: str, username: str) -> Credential:
         found = self._users.credentials(username).get(mechanism)
         return decoy(mechanism, self._users.secret, username, ITERATIONS_MIN) if found is None else found
+
+    def bearer(self, token: str) -> Bearer:
+        if self._bearer is None:
+            raise TokenError("no token is known here")
+        return self._bearer(token)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig, keyed, setting, settings_from
 from logstore.errors import InvalidConfigError
 from replication.config import listeners, unsupported
-from replication.config.listener_settings import MECHANISMS, OF_BROKERS, ListenerSettings
+from replication.config.listener_settings import OF_BROKERS, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, ListenerSettings
 from replication.config.listeners import PROTOCOL_MAP, Listeners
 from replication.config.properties import HOUR_MS, without_aliases
 from replication.config.rights import RightsSettings
@@ -88,7 +88,7 @@ class BrokerConfig(_Given):
     sasl_mechanism_inter_broker_protocol: str = setting(
         OF_BROKERS,
         f"How brokers log in to each other. {OF_BROKERS}: they prove that they read the same coordination store.",
-        choices=(OF_BROKERS, *MECHANISMS),
+        choices=(OF_BROKERS, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512),
     )
     log_dirs: str = setting("pylog-data", "Directory of the logs (one).")
     coordination: str = setting(

@@ -15,7 +15,7 @@ PEM = "PEM"
 CLIENT_AUTHS = ("none", "requested", "required")
 TLS_PROTOCOLS = ("TLSv1.2", "TLSv1.3")
 PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
-MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 # Brokers prove to each other that they read the same coordination store: see `security.proof`.
 OF_BROKERS = "PYLOG-BROKER"
 
@@ -79,6 +79,20 @@ class ListenerSettings:
     )
     scram_sha_256_sasl_jaas_config: str = _jaas(SCRAM_SHA_256, "username and password of this broker.")
     scram_sha_512_sasl_jaas_config: str = _jaas(SCRAM_SHA_512, "username and password of this broker.")
+    sasl_oauthbearer_jwks_endpoint_url: str = _of_listener(
+        "", "Keys that tokens of OAUTHBEARER are signed with, as JWKS: file:///PATH or https://HOST/PATH."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _of_listener(
+        3_600_000, "Time between two fetches of these keys; a file is read again within seconds.", minimum=1000
+    )
+    sasl_oauthbearer_expected_audience: frozenset[str] = _of_listener(
+        frozenset(), "Audiences (aud) of which a token must have one; empty: any."
+    )
+    sasl_oauthbearer_expected_issuer: str = _of_listener("", "Issuer (iss) that a token must have; empty: any.")
+    sasl_oauthbearer_sub_claim_name: str = _of_listener("sub", "The claim of a token whose value is the user.")
+    sasl_oauthbearer_clock_skew_seconds: int = _of_listener(
+        30, "How far the clocks of issuer and broker may differ.", minimum=0, maximum=3600
+    )
     connections_max_reauth_ms: int = _of_listener(
         0, "A login holds for so long; then clients log in again, or are cut off. 0: as long as the connection.",
         minimum=0, maximum=INT64_MAX,

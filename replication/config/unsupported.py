@@ -35,7 +35,12 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "ssl.secure.random.implementation ssl.allow. security.providers",
     ),
     ("users are what ssl.principal.mapping.rules makes of certificates, or who logged in", "principal.builder.class"),
-    ("clients log in by PLAIN or SCRAM", "sasl.kerberos. sasl.oauthbearer. sasl.login."),
+    ("clients log in by PLAIN, SCRAM or OAUTHBEARER", "sasl.kerberos. sasl.login."),
+    (
+        "a token of OAUTHBEARER is checked with the keys at sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.scope.claim.name sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.header.urlencode "
+        "sasl.oauthbearer.jwks.endpoint.retry. sasl.oauthbearer.jwt. sasl.oauthbearer.client. sasl.oauthbearer.assertion.",
+    ),
     ("no code of others runs in a broker", "sasl.server.callback.handler.class sasl.client.callback.handler.class"),
     ("a message of a login has 64 KiB at most", "sasl.server.max.receive.size"),
     (

@@ -55,13 +55,10 @@ def tls_context(security: Security) -> ssl.SSLContext | None:
 
 
 async def prove(security: Security, where: str, ask: Ask) -> None:
-    """Show another broker of the cluster that this is one, too, if it is of a release that asks for that.
+    """Show another broker of the cluster, which knows SaslHandshake, that this is one, too.
 
     Raises: AuthenticationError: it does not know the secret of the cluster, or does not believe this one; as `ask`.
     """
-    told = await ask(ApiKey.API_VERSIONS, {"client_software_name": "pylog", "client_software_version": "0"})
-    if ApiKey.SASL_HANDSHAKE not in {row.api_key for row in told.api_keys}:
-        return
     prover = Prover(security.broker, security.secret, f"{SYSTEM.random.getrandbits(_NONCE_BITS):048x}")
     answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": proof.MECHANISM})
     try:

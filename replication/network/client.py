@@ -199,7 +199,10 @@ class Client:
             if self._security.mechanism:
                 holds_s = await authenticate(self._security, self.address, self._versions, ask)
             elif self._security.secret:
-                await prove(self._security, self.address, ask)
+                # A broker of the release before knows no login, and perhaps no newer version of this.
+                told = await self._in_time(opened, ApiKey.API_VERSIONS, 0, {}, self._timeout_s)
+                if ApiKey.SASL_HANDSHAKE in {row.api_key for row in told.api_keys}:
+                    await prove(self._security, self.address, ask)
         except AuthenticationError as error:
             if self._asks_versions:
                 raise

@@ -89,7 +89,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def refuse_login(self, answer: Any) -> Any:
         """Return the answer to a login that failed after a while, and close behind it: guesses take time."""
-        logger.warning("client=%s login refused (%s)", self.context.host, self.login.mechanism or "unknown mechanism")
+        mechanism = self.login.mechanism or "unknown mechanism"
+        logger.warning("client=%s login refused (%s)%s", self.context.host, mechanism, self.login.why)
         await asyncio.sleep(self._gate.failure_delay_ms / 1000)
         self.wind_up()
         return answer
@@ -379,7 +380,7 @@ class LoginConnection(Connection):
         found = login.step(message)
         if found.error:
             self._stop()
-            logger.warning("client=%s login refused (%s)", self.context.host, found.state.mechanism)
+            logger.warning("client=%s login refused (%s)%s", self.context.host, found.state.mechanism, login.why)
             self.admission.loop.call_later(self._gate.failure_delay_ms / 1000, self.abort)
             return
         if login.principal is not None:

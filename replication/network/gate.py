@@ -19,6 +19,7 @@ from replication.security import proof, sasl
 from replication.security.access import ANONYMOUS, BROKER_KIND, Principal
 from replication.security.listeners import PLAINTEXT, SecurityProtocol
 from replication.security.scram import Credential, decoy
+from replication.security.tokens import Bearer, TokenError
 
 TLS_HANDSHAKE_S = 10.0
 LOGIN_S = 20.0  # from the first byte to the end of a first login
@@ -37,6 +38,9 @@ class Nobody:
 
     def credential(self, mechanism: str, username: str) -> Credential:
         return decoy(mechanism, b"", username, ITERATIONS_OF_NOBODY)
+
+    def bearer(self, token: str) -> Bearer:
+        raise TokenError("no token is known here")
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ class LogsIn(Protocol):
 class Login:
     """The logins of one connection, one after the other. `principal` is whom the last one proved."""
 
-    __slots__ = ("_gate", "_state", "ends_s", "has_failed", "principal")
+    __slots__ = ("_gate", "_state", "ends_s", "has_failed", "principal", "why")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -77,6 +81,7 @@ class Login:
         self.principal: Principal | None = None
         self.ends_s = float("inf")  # time of the loop
         self.has_failed = False
+        self.why = ""  # it failed, where more may be said than "a wrong password"
 
     def handshake(self, mechanism: str) -> Mapping[str, Any]:
         """Answer SaslHandshake."""
@@ -102,8 +107,7 @@ class Login:
         found = self.step(message)
         if found.error:
             return _answer(ErrorCode.SASL_AUTHENTICATION_FAILED, found.error)
-        lifetime_ms = self._gate.reauth_ms if found.principal and found.principal.kind != BROKER_KIND else 0
-        return _answer(ErrorCode.NONE, None, found.answer, lifetime_ms)
+        return _answer(ErrorCode.NONE, None, found.answer, self._lifetime_ms(found))
 
     def step(self, message: bytes) -> sasl.Step:
         """Take a message of the client. Raises: ProtocolError: the login proves another name than the one before."""
@@ -113,13 +117,23 @@ class Login:
         self._state = found.state
         if found.error:
             self.has_failed = True
+            self.why = f": {found.why}" if found.why else ""
         elif found.principal is not None:
             if self.principal not in (None, found.principal):
                 raise ProtocolError("a login again must be of the same user")
             self.principal, self._state = found.principal, None
-            reauth_ms = self._gate.reauth_ms if found.principal.kind != BROKER_KIND else 0
-            self.ends_s = asyncio.get_running_loop().time() + reauth_ms / 1000 if reauth_ms else float("inf")
+            lifetime_ms = self._lifetime_ms(found)
+            self.ends_s = asyncio.get_running_loop().time() + lifetime_ms / 1000 if lifetime_ms else float("inf")
         return found
+
+    def _lifetime_ms(self, found: sasl.Step) -> int:
+        """Return for how long what is proved now holds; 0: as long as the connection."""
+        if found.principal is None or found.principal.kind == BROKER_KIND:
+            return 0
+        bounds = [self._gate.reauth_ms] if self._gate.reauth_ms else []
+        if found.ends_s:
+            bounds.append(max(1, 1000 * found.ends_s - self._gate.env.clock.now_ms()))
+        return min(bounds, default=0)
 
     @property
     def mechanism(self) -> str:

@@ -11,9 +11,10 @@ import hmac
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from replication.security import proof, scram
+from replication.security import proof, scram, tokens
 from replication.security.access import BROKER_KIND, Principal
 from replication.security.scram import Credential, ScramError
+from replication.security.tokens import Bearer, TokenError
 
 PLAIN = "PLAIN"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -31,6 +32,9 @@ class Known(Protocol):
 
     def credential(self, mechanism: str, username: str) -> Credential:
         """Return what is kept of a user's password; of an unknown user one that no password fits."""
+
+    def bearer(self, token: str) -> Bearer:
+        """Return whose a token is. Raises: TokenError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,17 @@ State: TypeAlias = Begun | InScram | InProof | Failed
 
 
 class Step(NamedTuple):
-    """The answer to one message. `principal`: whose name is proved now. `error`: the words of a failure."""
+    """The answer to one message. `principal`: whose name is proved now. `error`: the words of a failure.
+
+    `ends_s`: the second of the epoch at which a name is no longer proved; 0: never. `why`: for the log.
+    """
 
     state: State
     answer: bytes = b""
     principal: Principal | None = None
     error: str = ""
+    ends_s: int = 0
+    why: str = ""
 
 
 def step(state: State, message: bytes, known: Known, nonce: str) -> Step:
@@ -82,6 +91,8 @@ def step(state: State, message: bytes, known: Known, nonce: str) -> Step:
                 return _plain(state, message, known)
             case Begun(mechanism=proof.MECHANISM):
                 return _begin_proof(message, known, nonce)
+            case Begun(mechanism=tokens.MECHANISM):
+                return _bearer(state, message, known)
             case Begun(mechanism=mechanism):
                 first = scram.parse_first(message)
                 side = scram.ServerSide(mechanism, first, known.credential(mechanism, first.username), nonce)
@@ -121,6 +132,17 @@ def _plain(state: State, message: bytes, known: Known) -> Step:
     if not hmac.compare_digest(given, wanted) or password is None or named not in ("", username):
         return failed(state)
     return Step(state, b"", Principal(username))
+
+
+def _bearer(state: State, message: bytes, known: Known) -> Step:
+    try:
+        named, token = tokens.token_of(message)
+        bearer = known.bearer(token)
+    except TokenError as error:
+        return failed(state)._replace(why=str(error))
+    if named not in ("", bearer.name):
+        return failed(state)._replace(why="it is somebody else's")
+    return Step(state, b"", Principal(bearer.name), ends_s=bearer.ends_s)
 
 
 def _begin_proof(message: bytes, known: Known, nonce: str) -> Step:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import ssl
 import subprocess
 import time
@@ -11,8 +12,9 @@ import confluent_kafka
 import confluent_kafka.admin
 import kafka
 import pytest
+from joserfc import jwk, jwt
 
-from logstore.errors import InvalidConfigError
+from logstore.errors import InvalidConfigError, InvalidRequestError
 from replication.broker.broker import Broker
 from replication.client.kafka_client import KafkaClient
 from replication.config.broker import BrokerConfig
@@ -21,6 +23,7 @@ from replication.network.authentication import AuthenticationError
 from replication.network.client import Client
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
+from replication.tools import configs
 from tests.support.in_process import begun_by_an_earlier_release, brokers_in_process
 from tests.support.repeats import only_long
 from tests.support.secured import PASSWORD as KEY_PASSWORD
@@ -33,6 +36,8 @@ LISTENERS = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL:SSL",
     "inter.broker.listener.name": "MUTUAL",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+    "listener.name.sasl_ssl.sasl.oauthbearer.expected.audience": "pylog",
     "listener.name.sasl_ssl.plain.sasl.jaas.config": JAAS,
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
     "listener.name.mutual.ssl.client.auth": "required",
@@ -57,8 +62,17 @@ def tls_of(certificates):
 
 
 @pytest.fixture(scope="module")
-def brokers(certificates, tmp_path_factory):
+def key():
+    """That signs tokens."""
+    return jwk.RSAKey.generate_key(2048, {"kid": "one"})
+
+
+@pytest.fixture(scope="module")
+def brokers(certificates, key, tmp_path_factory):
     settings = {**LISTENERS, **tls_of(certificates), "default.replication.factor": 2, "num.partitions": 2}
+    keys = tmp_path_factory.mktemp("keys") / "jwks.json"
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    settings |= {"listener.name.sasl_ssl.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri()}
     settings |= {"advertised.listeners": "", "ssl.endpoint.identification.algorithm": "https"}
     with brokers_in_process(tmp_path_factory.mktemp("brokers"), (1, 2), **settings) as running:
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": at(running, "PLAINTEXT")})
@@ -184,6 +198,52 @@ def test_clients_write_and_read(brokers, certificates, client, listener, mechani
     given = settings_for(brokers, certificates, listener, mechanism)
     topic = f"{client}-{listener}-{mechanism}".lower()
     assert CLIENTS[client](given, topic) == b"v"
+
+
+def token_of(key, **claims):
+    return jwt.encode({"alg": "RS256", "kid": "one"}, {"sub": "oscar", "aud": "pylog", "exp": time.time() + 60, **claims}, key)
+
+
+def test_the_bearer_of_a_token_logs_in(brokers, certificates, key):
+    given = settings_for(brokers, certificates, "SASL_SSL", "OAUTHBEARER")
+    for name in ("sasl.username", "sasl.password"):
+        del given[name]
+    given["oauth_cb"] = lambda config: (token_of(key), time.time() + 60)
+    assert by_confluent(given, "by-bearer") == b"v"
+
+
+def test_the_bearer_of_another_token_does_not(brokers, certificates, key):
+    given = settings_for(brokers, certificates, "SASL_SSL", "OAUTHBEARER")
+    for name in ("sasl.username", "sasl.password"):
+        del given[name]
+    for wrong in ({"aud": "other"}, {"exp": time.time() - 100}):
+        errors = []
+        token = token_of(key, **wrong)
+        admin = confluent_kafka.admin.AdminClient(
+            {**given, "oauth_cb": lambda config, token=token: (token, time.time() + 60), "error_cb": errors.append}
+        )
+        end = time.monotonic() + SHOULD_BE_S
+        while not any(error.code() == confluent_kafka.KafkaError._AUTHENTICATION for error in errors):
+            admin.poll(0.1)
+            assert time.monotonic() < end, errors
+
+
+def test_passwords_are_set_and_shown_on_the_command_line(brokers):
+    with KafkaClient(at(brokers, "PLAINTEXT")) as client:
+        asked = []
+        configs.alter_user(client, "carl", {"SCRAM-SHA-512": "iterations=8192"}, (), lambda m: asked.append(m) or "pw")
+        assert asked == ["SCRAM-SHA-512"]
+        (row,) = configs.users_of(client, "carl")
+        assert (row["entity"], row["name"], row["value"]) == ("carl", "SCRAM-SHA-512", "iterations=8192")
+        security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
+        security |= {"sasl.username": "carl", "sasl.password": "pw"}
+        with KafkaClient(at(brokers, "SASL_PLAINTEXT", 1), security=security) as own:
+            assert own.topics() is not None
+        configs.alter_user(client, "carl", {}, ("SCRAM-SHA-512",), asked.append)
+        assert configs.users_of(client, "carl") == []
+        for wrong in ("iterations=many", "iterations=4096,salt=x"):
+            with pytest.raises(InvalidRequestError, match="password=TEXT"):
+                configs.alter_user(client, "carl", {"SCRAM-SHA-512": wrong}, (), asked.append)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
