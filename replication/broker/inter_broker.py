@@ -225,29 +225,27 @@ class Guard:
     ) -> None:
         self._level = level
         self._listener = listener
-        self._inner = inner
+        self._inner, self._allows = inner, inner is ALLOW_ALL  # most requests pass without another call
         self._brokers = brokers
 
     def refused(
         self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request
     ) -> Collection[Need]:
-        if not _is_between(request):
-            return self._inner.refused(context, needs, request)
+        if getattr(request, "key", None) not in BETWEEN_BROKERS or _is_of_consumer(request):
+            return NOTHING if self._allows else self._inner.refused(context, needs, request)
         if context.is_broker:
             return NOTHING
         found = needs(request)
         if not any(need.operation is Operation.CLUSTER_ACTION for need in found):
             return self._inner.refused(context, needs, request)
-        if self._level() < PROVED_BROKERS and self._inner is ALLOW_ALL:
+        if self._level() < PROVED_BROKERS and self._allows:
             return NOTHING
         if context.listener != self._listener:
             return found
-        if self._inner is ALLOW_ALL:
+        if self._allows:
             return NOTHING if context.principal in self._brokers else found
         return self._inner.refused(context, needs, request)
 
 
-def _is_between(request: Any) -> bool:
-    """May the request be one between brokers? Most are told quickly that they are not."""
-    key = getattr(request, "key", None)
-    return key in BETWEEN_BROKERS and (key not in FETCHES or request.body.replica_id >= 0)
+def _is_of_consumer(request: Any) -> bool:
+    return request.key in FETCHES and request.body.replica_id < 0

@@ -69,7 +69,7 @@ class Doorman(asyncio.Protocol):
             self._end(_why(error))
             return
         if secured is None or self._is_lost:
-            self._end("the client went away")
+            self._end(None)
             return
         principal = gate.principal_of(secured.get_extra_info("peercert") or {})
         if principal is None:
@@ -88,14 +88,15 @@ class Doorman(asyncio.Protocol):
             at += count
             connection.buffer_updated(count)
 
-    def _end(self, why: str) -> None:
-        if self._admission.part(self):  # else it gave way to another one
+    def _end(self, why: str | None) -> None:
+        """Close it, with a line; None: the client went away, as those do that only look whether a port is open."""
+        if self._admission.part(self) and why is not None:  # else it gave way to another one
             self._admission.misused += 1
             logger.warning("client=%s connection to listener %s closed: %s", self._host, self._gate.name, why)
         self._transport.abort()
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception) -> str | None:
     cause = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not believed: {cause.verify_message}"
@@ -105,4 +106,4 @@ def _why(error: Exception) -> str:
         return f"TLS handshake: {said}{hint}"
     if isinstance(error, (TimeoutError, ConnectionAbortedError)):
         return f"TLS handshake: not done within {TLS_HANDSHAKE_S:g} s"
-    return "TLS handshake: the client went away"
+    return None

@@ -93,10 +93,10 @@ class PacedOutbox(Outbox):
 
     def _write(self, ready: Sequence[Buffer]) -> None:
         size = sum(map(len, ready))
-        if self._queue or size > PACE_BYTES:
+        if self._queue or self._is_slow or size > PACE_BYTES:
             self._queue += ready
             self.may_write = False
-            if not self._is_pumping:
+            if not self._is_pumping and not self._is_slow:
                 self._pump()
         elif not self._transport.is_closing():
             self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))

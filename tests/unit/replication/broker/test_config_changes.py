@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from logstore.errors import InvalidConfigError
 from replication.broker.config_changes import ConfigChanges
+from replication.broker.users import Users
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfigs
 from replication.config.live import LiveSettings
@@ -40,7 +41,9 @@ def test_settings_that_cannot_be_understood_keep_nobody_from_the_others(tmp_path
                     raise InvalidConfigError("no")
                 told[topic] = dict(overrides)
 
-            changes = ConfigChanges(LiveSettings(BrokerConfig()), GroupConfigs(BrokerConfig()), changed, lambda: None)
+            changes = ConfigChanges(
+                LiveSettings(BrokerConfig()), GroupConfigs(BrokerConfig()), Users(), changed, lambda: None
+            )
             await changes.begin(tree)
             assert told == {"v": {"retention.ms": "v"}}
             await topics.change_config(tree, "/config/topics/v", lambda known: {**known, "segment.ms": "1"})
@@ -58,6 +61,7 @@ def test_a_notice_that_nobody_understands_hides_no_change(tmp_path):
             changes = ConfigChanges(
                 LiveSettings(BrokerConfig()),
                 GroupConfigs(BrokerConfig()),
+                Users(),
                 lambda topic, its: told.update({topic: dict(its)}),
                 lambda: None,
             )
@@ -92,6 +96,7 @@ def test_what_brokers_are_given_changes_the_defaults_of_topics_and_what_is_wrong
             changes = ConfigChanges(
                 live,
                 GroupConfigs(live.config),
+                Users(),
                 lambda topic, its: told.append(live.config.log_config(its).segment_bytes),
                 lambda: heard.append(1),
             )
