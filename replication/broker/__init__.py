@@ -1,8 +1,9 @@
 """One broker: its port, its registration, its logs, and how it starts and stops.
 
 From the ground up: `loop_watch`, which notices a stalled event loop; `garbage`, when Python collects it; `log_lines`
-and `logs`, server.log and the other text logs; `config_changes`, changed settings of topics and brokers; `acl_nodes`,
-the nodes of ACLs in the tree, and `acl_changes`, changed ACLs; `feature_level`, that of the cluster; `leaders`,
+and `logs`, server.log and the other text logs; `users`, those that may log in; `config_changes`, changed settings of
+topics, groups and brokers, and passwords; `acl_nodes`, the nodes of ACLs in the tree, and `acl_changes`, changed ACLs;
+`inter_broker`, the listeners, and what brokers let each other do; `feature_level`, that of the cluster; `leaders`,
 questions to the leaders on other brokers; `topic_admin`, topics created, grown and deleted; `internal_topics`, the
 partitions of coordinators; `markers`, the ends of transactions, and `verification`, their beginnings, at the leaders of
 partitions; `share_states`, states of shared partitions, asked of their coordinators; `share`, these partitions at their

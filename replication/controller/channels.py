@@ -221,11 +221,10 @@ def _message(request: Send, controller: BrokerId, find: Callable[[BrokerId], Bro
     match request:
         case SendLeaderAndIsr():
             leaders = sorted({row.state.leader for row in request.partitions})
-            live = tuple(
-                ib.LiveLeader(broker_id=info.id, host_name=info.host, port=info.port)
-                for info in map(find, leaders)
-                if info is not None
-            )
+            told = find(request.broker)
+            listener = "" if told is None else told.endpoints[0].name  # where it meets others
+            known = ((info.id, info.at(listener)) for info in map(find, leaders) if info is not None)
+            live = tuple(ib.LiveLeader(broker_id=leader, host_name=at.host, port=at.port) for leader, at in known)
             rows = ((row, ib.LeaderAndIsrPartition(**_state(row), is_new=row.is_new)) for row in request.partitions)
             topics = _topics(ib.LeaderAndIsrTopic, rows)
             return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(**head, topic_states=topics, live_leaders=live)

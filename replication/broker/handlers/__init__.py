@@ -7,7 +7,8 @@ KIP-848; `share_groups` and `share_offsets`: those of KIP-932; `parted_groups`: 
 `offset_commits`: the OffsetCommits of one turn of the loop. `transactions`: producers that use them.
 `share`: records for members of share groups; `share_state`: states of shared partitions, for brokers.
 `operations`: what clients may do.
-`cluster`, `topic_pages`, `topics`, `configs`, `acls`, `features`, `log_dirs` and `reassignments`: administration.
+`cluster`, `topic_pages`, `topics`, `configs`, `users`, `acls`, `features`, `log_dirs` and `reassignments`:
+administration.
 `controller`: requests of a controller to this broker, and to this broker as the controller. `broker_epochs`: protection
 against guessed epochs.
 """

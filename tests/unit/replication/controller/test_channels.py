@@ -18,6 +18,7 @@ from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
 from replication.model.state_changes import ControllerLines
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
+from replication.security.listeners import Endpoint, Listener, SecurityProtocol
 
 LEADERSHIP, METADATA = ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA
 EMPTY = {
@@ -235,5 +236,23 @@ def test_an_answer_that_ends_the_term_ends_all_that_waits_without_an_error(waiti
             await net.rest()
             assert net.sent == [(2, LEADERSHIP)]
             assert [task.exception() for task in net.tasks if not task.cancelled()] in ([], [None])
+
+    asyncio.run(check())
+
+
+def test_a_broker_is_told_where_leaders_are_at_the_listener_where_it_meets_others():
+    def both(number, *names):
+        plain = SecurityProtocol.PLAINTEXT
+        made = tuple(Listener(name, plain, Endpoint(f"{name}-{number}", number)) for name in names)
+        return BrokerInfo(number, 10 + number, *made[0].endpoint, listeners=made)
+
+    async def check():
+        async with network() as net:
+            net.brokers |= {1: both(1, "NEW", "OLD"), 2: both(2, "OLD", "NEW"), 3: both(3, "NEW", "OLD")}
+            for told in (2, 3):
+                net.order(told, 1)
+                await net.until((told, LEADERSHIP))
+            found = [each.host_name for request in net.requests for each in request.live_leaders]
+            assert found == ["OLD-1", "NEW-1"]
 
     asyncio.run(check())
