@@ -1,7 +1,7 @@
 """Gate: how one listener meets those who connect, and a login on one of its connections.
 
-Who logs in is decided by `security.sasl`; a login here is of one connection: the state of its conversation, and for how
-long its end holds. Belongs to the event loop.
+A login is of one connection: the state of its conversation, which `security.sasl` decides, and for how long its end
+holds. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ITERATIONS_OF_NOBODY = 4096
 
 
 class Nobody:
-    """What is known on a listener where nobody logs in but brokers."""
+    """The users of a listener where nobody logs in but brokers: none."""
 
     def __init__(self, secret: bytes = b"") -> None:
         self.secret = secret

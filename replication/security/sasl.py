@@ -23,7 +23,7 @@ _NOBODY = b"\0" * 32
 
 
 class Known(Protocol):
-    """What a server knows of its users, from memory."""
+    """The users that a server knows, from memory."""
 
     secret: bytes  # of the cluster, by which brokers prove themselves; b"": none yet
 

@@ -89,7 +89,7 @@ def _decoded(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a server keeps of a password: it proves nothing to other servers. The fields are Kafka's."""
+    """The part of a password that a server keeps: it proves nothing to other servers. The fields are Kafka's."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

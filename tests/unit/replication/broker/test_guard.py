@@ -1,4 +1,4 @@
-"""What is between brokers is for brokers alone; everything else is another authorizer's."""
+"""Requests between brokers are for brokers alone; everything else is another authorizer's."""
 
 from types import SimpleNamespace
 
