@@ -25,7 +25,9 @@ _NOBODY = b"\0" * 32
 class Known(Protocol):
     """The users that a server knows, from memory."""
 
-    secret: bytes  # of the cluster, by which brokers prove themselves; b"": none yet
+    @property
+    def secret(self) -> bytes:
+        """Return the secret of the cluster, by which brokers prove themselves; b"": none is known yet."""
 
     def password(self, username: str) -> bytes | None:
         """Return the password of a user of PLAIN; None: there is none."""
