@@ -54,7 +54,7 @@ def brokers_in_process(directory, numbers=(1, 2, 3), env=SYSTEM, **properties):
                     "controlled.shutdown.enable": "false",  # all of them stop
                     "offsets.topic.num.partitions": 5,
                     "transaction.state.log.num.partitions": 5,
-                    **{key.replace("_", "."): value for key, value in properties.items()},
+                    **{key if "." in key else key.replace("_", "."): value for key, value in properties.items()},
                 }
             )
             made.brokers[number] = Broker(config, env)
