@@ -14,17 +14,15 @@ from logstore.errors import InvalidRequestError
 from replication.client.cluster import Cluster
 from replication.errors import error_of
 from replication.protocol.apis import ApiKey
-from replication.security.scram import hash_of
+from replication.security.scram import ITERATIONS_MIN, NEW_ITERATIONS_MAX, SALT_BYTES, hash_of
 
 MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-ITERATIONS = 4096  # of Kafka's tools, unless they are told others
-SALT_BITS = 128
 _NOT_FOUND = 91
 
 
 class NewPassword(NamedTuple):
     password: str
-    iterations: int = ITERATIONS
+    iterations: int = ITERATIONS_MIN
 
     def __repr__(self) -> str:
         return f"NewPassword(iterations={self.iterations})"
@@ -54,15 +52,17 @@ async def alter_user(
 ) -> None:
     """Give a user a password for each of these mechanisms, and take it away for others: all, or nothing.
 
-    Raises: InvalidRequestError: no such mechanism; KafkaError, UnreachableError, UnsupportedVersionError.
+    Raises: InvalidRequestError: no such mechanism, or a number of iterations that brokers refuse; KafkaError, UnreachableError, UnsupportedVersionError.
     """
     for mechanism in (*given, *deleted):
         if mechanism not in MECHANISMS:
             raise InvalidRequestError(f"{mechanism!r} is none of {', '.join(MECHANISMS)}")
+    if any(not ITERATIONS_MIN <= each.iterations <= NEW_ITERATIONS_MAX for each in given.values()):
+        raise InvalidRequestError(f"iterations: {ITERATIONS_MIN} to {NEW_ITERATIONS_MAX}")
     upsertions = []
     for mechanism, (password, iterations) in given.items():
-        salt = SYSTEM.random.getrandbits(SALT_BITS).to_bytes(SALT_BITS // 8, "big")
-        salted = hashlib.pbkdf2_hmac(hash_of(mechanism), password.encode(), salt, max(iterations, 1))
+        salt = SYSTEM.random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
+        salted = hashlib.pbkdf2_hmac(hash_of(mechanism), password.encode(), salt, iterations)
         row = {"name": name, "mechanism": MECHANISMS[mechanism], "iterations": iterations}
         upsertions.append(row | {"salt": salt, "salted_password": salted})
     deletions = [{"name": name, "mechanism": MECHANISMS[mechanism]} for mechanism in deleted]

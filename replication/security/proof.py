@@ -7,11 +7,13 @@ and both sides know whom they speak to. The secret is random and long, so that o
 from __future__ import annotations
 
 import hmac
+import re
 
 MECHANISM = "PYLOG-BROKER"
 SECRET_BYTES = 32
 NONCE_BITS = 192
 _HASH = "sha256"
+_FIRST = re.compile(rb"n=(0|[1-9][0-9]{0,9}),r=[!-~]{1,200}")
 _NUMBERS_MAX = 2**31 - 1
 
 
@@ -36,11 +38,8 @@ class Prover:
 
 def begun_by(first: bytes) -> int | None:
     """Return the broker that begins a proof; None: this is no begin of one."""
-    name, mark, nonce = first.partition(b",r=")
-    number = name.removeprefix(b"n=")
-    if not (mark and nonce and name.startswith(b"n=") and number.isdigit() and int(number) <= _NUMBERS_MAX):
-        return None
-    return int(number)
+    found = _FIRST.fullmatch(first)
+    return int(found[1]) if found is not None and int(found[1]) <= _NUMBERS_MAX else None
 
 
 def answer(secret: bytes, first: bytes, nonce: str) -> bytes:

@@ -16,9 +16,12 @@ from typing import NamedTuple
 
 # Kafka's clients refuse less. More than that many would hold up the event loop for a second.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 1_000_000
+NEW_ITERATIONS_MAX = 16_384  # of passwords that are set here, as of Kafka's brokers
 _NO_BINDING = b"n,,"
 _BINDINGS = ("biws", "eSws")  # of a client's last message: n,, and y,, in base64
 FIRST_BYTES_MAX = 4096
+SALT_BYTES = 16  # of passwords that are set by our tools
+_OF_CREDENTIAL = ("salt", "stored", "server")
 
 
 class ScramError(ValueError):
@@ -46,8 +49,8 @@ class Exchange:
         count = found.get("i", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("its nonce does not go on where the client's ends")
-        if not count.isdecimal() or not ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX:
-            raise ScramError(f"it asks for {count!r} iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are done")
+        if not _is_usual(count):
+            raise ScramError(f"it asks for {count[:20]!r} iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are done")
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(count))
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
@@ -80,6 +83,11 @@ def _attributes(message: bytes) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def _is_usual(count: str) -> bool:
+    is_number = count.isdecimal() and len(count) <= len(str(ITERATIONS_MAX))
+    return is_number and ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX
+
+
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
@@ -108,11 +116,14 @@ def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -
     return Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
 
 
-def decoy(mechanism: str, key: bytes, username: str, iterations: int) -> Credential:
-    """Return a credential that no password fits: a user that there is not is asked for a proof as any other."""
+def decoy(mechanism: str, key: bytes, username: str) -> Credential:
+    """Return a credential that no password fits: a user that there is not is asked for a proof as any other.
+
+    Salt and iterations are as our tools make them.
+    """
     name = hash_of(mechanism)
-    made = [hmac.digest(key, f"{part} {mechanism} {username}".encode(), name) for part in ("salt", "stored", "server")]
-    return Credential(*made, iterations)
+    salt, *keys = (hmac.digest(key, f"{part} {mechanism} {username}".encode(), name) for part in _OF_CREDENTIAL)
+    return Credential(salt[:SALT_BYTES], *keys, ITERATIONS_MIN)
 
 
 class First(NamedTuple):
@@ -186,6 +197,6 @@ def parse_credential(mechanism: str, text: str) -> Credential:
     salt, stored, server = (_decoded(found.get(name, "")) for name in ("salt", "stored_key", "server_key"))
     if not salt or len(stored) != size or len(server) != size:
         raise ScramError("salt, stored_key and server_key are needed, of the size of the mechanism")
-    if not count.isdecimal() or not ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX:
+    if not _is_usual(count):
         raise ScramError(f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}")
     return Credential(salt, stored, server, int(count))

@@ -18,10 +18,9 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 KINDS = ("RSA", "EC", "OKP")
 TOKEN_BYTES_MAX = 32 * 1024
 NAME_CHARACTERS_MAX = 1024
-_FIRST = re.compile(
-    rb"n,(?:a=(?P<named>[^,\x01]*))?,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?auth=Bearer +(?P<token>[A-Za-z0-9._~+/=-]+)\x01"
-    rb"(?:[A-Za-z]+=[^\x01]*\x01)*\x01"
-)
+SECONDS_MAX = 253_402_300_800  # of the epoch: the year 10,000
+_MARK = b"\x01"  # behind each part of a message, and behind all
+_HEAD, _AUTH = re.compile(rb"n,(?:a=([^,]*))?,"), re.compile(rb"Bearer +([A-Za-z0-9._~+/=-]+)")
 
 
 class TokenError(ValueError):
@@ -47,10 +46,14 @@ class Bearer(NamedTuple):
 
 def token_of(message: bytes) -> tuple[str, str]:
     """Return the name that a client's message asks for ("": that of the token), and the token. Raises: TokenError."""
-    if len(message) > TOKEN_BYTES_MAX or (found := _FIRST.fullmatch(message)) is None:
+    head, *pairs = message.split(_MARK) if len(message) <= TOKEN_BYTES_MAX else (b"",)
+    named = _HEAD.fullmatch(head)
+    given = [value for key, _, value in (pair.partition(b"=") for pair in pairs) if key == b"auth"]
+    token = _AUTH.fullmatch(given[0]) if len(given) == 1 and pairs[-2:] == [b"", b""] else None
+    if named is None or token is None:
         raise TokenError("the message has no token")
     try:
-        return (found["named"] or b"").decode(), found["token"].decode()
+        return (named[1] or b"").decode(), token[1].decode()
     except UnicodeDecodeError:
         raise TokenError("the name is no text") from None
 
@@ -75,7 +78,7 @@ def bearer_of(token: str, keys: Any, rules: Rules, now_s: int) -> Bearer:
 
     try:
         claims: Mapping[str, Any] = jwt.decode(token, keys, algorithms=ALGORITHMS).claims
-    except (JoseError, ValueError, TypeError, LookupError) as error:
+    except (JoseError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise TokenError(f"its signature is not good ({type(error).__name__})") from None
     return judge(claims, rules, now_s)
 
@@ -91,9 +94,9 @@ def judge(claims: Mapping[str, Any], rules: Rules, now_s: int) -> Bearer:
         raise TokenError("its time has not come")
     if rules.issuer and claims.get("iss") != rules.issuer:
         raise TokenError("it is of another issuer")
-    audience = claims.get("aud", ())
-    meant = {audience} if isinstance(audience, str) else {each for each in audience if isinstance(each, str)}
-    if rules.audience and not meant & rules.audience:
+    audience = claims.get("aud")
+    meant = audience if isinstance(audience, list) else [audience]
+    if rules.audience and not any(isinstance(each, str) and each in rules.audience for each in meant):
         raise TokenError("it is for another audience")
     name = claims.get(rules.name_claim)
     if not isinstance(name, str) or not name.strip() or len(name) > NAME_CHARACTERS_MAX:
@@ -105,6 +108,6 @@ def _time(claims: Mapping[str, Any], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 53:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < SECONDS_MAX:
         raise TokenError(f"{name} is no time")
     return int(value)

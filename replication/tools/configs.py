@@ -15,11 +15,13 @@ from replication.client.settings import (
     describe_settings,
     groups_with_settings,
 )
-from replication.client.users import ITERATIONS, MECHANISMS, NewPassword, describe_users
+from replication.client.users import MECHANISMS, NewPassword, describe_users
 from replication.client.users import alter_user as change_user
+from replication.security.scram import ITERATIONS_MIN
 
 ALL_BROKERS = "<default>"
 STORE = "COORDINATION_STORE"
+DIGITS_MAX = 9
 KINDS = {"topics": TOPIC_RESOURCE, "groups": GROUP_RESOURCE, "brokers": BROKER_RESOURCE}
 # A name, and a value; one that has commas is in brackets.
 _SETTING = re.compile(r"\s*([^=,\s]+)\s*=\s*(?:\[([^\]]*)\]|([^,\[]*))\s*(?:,|$)")
@@ -72,9 +74,9 @@ def alter_user(
     made = {}
     for mechanism, text in given.items():
         options = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
-        count = options.pop("iterations", str(ITERATIONS))
+        count = options.pop("iterations", str(ITERATIONS_MIN))
         password = options.pop("password", "")
-        if options or not count.isdecimal() or mechanism not in MECHANISMS:
+        if options or not count.isdecimal() or len(count) > DIGITS_MAX or mechanism not in MECHANISMS:
             raise InvalidRequestError(
                 f"{mechanism}: one of {', '.join(MECHANISMS)} with [iterations=NUMBER,password=TEXT]; without a password, "
                 "it is asked for"

@@ -21,10 +21,17 @@ from replication.protocol.requests import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from replication.security.scram import ScramError, credential_of, format_credential, hash_of, parse_credential
+from replication.security.scram import (
+    ITERATIONS_MIN,
+    NEW_ITERATIONS_MAX,
+    ScramError,
+    credential_of,
+    format_credential,
+    hash_of,
+    parse_credential,
+)
 
 MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16_384  # as Kafka
 SALT_BYTES_MAX = 1024
 
 Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
@@ -115,7 +122,7 @@ def _is_good(change: Change) -> bool:
         size = hashlib.new(hash_of(MECHANISMS[change.mechanism])).digest_size
         wrong = {
             "Too few iterations": change.iterations < ITERATIONS_MIN,
-            "Too many iterations": change.iterations > ITERATIONS_MAX,
+            "Too many iterations": change.iterations > NEW_ITERATIONS_MAX,
             f"The salt must have 1 to {SALT_BYTES_MAX} bytes": not 0 < len(change.salt) <= SALT_BYTES_MAX,
             f"The salted password must have {size} bytes": len(change.salted_password) != size,
         }

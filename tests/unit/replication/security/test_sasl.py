@@ -25,7 +25,7 @@ class Users:
 
     def credential(self, mechanism, username):
         if username != ADA:
-            return scram.decoy(mechanism, self.secret, username, 4096)
+            return scram.decoy(mechanism, self.secret, username)
         salt = b"salt" * 4
         salted = hashlib.pbkdf2_hmac(scram.hash_of(mechanism), PASSWORD.encode(), salt, 4096)
         return scram.credential_of(mechanism, salted, salt, 4096)

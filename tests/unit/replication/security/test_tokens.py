@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 
 import pytest
 
@@ -65,6 +66,10 @@ def test_a_token_of_another_key_or_of_none_is_nobodys(key, keys):
         ({"iss": None}, "another issuer"),
         ({"aud": "other"}, "another audience"),
         ({"aud": []}, "another audience"),
+        ({"aud": None}, "another audience"),
+        ({"aud": 5}, "another audience"),
+        ({"aud": [["pylog"]]}, "another audience"),
+        ({"exp": 1 << 52}, "no time"),
         ({"sub": ""}, "no sub"),
         ({"sub": " "}, "no sub"),
         ({"sub": 5}, "no sub"),
@@ -100,11 +105,24 @@ def test_a_message_is_read_as_clients_write_it(message, found):
 @pytest.mark.parametrize(
     "message",
     [b"", b"n,,\x01auth=Bearer \x01\x01", b"n,,\x01auth=Basic abc\x01\x01", b"n,,\x01auth=Bearer a\x01", b"\x01",
+     b"n,,\x01auth=Bearer a\x01auth=Bearer b\x01\x01", b"n,,\x01auth=Bearer a\x01\x01x",
      b"y,,\x01auth=Bearer a\x01\x01", b"n,a=\xff,\x01auth=Bearer a\x01\x01", b"n,,\x01auth=Bearer " + b"a" * 40_000 + b"\x01\x01"],
 )  # fmt: skip
 def test_a_message_that_is_none_is_refused(message):
     with pytest.raises(TokenError):
         token_of(message)
+
+
+def test_hostile_messages_and_tokens_take_no_time(keys):
+    deep = base64.urlsafe_b64encode(b"[" * 20_000).decode()
+    begin = time.perf_counter()
+    for message in (b"n,,\x01" + b"auth=Bearer a\x01" * 2000, b"n,,\x01" + b"a" * 30_000, b"n,,\x01auth=Bearer " + b" " * 30_000):
+        with pytest.raises(TokenError):
+            token_of(message)
+    for token in (f"{deep}.{deep}.x", f"{part({'alg': 'ES256', 'kid': 'one'})}.{deep}.x", "." * 30_000):
+        with pytest.raises(TokenError, match="signature"):
+            bearer_of(token, keys, RULES, NOW)
+    assert time.perf_counter() - begin < 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "x"])
