@@ -36,20 +36,17 @@ from replication.security.tokens import Bearer, Rules, bearer_of
 
 logger = logging.getLogger(__name__)
 
-FETCHES = frozenset({ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH})  # between brokers if they name a replica
-BETWEEN_BROKERS = (
-    INTERBROKER
-    | FETCHES
-    | {
-        ApiKey.FIND_COORDINATOR,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
-    }
-)
+# Those of these APIs that need CLUSTER_ACTION; the others are everybody's.
+BETWEEN_BROKERS = INTERBROKER | {
+    ApiKey.FETCH,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE,
+    ApiKey.WRITE_SHARE_GROUP_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+}
 _USER = "user_"  # in a JAAS line of PLAIN: user_NAME="PASSWORD"
 
 
@@ -225,27 +222,28 @@ class Guard:
     ) -> None:
         self._level = level
         self._listener = listener
-        self._inner, self._allows = inner, inner is ALLOW_ALL  # most requests pass without another call
+        self._inner, self.has_rights = inner, inner.has_rights
         self._brokers = brokers
 
     def refused(
         self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request
     ) -> Collection[Need]:
-        if getattr(request, "key", None) not in BETWEEN_BROKERS or _is_of_consumer(request):
-            return NOTHING if self._allows else self._inner.refused(context, needs, request)
-        if context.is_broker:
-            return NOTHING
-        found = needs(request)
-        if not any(need.operation is Operation.CLUSTER_ACTION for need in found):
-            return self._inner.refused(context, needs, request)
-        if self._level() < PROVED_BROKERS and self._allows:
+        if getattr(request, "key", None) in BETWEEN_BROKERS and not _is_of_consumer(request):
+            found = needs(request)
+            if any(need.operation is Operation.CLUSTER_ACTION for need in found):
+                return self._between_brokers(context, found, request)
+        # Most requests pass without another call.
+        return self._inner.refused(context, needs, request) if self.has_rights else NOTHING
+
+    def _between_brokers(self, context: Context, needs: Sequence[Need], request: Any) -> Collection[Need]:
+        if context.is_broker or (self._level() < PROVED_BROKERS and not self.has_rights):
             return NOTHING
         if context.listener != self._listener:
-            return found
-        if self._allows:
-            return NOTHING if context.principal in self._brokers else found
-        return self._inner.refused(context, needs, request)
+            return needs
+        if self.has_rights:
+            return self._inner.refused(context, lambda asked: needs, request)
+        return NOTHING if context.principal in self._brokers else needs
 
 
 def _is_of_consumer(request: Any) -> bool:
-    return request.key in FETCHES and request.body.replica_id < 0
+    return request.key is ApiKey.FETCH and request.body.replica_id < 0

@@ -169,7 +169,7 @@ class Pipeline:
 
     async def _ask_ahead(self, work: Work) -> None:
         """Have the authorizer look at the needs of a long request in steps: it knows most of them in `serve` then."""
-        if self.authorizer is not ALLOW_ALL:
+        if self.authorizer.has_rights:
             async for some in in_steps(self.endpoints[work.key].needs(work), ASKED_AT_ONCE):
                 work.refused_of(_same, some)
 

@@ -111,7 +111,12 @@ NOTHING: frozenset[Need] = frozenset()
 
 
 class Authorizer(Protocol):
-    """Decides from memory: it is asked in the event loop, before every request."""
+    """Decides from memory: it is asked in the event loop, before every request.
+
+    `has_rights`: clients may lack one; else nothing is refused but what is between brokers.
+    """
+
+    has_rights: bool
 
     def refused(
         self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request
@@ -121,6 +126,8 @@ class Authorizer(Protocol):
 
 class AllowAll:
     """The authorizer of a cluster without access control."""
+
+    has_rights = False
 
     def refused(
         self, context: Context, needs: Callable[[Request], Sequence[Need]], request: Request

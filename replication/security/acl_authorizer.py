@@ -31,6 +31,8 @@ class AclAuthorizer:
     `allows_unsaid`: everybody may do everything with a resource that no ACL concerns.
     """
 
+    has_rights = True
+
     def __init__(self, super_users: Collection[str] = (), *, allows_unsaid: bool = False) -> None:
         self.rules = Rules()
         self._super_users = frozenset(super_users)

@@ -159,6 +159,8 @@ async def test_leaders_and_coordinators_have_who_asks_come_again(tmp_path):
 class SecretIsRefused:
     """An authorizer that refuses clients all rights to the topic `secret`."""
 
+    has_rights = True
+
     def refused(self, context, needs, request):
         if context.principal is BROKER:
             return NOTHING

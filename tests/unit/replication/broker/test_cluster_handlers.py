@@ -85,6 +85,8 @@ def test_what_changed_while_an_answer_was_made_is_told_to_the_next():
 
 
 class WithoutSecret:
+    has_rights = True
+
     def refused(self, context, needs, request):
         return {need for need in needs(request) if need.name == "secret"}
 

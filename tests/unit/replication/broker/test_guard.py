@@ -20,6 +20,8 @@ ADMIN = Principal("admin")
 class Grants:
     """An authorizer that grants everything to one user, and remembers that it was asked."""
 
+    has_rights = True
+
     def __init__(self):
         self.asked = 0
 
@@ -54,14 +56,22 @@ def test_below_the_level_brokers_of_the_release_before_are_obeyed():
     assert refused(guard(PROVED_BROKERS - 1), STRANGER, order()) == NOTHING
 
 
-@pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH])
-def test_consumers_read(key):
-    assert refused(guard(), STRANGER, request(key, replica_id=-1), ()) == NOTHING
-    assert refused(guard(), STRANGER, request(key, replica_id=-2), ()) == NOTHING
+@pytest.mark.parametrize("replica", [-1, -2, -(2**31)])
+def test_consumers_read(replica):
+    assert refused(guard(), STRANGER, request(ApiKey.FETCH, replica_id=replica), ()) == NOTHING
+
+
+def test_nobody_reads_as_a_replica_by_any_of_its_numbers():
+    needs = needs_of(Metadata())[ApiKey.FETCH]
+    for replica in (0, 1, 2**31 - 1):
+        asked = request(ApiKey.FETCH, replica_id=replica, topics=())
+        assert guard().refused(STRANGER, needs, asked) == (NEED,)
 
 
 def test_what_needs_no_right_of_a_broker_is_everybodys():
     assert refused(guard(), STRANGER, request(ApiKey.FIND_COORDINATOR), ()) == NOTHING
+    assert not guard().has_rights
+    assert guard(inner=Grants()).has_rights
 
 
 def test_a_user_as_whom_brokers_log_in_is_one_where_brokers_meet():

@@ -19,6 +19,8 @@ NEED = of_cluster(Operation.DESCRIBE)
 class Recording:
     """An authorizer that remembers what it was asked, and refuses `without`; `ahead`: needs without their request."""
 
+    has_rights = True
+
     def __init__(self, *without):
         self.asked, self.ahead, self.without = [], [], frozenset(without)
 
