@@ -28,7 +28,7 @@ OPEN_FILES_OF_BROKER_MAX = 64 * 1024
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
-STRANGERS_MAX = 1000  # connections with a handshake or a first login to do
+STRANGERS_MAX = 1000  # connections with a handshake or a first login to do; never more than half of all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,9 @@ class Admission:
         self.limits = limits
         self.long = LongRequests()
         self.connections: dict[Admitted, None] = {}  # the oldest first
-        self.strangers: dict[Stranger, None] = {}  # the oldest first; those with a handshake or a first login to do
+        # Those with a handshake or a first login to do, the oldest first; is it a handshake, and no connection yet?
+        self.strangers: dict[Stranger, bool] = {}
+        self._shaking = 0  # of them, those with a handshake
         self.given_way = 0  # strangers, since the start, that others came after
         self.held_bytes = 0  # of large requests, from their first byte to their answer
         self.refused = 0  # connections, since the start: there were too many
@@ -145,6 +147,7 @@ class Admission:
         """Have other limits from now on. Connections that are there stay."""
         self.limits = limits
         self._connections_max = limits.places()
+        self._strangers_max = max(1, min(STRANGERS_MAX, self._connections_max // 2))
 
     def end(self) -> None:
         self.is_closing = True
@@ -154,10 +157,14 @@ class Admission:
             stranger.abort()
 
     def admit(self, connection: Admitted) -> bool:
-        """Count the connection; may it stay? One line of the log while there are too many."""
+        """Count the connection; may it stay?"""
         self.connections[connection] = None
-        self.refused += len(self.connections) > self._connections_max
-        was_full, self._is_full = self._is_full, len(self.connections) > self._connections_max
+        return self._has_place()
+
+    def _has_place(self) -> bool:
+        """Return whether the last one that was counted may stay; log it once while there are too many."""
+        was_full, self._is_full = self._is_full, len(self.connections) + self._shaking > self._connections_max
+        self.refused += self._is_full
         if self._is_full and not was_full:
             logger.warning(
                 "connections=%d are all that there may be (max.connections, or ulimit -n): others are turned away",
@@ -165,21 +172,27 @@ class Admission:
             )
         return not self._is_full and not self.is_closing
 
-    def meet(self, stranger: Stranger) -> bool:
-        """Count a stranger; may it stay? The oldest of too many gives way: a handshake takes others no time."""
-        if self.is_closing:
-            return False
-        self.strangers[stranger] = None
-        if len(self.strangers) > STRANGERS_MAX:
+    def meet(self, stranger: Stranger, *, is_shaking: bool = False) -> bool:
+        """Count a stranger; may it stay? The oldest of too many gives way: a handshake takes others no time.
+
+        `is_shaking`: it is no connection yet, and takes the place of one.
+        """
+        self.strangers[stranger] = is_shaking
+        self._shaking += is_shaking
+        if len(self.strangers) > self._strangers_max:
             if not self.given_way:
-                logger.warning("connections=%d have not logged in: the oldest ones give way", STRANGERS_MAX)
+                logger.warning("connections=%d have not logged in: the oldest ones give way", self._strangers_max)
             self.given_way += 1
-            next(iter(self.strangers)).abort()
-        return True
+            oldest = next(iter(self.strangers))
+            self.part(oldest)
+            oldest.abort()
+        return self._has_place() if is_shaking else not self.is_closing
 
     def part(self, stranger: Stranger) -> bool:
         """Count it no more; return whether it was counted."""
-        return self.strangers.pop(stranger, self) is None
+        is_shaking = self.strangers.pop(stranger, None)
+        self._shaking -= bool(is_shaking)
+        return is_shaking is not None
 
     def forget(self, connection: Admitted) -> None:
         self.connections.pop(connection, None)

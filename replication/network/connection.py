@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -35,8 +35,7 @@ logger = logging.getLogger(__name__)
 # The buffer of one read call, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
 LOGIN_BYTES_MIN = 2  # of a message of a login, which may come as it is
-
-
+LOGIN_READ_BYTES = 4096  # before a login: few frames are in memory at a time, however small they are
 LOGINS = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
@@ -87,13 +86,15 @@ class Connection(asyncio.BufferedProtocol):
         if self.login.principal is not None:
             self.context = replace(self.context, principal=self.login.principal)
 
-    async def refuse_login(self, answer: Any) -> Any:
-        """Return the answer to a login that failed after a while, and close behind it: guesses take time."""
+    def refuse_login(self, answer: Any) -> Awaitable[Any]:
+        """Begin nothing more; return the answer to a login that failed, which comes after a while: guesses take time.
+
+        The connection is closed behind it.
+        """
+        self._stop()
         mechanism = self.login.mechanism or "unknown mechanism"
         logger.warning("client=%s login refused (%s)%s", self.context.host, mechanism, self.login.why)
-        await asyncio.sleep(self._gate.failure_delay_ms / 1000)
-        self.wind_up()
-        return answer
+        return asyncio.sleep(self._gate.failure_delay_ms / 1000, answer)
 
     # ------------------------------------------------------------------- transport
 
@@ -334,22 +335,30 @@ class LoginConnection(Connection):
     """
 
     _is_raw = False
+    _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._frames = FrameReader(FRAME_BYTES_MAX, bytes_min=LOGIN_BYTES_MIN)
+        self._scratch, self._shared = self._scratch[:LOGIN_READ_BYTES], self._scratch
         super().connection_made(transport)
-        if not self.is_gone and not self._transport.is_closing() and self.admission.meet(self):
+        if not self._transport.is_closing() and self.admission.meet(self):
             self._deadline = self.admission.loop.call_later(LOGIN_S, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.admission.part(self)
+        self._is_no_stranger()
         super().connection_lost(exc)
 
     def logged_in(self) -> None:
         super().logged_in()
-        if self.login.principal is not None and self.admission.part(self):
-            self._deadline.cancel()
+        if self.login.principal is not None and self._is_no_stranger():
             self._frames.allow(self.admission.limits.socket_request_max_bytes, bounds.bytes_max)
+            self._scratch = self._shared
+
+    def _is_no_stranger(self) -> bool:
+        """Note that its client is known, or gone. False: that was noted before."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        return self.admission.part(self)
 
     def _late(self) -> None:
         if self.admission.part(self):

@@ -38,7 +38,7 @@ class Doorman(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self._host = peer[0] if isinstance(peer, tuple) else "?"
-        if not self._admission.meet(self):
+        if not self._admission.meet(self, is_shaking=True):
             self.abort()
             return
         rest = begin(self._shake())  # now: uvloop reads from here on, and the first bytes are TLS's

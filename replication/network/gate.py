@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,7 +24,6 @@ from replication.security.tokens import Bearer, TokenError
 TLS_HANDSHAKE_S = 10.0
 LOGIN_S = 20.0  # from the first byte to the end of a first login
 FRAME_BYTES_MAX = 64 * 1024  # before that
-ITERATIONS_OF_NOBODY = 4096
 
 
 class Nobody:
@@ -37,7 +36,7 @@ class Nobody:
         return None
 
     def credential(self, mechanism: str, username: str) -> Credential:
-        return decoy(mechanism, b"", username, ITERATIONS_OF_NOBODY)
+        return decoy(mechanism, b"", username)
 
     def bearer(self, token: str) -> Bearer:
         raise TokenError("no token is known here")
@@ -66,8 +65,8 @@ class LogsIn(Protocol):
     def logged_in(self) -> None:
         """Take the name that `login` has proved."""
 
-    async def refuse_login(self, answer: Any) -> Any:
-        """Return the answer after a while, and have it be the last one."""
+    def refuse_login(self, answer: Any) -> Awaitable[Any]:
+        """Serve nothing more; return the answer, which comes after a while and is the last one."""
 
 
 class Login:
@@ -84,14 +83,14 @@ class Login:
         self.why = ""  # it failed, where more may be said than "a wrong password"
 
     def handshake(self, mechanism: str) -> Mapping[str, Any]:
-        """Answer SaslHandshake."""
+        """Answer SaslHandshake. Raises: ProtocolError: a login is not over yet."""
         offered = self._gate.mechanisms
         if mechanism == proof.MECHANISM or mechanism in offered:
             if self._state is not None:
                 raise ProtocolError("a login begins within another one")
             self._state = sasl.Begun(mechanism)
             return {"error_code": ErrorCode.NONE, "mechanisms": offered}
-        if not offered:
+        if not self._gate.protocol.has_sasl:
             return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": ()}
         self.has_failed = True
         return {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": offered}
@@ -141,15 +140,17 @@ class Login:
 
 
 def handshake(work: Any, body: SaslHandshakeRequest) -> Any:
-    origin: LogsIn = work.origin
-    answer = origin.login.handshake(body.mechanism)
-    return origin.refuse_login(answer) if origin.login.has_failed else answer
+    return _answered(work, work.origin.login.handshake(body.mechanism))
 
 
 def authenticate(work: Any, body: SaslAuthenticateRequest) -> Any:
+    return _answered(work, work.origin.login.authenticate(bytes(body.auth_bytes)))
+
+
+def _answered(work: Any, answer: Any) -> Any:
     origin: LogsIn = work.origin
-    answer = origin.login.authenticate(bytes(body.auth_bytes))
     if origin.login.has_failed:
+        work.park()  # many logins that fail together must hold up nobody
         return origin.refuse_login(answer)
     origin.logged_in()
     return answer

@@ -48,7 +48,7 @@ class Known:
 
     def credential(self, mechanism, username):
         if username != ADA:
-            return scram.decoy(mechanism, SECRET, username, 4096)
+            return scram.decoy(mechanism, SECRET, username)
         salted = hashlib.pbkdf2_hmac(scram.hash_of(mechanism), b"secret", b"salt", 4096)
         return scram.credential_of(mechanism, salted, b"salt", 4096)
 
