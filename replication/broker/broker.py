@@ -95,7 +95,8 @@ class Broker:
         self.told = self.listening.advertised
         self.endpoint = self.told[0].endpoint
         self.state_changes = state_changes or StateChangeLog(Path(config.log_dirs) / BROKER, env)
-        self.inter_broker = InterBroker(config, env)
+        self._levels = FeatureLevel(supported)
+        self.inter_broker = InterBroker(config, env, self._level)
         self._gates = self.inter_broker.gates()
         self.replicas = ReplicaManager(
             config, env, log_change=self.state_changes.write, security=self.inter_broker.security
@@ -119,7 +120,6 @@ class Broker:
         self.configs = ConfigChanges(
             self._live, self.group_configs, self.inter_broker.users, self.replicas.configure, self._settings_changed
         )
-        self._levels = FeatureLevel(supported)
         self.authorizer: AclAuthorizer | None = None
         self._acls: AclChanges | None = None
         if config.has_authorizer:

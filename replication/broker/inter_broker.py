@@ -51,9 +51,13 @@ _USER = "user_"  # in a JAAS line of PLAIN: user_NAME="PASSWORD"
 
 
 class InterBroker:
-    """`users`: those that may log in. Raises: InvalidConfigError, when it is made: a setting of a listener is wrong."""
+    """`users`: those that may log in. `level`: the feature level now.
 
-    def __init__(self, config: BrokerConfig, env: Env) -> None:
+    Raises: InvalidConfigError, when it is made: a setting of a listener is wrong.
+    """
+
+    def __init__(self, config: BrokerConfig, env: Env, level: Callable[[], int]) -> None:
+        self._level = level
         self._config = config
         self._env = env
         self.users = Users()
@@ -91,6 +95,7 @@ class InterBroker:
             password=self._password,
             broker=self._config.broker_id,
             secret=self.users.secret,
+            must_prove=self._level() >= PROVED_BROKERS,
         )
 
     def gates(self) -> Mapping[str, Gate]:

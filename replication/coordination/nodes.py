@@ -322,8 +322,8 @@ def group_of_config(path: str) -> str:
 
 
 def user_config_path(username: str) -> str:
-    """Return the node of a user's settings, named as Kafka names it."""
-    name = quote(username, safe="")
+    """Return the node of a user's settings, named as Kafka names it, but for names that no path can have."""
+    name = quote(username, safe="").replace("~", "%7E")
     return f"{USER_CONFIGS}/{name.replace('.', '%2E') if name in ('.', '..') else name}"
 
 

@@ -203,6 +203,8 @@ class Client:
                 told = await self._in_time(opened, ApiKey.API_VERSIONS, 0, {}, self._timeout_s)
                 if ApiKey.SASL_HANDSHAKE in {row.api_key for row in told.api_keys}:
                     await prove(self._security, self.address, ask)
+                elif self._security.must_prove:
+                    raise AuthenticationError(f"{self.address} does not prove that it is a broker of this cluster")
         except AuthenticationError as error:
             if self._asks_versions:
                 raise

@@ -29,9 +29,11 @@ class Security:
     username: str = ""
     password: str = field(default="", repr=False)
     context: ssl.SSLContext | None = field(default=None, repr=False, compare=False)  # of TLS, instead of files
-    # By one broker of another, behind what else there is: its number, and the secret of their cluster.
+    # By one broker of another, behind what else there is: its number, and the secret of their cluster. must_prove: one
+    # that does not know SaslHandshake is none; else it may be of the release before.
     broker: int = -1
     secret: bytes = field(default=b"", repr=False)
+    must_prove: bool = False
 
     @property
     def protocol(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from replication.security.access import ANONYMOUS, Principal
 
 DEFAULT = "DEFAULT"
-# OpenSSL's names of the attributes that RFC 2253 has a keyword for; others are written by number, as Java does.
+# OpenSSL's names of the attributes that RFC 2253 has a keyword for. Others keep OpenSSL's, where Java writes numbers.
 _KEYWORDS: Mapping[str, str] = {
     "commonName": "CN",
     "organizationalUnitName": "OU",
@@ -27,6 +27,8 @@ _RULE = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<text>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
 _NAME_BYTES_MAX = 4096
+# As Java escapes: what separates, and spaces at both ends.
+_ESCAPED = re.compile(r'[,=+<>#;"\\]|^[ \r]+|[ \r]+\Z')
 
 
 class Rule(NamedTuple):
@@ -94,9 +96,7 @@ def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 def _attribute(name: str, value: str) -> str:
-    if name == _EMAIL and len(value) < 128:
-        return f"{_EMAIL_NUMBER}=#{(_IA5 + bytes((len(value),)) + value.encode()).hex()}"
-    escaped = re.sub(r'([,+"\\<>;])', r"\\\1", value)
-    escaped = re.sub(r"^([# ])", r"\\\1", escaped)
-    escaped = re.sub(r" $", r"\\ ", escaped)
+    if name == _EMAIL and len(text := value.encode()) < 128:
+        return f"{_EMAIL_NUMBER}=#{(_IA5 + bytes((len(text),)) + text).hex()}"
+    escaped = _ESCAPED.sub(lambda found: "".join(f"\\{each}" for each in found[0]), value).replace("\0", "\\00")
     return f"{_KEYWORDS.get(name, name)}={escaped}"

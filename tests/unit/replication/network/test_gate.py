@@ -1,6 +1,7 @@
 """Listeners with TLS and logins: nothing is served before, everything that is wrong ends with one line within bounds."""
 
 import asyncio
+import gc
 import hashlib
 import logging
 import os
@@ -8,6 +9,7 @@ import socket
 import ssl
 import struct
 import time
+import weakref
 
 import pytest
 
@@ -17,6 +19,7 @@ from replication.network import admission, connection, doorman
 from replication.network.authentication import AuthenticationError
 from replication.network.client import Client
 from replication.network.gate import Gate
+from replication.network.pipeline import Endpoint, no_needs
 from replication.network.security import Security
 from replication.network.tls import SUITES_OF_TLS_1_3, Contexts, pem, server_context
 from replication.protocol.apis import ApiKey
@@ -153,6 +156,81 @@ def test_a_wrong_login_is_answered_once_and_ends(username, password, caplog):
     assert len(caplog.records) == 1
     assert "login refused (PLAIN)" in caplog.text
     assert "wrong" not in caplog.text.replace("login refused", "")
+
+
+def test_nothing_is_served_behind_a_login_that_was_refused(caplog):
+    """A good login and a request that come while the answer waits are nobody's."""
+
+    async def main():
+        gate = sasl_gate()
+        gate.failure_delay_ms = 200
+        async with serving(WHOSE, gate=gate) as (_, port):
+            peer = await Peer.connect(port)
+            peer.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})
+            await asyncio.sleep(0.05)
+            peer.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+            peer.send(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0ada\0secret"})
+            peer.send(*LIST_GROUPS)
+            assert await peer.frame() is not None
+            assert await peer.frame() is None
+
+    run(main())
+    one_line(caplog, "login refused (unknown mechanism)")
+
+
+def test_logins_that_are_refused_hold_up_nobody():
+    """The answers wait without a place among the requests that are in work."""
+
+    async def main():
+        gate = sasl_gate()
+        gate.failure_delay_ms = 60_000
+        async with serving(WHOSE, gate=gate, queued_max_requests=5) as (server, port):
+            known = await Peer.connect(port)
+            await log_in(known)
+            guessing = [await Peer.connect(port) for _ in range(20)]
+            for peer in guessing:
+                await peer.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+                peer.send(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0ada\0wrong"})
+            await until(lambda: sum(bool(each.login.has_failed) for each in server.connections) == 20)
+            assert server.admission.in_work == 0
+            assert await asyncio.wait_for(name_of(known), PATIENCE_S) == ADA
+            for peer in guessing:
+                peer.close()
+
+    run(main())
+
+
+def test_before_a_login_few_frames_are_in_memory(caplog):
+    async def main():
+        async with serving(WHOSE, gate=sasl_gate()) as (server, port):
+            peer = await Peer.connect(port)
+            versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+            peer.writer.write(versions * 100_000)  # whose answers nobody reads
+            await until(lambda: server.connections)
+            (stranger,) = server.connections
+            most = 0
+            for _ in range(50):
+                await asyncio.sleep(0.01)
+                most = max(most, len(stranger._exchange.waiting))
+            assert 0 < most <= 4096 // len(versions) + 1
+            peer.close()
+
+    run(main())
+
+
+def test_who_goes_before_a_login_is_not_remembered():
+    async def main():
+        async with serving(WHOSE, gate=sasl_gate()) as (server, port):
+            peer = await Peer.connect(port)
+            await until(lambda: server.connections)
+            gone = weakref.ref(next(iter(server.connections)))
+            peer.close()
+            await until(lambda: not server.connections)
+            await asyncio.sleep(0.05)
+            gc.collect()
+            assert gone() is None
+
+    run(main())
 
 
 def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are():
@@ -308,6 +386,25 @@ def test_brokers_prove_themselves_where_nobody_logs_in():
     run(main())
 
 
+def test_from_the_level_on_a_port_that_cannot_prove_anything_is_no_broker():
+    async def main():
+        async with serving(WHOSE) as (server, port):
+            rows = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (18, int(ApiKey.LIST_GROUPS))]
+            old = Endpoint(no_needs, lambda work, body: (0, {"error_code": 0, "api_keys": rows}))
+            server.pipeline.endpoints[ApiKey.API_VERSIONS] = old
+            for must_prove in (False, True):
+                security = Security(broker=7, secret=SECRET, must_prove=must_prove)
+                client = Client("127.0.0.1", port, "me", timeout_ms=5000, security=security)
+                if must_prove:
+                    with pytest.raises(ConnectionRefusedError, match="does not prove that it is a broker"):
+                        await client.call(*LIST_GROUPS[::2])
+                else:
+                    assert (await client.call(*LIST_GROUPS[::2])).groups[0].group_id == "ANONYMOUS"
+                client.close()
+
+    run(main())
+
+
 def test_our_client_is_told_that_a_listener_asks_for_a_name():
     async def main():
         async with serving(WHOSE, gate=sasl_gate()) as (_, port):
@@ -409,6 +506,26 @@ def test_half_handshakes_end_in_time_and_hold_nobody_up(certificates, monkeypatc
 
     run(main())
     assert "not done within 0.5 s" in caplog.text
+
+
+def test_handshakes_take_places_of_connections(certificates, caplog):
+    """So that logs always find a file descriptor."""
+
+    async def main():
+        async with serving(WHOSE, gate=tls_gate(certificates), max_connections=6) as (server, port):
+            served = [await Peer.connect(port, ssl=trust(certificates), server_hostname="localhost") for _ in range(4)]
+            half = [await Peer.connect(port) for _ in range(2)]
+            await until(lambda: len(server.admission.strangers) == 2)
+            assert await (await Peer.connect(port)).is_closed()
+            assert len(server.admission.strangers) == 2
+            half[0].close()
+            await until(lambda: len(server.admission.strangers) == 1)
+            served.append(await Peer.connect(port, ssl=trust(certificates), server_hostname="localhost"))
+            for peer in served:
+                assert await name_of(peer) == "ANONYMOUS"
+
+    run(main())
+    one_line(caplog, "connections=6 are all that there may be")
 
 
 def test_who_goes_away_during_a_handshake_leaves_nothing_behind(certificates):

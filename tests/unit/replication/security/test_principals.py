@@ -15,7 +15,8 @@ def mapped(rules, subject=SUBJECT):
 
 def test_a_name_is_written_as_java_writes_it():
     assert distinguished_name(SUBJECT) == NAME
-    assert distinguished_name(((("commonName", ' #a+b"<>;\\ '),),)) == r"CN=\ #a\+b\"\<\>\;\\\ "
+    assert distinguished_name(((("commonName", '  #a+b"<=>;\\ '),),)) == r"CN=\ \ \#a\+b\"\<\=\>\;\\\ "
+    assert distinguished_name(((("commonName", "a\nb\0,CN=root"),),)) == "CN=a\nb\\00\\,CN\\=root"
     assert distinguished_name(((("emailAddress", "a@b"),),)) == "1.2.840.113549.1.9.1=#1603614062"
 
 
