@@ -22,20 +22,26 @@ _ALIASES = {
 
 
 def properties_of(text: str, where: str = "server.properties") -> dict[str, str]:
-    """Parse a file of properties: `key=value` lines; `#` begins a comment.
+    """Parse a file of properties: `key=value` lines; `#` begins a comment, and a line goes on behind a backslash.
 
-    Raises: InvalidConfigError: a line that is neither, or a key that is given twice.
+    Raises: InvalidConfigError: a line that is neither, which is not shown, or a key that is given twice.
     """
     found: dict[str, str] = {}
+    begun = ""  # of a line that goes on in the next one
     for number, row in enumerate(text.splitlines(), 1):
-        line = row.strip()
-        if not line or line[0] in "#!":
+        line = begun + row.strip()
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        begun = line[:-1] if line.endswith("\\") else ""
+        if begun:
             continue
         key, mark, value = (part.strip() for part in line.partition("="))
         if not mark or not key or key in found:
-            reason = f"{key} is given twice" if key in found else f"{line[:60]!r} is not key=value"
-            raise InvalidConfigError(f"{where}, line {number}: {reason}", key=key)
+            reason = f"{key} is given twice" if mark and key in found else "it is not key=value"
+            raise InvalidConfigError(f"{where}, line {number}: {reason}", key=key if mark else None)
         found[key] = value
+    if begun:
+        raise InvalidConfigError(f"{where}: the last line ends with a backslash, and nothing follows")
     return found
 
 

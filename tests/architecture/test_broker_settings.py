@@ -103,9 +103,16 @@ def test_a_file_of_properties():
     text = "# a comment\n\nbroker.id = 3\nzookeeper.connect=h:2181/kafka\n"
     assert properties_of(text) == {"broker.id": "3", "zookeeper.connect": "h:2181/kafka"}
     assert BrokerConfig.from_properties(properties_of(text)).coordination == "zookeeper:h:2181/kafka"
-    for wrong in ("broker.id", "a=1\na=2"):
-        with pytest.raises(InvalidConfigError, match=r"server.properties, line \d"):
+    for wrong in ("broker.id", "a=1\na=2", "a=1\\\n  2\nMIIEsecret"):
+        with pytest.raises(InvalidConfigError, match=r"server.properties, line \d") as caught:
             properties_of(wrong)
+        assert "secret" not in str(caught.value)
+    assert properties_of("key=-----BEGIN A----- \\\n  bytes \\\n  -----END A-----\nb=2") == {
+        "key": "-----BEGIN A----- bytes -----END A-----",
+        "b": "2",
+    }
+    with pytest.raises(InvalidConfigError, match="nothing follows"):
+        properties_of("a=1\\")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]"])
