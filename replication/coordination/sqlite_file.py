@@ -23,7 +23,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from logstore.checkpoint import make_directory
-from logstore.env import Env, StrPath, machine
+from logstore.env import Env, OsFiles, StrPath, machine
 from logstore.errors import StorageError
 from replication.coordination import nodes
 from replication.coordination.tree import CoordinationError
@@ -68,6 +68,15 @@ def check_can_open(path: Path, env: Env, *, create: bool, policy: CopyPolicy | N
         raise CoordinationError(f"it is gone, and {path.name}-wal is still there: {WHAT_TO_DO}")
     if not create:
         raise CoordinationError(f"it is gone: {WHAT_TO_DO}")
+
+
+def make_private(files: OsFiles, path: StrPath) -> None:
+    """Make an empty file for SQLite that nobody but this user reads: brokers know each other by a secret in it.
+
+    The files that SQLite keeps beside it have the same mode.
+    """
+    files.create(path)
+    files.restrict(path)
 
 
 def copies_of(path: Path, env: Env, policy: CopyPolicy | None) -> list[Path]:
@@ -166,6 +175,7 @@ class StoreFile:
         make_directory(self._env, directory)
         temporary = directory / f".{self._path.name}.copying"
         files.unlink(temporary)
+        make_private(files, temporary)
         db.execute("VACUUM INTO ?", (str(temporary),))
         files.fsync(temporary)
         if known is not None:

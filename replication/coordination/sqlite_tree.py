@@ -33,7 +33,15 @@ from logstore.checkpoint import make_directory
 from logstore.env import Env, OsFiles, network_file_system
 from logstore.errors import StorageError
 from replication.coordination.leases import Leases
-from replication.coordination.sqlite_file import CopyPolicy, ReplacedError, StoreFile, check_can_open, explain, is_busy
+from replication.coordination.sqlite_file import (
+    CopyPolicy,
+    ReplacedError,
+    StoreFile,
+    check_can_open,
+    explain,
+    is_busy,
+    make_private,
+)
 from replication.coordination.sqlite_sync import Answer, Syncer
 from replication.coordination.sqlite_table import NodeTable, NodeWatches, connect
 from replication.coordination.tree import (
@@ -226,6 +234,8 @@ class SqliteTree(Tree):
         try:
             check_can_open(self._path, self._env, create=self._may_create, policy=self._copies)
             is_new = files.stat(self._path) is None
+            if is_new:
+                make_private(files, self._path)
             self._db = connect(self._path)
             if is_new:
                 files.fsync(self._path.parent)

@@ -25,7 +25,7 @@ from logstore.store.log_dir import CLEAN_MARKER, LOCK
 from logstore.store.meta_properties import DirectoryOwner, owner_of
 from logstore.store.recovery_points import FILE_NAME as RECOVERY_POINTS
 from replication.coordination import cluster, features, nodes, producer_ids
-from replication.coordination.sqlite_file import copies_of, facts_of, users_of
+from replication.coordination.sqlite_file import copies_of, facts_of, make_private, users_of
 from replication.coordination.sqlite_table import NodeTable, connect
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.coordination.tree import CoordinationError, Create, SetData
@@ -55,6 +55,7 @@ class Recovery:
         """Put the new store in its place; return where the former file went."""
         new = self.path.with_name(f".{self.path.name}.recovering")
         _remove(new, self.env)
+        make_private(self.env.files, new)
         try:
             if self.copy is not None:
                 with contextlib.closing(sqlite3.connect(self.copy)) as db:
@@ -180,6 +181,7 @@ async def _read_copy(copy: Path, cluster_id: str, env: Env) -> tuple[ClusterStat
         raise CoordinationError(f"{copy} is of cluster {facts.cluster_id}, and the directories are of {cluster_id}")
     scratch = copy.with_name(f".{copy.name}.reading")  # opening a store writes a session to it
     _remove(scratch, env)
+    make_private(env.files, scratch)
     try:
         with contextlib.closing(sqlite3.connect(copy)) as db:
             db.execute("VACUUM INTO ?", (str(scratch),))

@@ -143,6 +143,8 @@ def test_a_second_broker_of_the_same_id_is_refused_with_a_line_that_says_why(tmp
         produce(line.partition("=")[2], "orders", [b"which only the first has"])
         made = [tmp_path / "tree.db", tmp_path / "a", *(tmp_path / "a").rglob("*")]
         assert {each.stat().st_mode & 0o027 for each in made} == {0}, "others may neither read nor write"
+        stores = list(tmp_path.glob("tree.db*"))
+        assert {each.stat().st_mode & 0o777 for each in stores if each.suffix != ".lock"} == {0o600}, stores
         with pylog("broker", "start", *same, "--set", f"log.dirs={tmp_path}/b") as (second, nothing):
             assert nothing == ""
             assert second.wait(20) == 1
