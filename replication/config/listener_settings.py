@@ -38,8 +38,8 @@ class ListenerSettings:
     # ------------------------------------------------------------ TLS
     ssl_keystore_type: str = _of_listener(PEM, "Form of the broker's certificate and key: PEM.", choices=(PEM,))
     ssl_keystore_location: str = _of_listener("", "PEM file with the broker's private key and its certificate chain.")
-    ssl_keystore_certificate_chain: str = _of_listener(
-        "", "The certificate chain itself in PEM, instead of a file; goes with ssl.keystore.key."
+    ssl_keystore_certificate_chain: str = _secret(
+        "The certificate chain itself in PEM, instead of a file; goes with ssl.keystore.key."
     )
     ssl_keystore_key: str = _secret("The private key itself in PEM, instead of a file.")
     ssl_key_password: str = _secret("Password of the private key.")
@@ -47,7 +47,7 @@ class ListenerSettings:
     ssl_truststore_location: str = _of_listener(
         "", "PEM file with the authorities whose certificates of clients, and of other brokers, are believed."
     )
-    ssl_truststore_certificates: str = _of_listener("", "These certificates themselves in PEM, instead of a file.")
+    ssl_truststore_certificates: str = _secret("These certificates themselves in PEM, instead of a file.")
     ssl_client_auth: str = _of_listener(
         "none",
         "Must clients show a certificate? requested: one that is shown is checked.",

@@ -36,7 +36,7 @@ SETTINGS_MAX = 1000  # in one change of a topic; far more than there are
 ALTERED_AT_ONCE = 10  # topics in one step: each change is checked as a whole
 SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 SETTINGS_OF: Mapping[int, Mapping[str, Field[Any]]] = {TOPIC: SETTINGS, GROUP: SETTINGS_OF_GROUPS}
-BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST, PASSWORD = 1, 2, 3, 5, 6, 7, 9  # config types
 
 # Returns the settings of a resource after a change, from those before.
 Wanted: TypeAlias = Callable[[requests.AlterConfigsResource, Mapping[str, str]], dict[str, str]]
@@ -289,7 +289,7 @@ def _type(setting: Field[Any]) -> int:
         case frozenset():
             return LIST
         case _:
-            return STRING
+            return PASSWORD if setting.metadata.get("is_sensitive") else STRING
 
 
 def _apply(
