@@ -159,6 +159,7 @@ MORE = [
 ]  # fmt: skip
 # They need nothing: their rows do, which tests/integration/broker/test_refusals.py looks at.
 FREE = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
+FREE |= {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 VERSIONS = {ApiKey.FETCH: TOPIC_IDS - 1, ApiKey.PRODUCE: TOPIC_IDS - 1, ApiKey.OFFSET_COMMIT: COMMIT_IDS_FROM - 1}
 VERSIONS |= {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.OFFSET_FETCH: 9}
 REQUESTS = [(key, VERSIONS.get(key, key.versions.last), body) for key, body in BODIES.items()] + MORE
