@@ -5,6 +5,7 @@ import gc
 import hashlib
 import logging
 import os
+import random
 import socket
 import ssl
 import struct
@@ -414,6 +415,43 @@ def test_our_client_is_told_that_a_listener_asks_for_a_name():
             client.close()
 
     run(main())
+
+
+def random_begin(random):
+    """Frames as a hostile client may begin with: of logins and of others, whole, cut and changed."""
+    made = []
+    for _ in range(random.randrange(1, 5)):
+        key = random.choice((*connection.LOGINS, *connection.LOGINS, 0, 3, 16, random.randrange(1 << 16)))
+        head = struct.pack(">HHih", key, random.randrange(4), 1, random.choice((-1, 0, 3)))
+        scram_first = struct.pack(">i", 12) + b"n,,n=ada,r=x"
+        body = random.choice((b"\0\5PLAIN", b"\0\x0dSCRAM-SHA-256", b"\0\x0cPYLOG-BROKER", scram_first, b""))
+        frame = bytearray(head + body + random.randbytes(random.choice((0, 0, 1, 40, 5000))))
+        for _ in range(random.choice((0, 0, 1, 3))):
+            frame[random.randrange(len(frame))] = random.randrange(256)
+        size = random.choice((len(frame),) * 5 + (random.randrange(-5, 70_000),))
+        made.append(struct.pack(">i", size) + frame)
+    return b"".join(made)
+
+
+def test_whatever_a_stranger_sends_is_served_to_nobody_and_is_no_error_here(caplog):
+    def serve(context, body):
+        raise AssertionError("it was served")
+
+    async def main():
+        async with serving({ApiKey.LIST_GROUPS: serve, ApiKey.METADATA: serve}, gate=sasl_gate()) as (server, port):
+            known = random.Random(37)
+            for _ in range(300):
+                peer = await Peer.connect(port)
+                peer.writer.write(random_begin(known))
+                await asyncio.sleep(0)
+                peer.writer.write_eof()
+                await peer.is_closed()
+            await until(lambda: not server.connections)
+            assert not server.admission.strangers
+            assert (server.admission.in_work, server.admission.held_bytes, server.admission._shaking) == (0, 0, 0)
+
+    run(main())
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING], caplog.text
 
 
 # --------------------------------------------------------------------- TLS
