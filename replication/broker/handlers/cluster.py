@@ -26,6 +26,7 @@ from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 from replication.security.access import Operation, Resource, of_cluster
 
 IDS_NAME_FROM = 12  # Metadata: a topic may be named by its id
+LISTENERS_FROM = 6  # clients know that a leader may lack the listener
 BROKERS, CONTROLLERS = 1, 2  # DescribeCluster: types of endpoints
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
 NONE_HIDDEN: frozenset[str] = frozenset()
@@ -194,8 +195,8 @@ class ClusterHandlers:
         return _failure(name, failed[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _topic(self, context: Work, body: MetadataRequest, name: str, topic: TopicMetadata) -> Response:
-        asks, live = body.include_topic_authorized_operations, self._metadata.brokers()
-        told = self._metadata.brokers_at(context.listener)
+        asks, told = body.include_topic_authorized_operations, self._metadata.brokers_at(context.listener)
+        live = self._metadata.brokers() if context.version >= LISTENERS_FROM else told
         return {
             "error_code": ErrorCode.NONE,
             "name": name,
@@ -238,7 +239,10 @@ def _asks(body: MetadataRequest) -> bool:
 def partition_row(
     live: Collection[BrokerId], told: Collection[BrokerId], number: int, partition: PartitionMetadata
 ) -> Response:
-    """Return what is told of a partition while these brokers are live, of which some have the listener that asks."""
+    """Return what is told of a partition while these brokers are live, and clients are told of some of them.
+
+    Those without the listener that was asked are offline for its clients.
+    """
     leader, code = partition.state.leader, ErrorCode.NONE
     if leader not in told:
         code = ErrorCode.LISTENER_NOT_FOUND if leader in live else ErrorCode.LEADER_NOT_AVAILABLE
@@ -250,7 +254,7 @@ def partition_row(
         "leader_epoch": partition.state.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.state.isr,
-        "offline_replicas": [b for b in partition.replicas if b not in live or b in partition.offline_replicas],
+        "offline_replicas": [b for b in partition.replicas if b not in told or b in partition.offline_replicas],
     }
 
 

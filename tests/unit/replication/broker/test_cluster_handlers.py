@@ -2,7 +2,7 @@
 
 import asyncio
 
-from replication.broker.handlers.cluster import ClusterHandlers
+from replication.broker.handlers.cluster import ClusterHandlers, partition_row
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
@@ -10,6 +10,7 @@ from replication.network.work import Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.security.access import ALLOW_ALL
+from replication.security.listeners import Endpoint, Listener, SecurityProtocol
 from tests.support.peer import Answers
 from tests.unit.replication.model.test_metadata import ONE, T0, TWO, news
 
@@ -42,6 +43,33 @@ def ask(handlers, topics, version=9, authorizer=ALLOW_ALL):
     known = asyncio.get_running_loop().create_future()
     known.set_result(found)
     return known
+
+
+def test_a_leader_without_the_listener_is_told_to_those_who_know_that_error():
+    metadata = Metadata()
+    metadata.update(1, [ONE, TWO], [news(T0, 1)])
+    known = metadata.topic("t").partitions[0]
+    both, other = {1, 2}, {2}
+    assert partition_row(both, both, 0, known)["error_code"] == 0
+    lacking = partition_row(both, other, 0, known)
+    assert (lacking["error_code"], lacking["leader_id"]) == (72, -1)
+    assert 1 in lacking["offline_replicas"]
+    assert partition_row(other, other, 0, known)["error_code"] == 5
+
+
+def test_clients_that_do_not_know_that_error_are_told_that_there_is_no_leader_now():
+    async def main():
+        metadata = Metadata()
+        handlers = ClusterHandlers(BrokerConfig(), "cluster", metadata, NoAdmin(metadata))
+        elsewhere = Listener("INSIDE", SecurityProtocol.SSL, Endpoint("h", 1))
+        metadata.update(1, [ONE._replace(listeners=(elsewhere,)), TWO], [news(T0, 1)])
+        for version, code in ((5, 5), (6, 72)):
+            found = await ask(handlers, ["t"], version)
+            frame = b"".join(apis.encode_response(ApiKey.METADATA, version, 1, found))
+            (topic,) = apis.decode_response(ApiKey.METADATA, version, memoryview(frame[4:]))[1].topics
+            assert [row.error_code for row in topic.partitions] == [code]
+
+    asyncio.run(main())
 
 
 def leaders(answer: EncodedBody, version=9):
