@@ -29,7 +29,7 @@ class NewPassword(NamedTuple):
 
 
 async def describe_users(cluster: Cluster, names: Collection[str] = ()) -> dict[str, dict[str, int]]:
-    """The iterations of each mechanism by which a user logs in, of these users or of all. One that has none is left out.
+    """The iterations of each mechanism by which these users log in, or all. One that has none is left out.
 
     Raises: KafkaError, UnreachableError, UnsupportedVersionError.
     """
@@ -52,7 +52,8 @@ async def alter_user(
 ) -> None:
     """Give a user a password for each of these mechanisms, and take it away for others: all, or nothing.
 
-    Raises: InvalidRequestError: no such mechanism, or a number of iterations that brokers refuse; KafkaError, UnreachableError, UnsupportedVersionError.
+    Raises: InvalidRequestError: no such mechanism, or a number of iterations that brokers refuse; KafkaError,
+    UnreachableError, UnsupportedVersionError.
     """
     for mechanism in (*given, *deleted):
         if mechanism not in MECHANISMS:

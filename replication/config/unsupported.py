@@ -39,7 +39,8 @@ _ABSENT: tuple[tuple[str, str], ...] = (
     (
         "a token of OAUTHBEARER is checked with the keys at sasl.oauthbearer.jwks.endpoint.url",
         "sasl.oauthbearer.scope.claim.name sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.header.urlencode "
-        "sasl.oauthbearer.jwks.endpoint.retry. sasl.oauthbearer.jwt. sasl.oauthbearer.client. sasl.oauthbearer.assertion.",
+        "sasl.oauthbearer.jwks.endpoint.retry. sasl.oauthbearer.jwt. sasl.oauthbearer.client. "
+        "sasl.oauthbearer.assertion.",
     ),
     ("no code of others runs in a broker", "sasl.server.callback.handler.class sasl.client.callback.handler.class"),
     ("a message of a login has 64 KiB at most", "sasl.server.max.receive.size"),

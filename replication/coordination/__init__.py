@@ -2,10 +2,10 @@
 
 `tree` is the interface of a store, in ZooKeeper's words. There are two: a SQLite file for brokers on one host, which
 needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync` and `leases`), and ZooKeeper
-(`zookeeper_tree`). `nodes` knows paths and contents (JSON, by `node_json`), `broker_node` those of a registration, `features`
-which level the cluster is at and which brokers support it, `registration` how a broker registers, `broker_secret` how
-brokers know each other, `cluster` how controllers and leaders write,
-`topic_nodes` which nodes belong to one topic; `tree_watch` follows a node; `turns` watches the event loop of a session;
+(`zookeeper_tree`). `nodes` knows paths and contents (JSON, by `node_json`), `broker_node` those of a registration,
+`features` which level the cluster is at and which brokers support it, `registration` how a broker registers,
+`broker_secret` how brokers know each other, `cluster` how controllers and leaders write, `topic_nodes` which nodes
+belong to one topic; `tree_watch` follows a node; `turns` watches the event loop of a session;
 `topics`, `reassignments`, `offline`, `placements` and `producer_ids` are other parts of the tree.
 
 Writes are conditional: a controller writes with its epoch, a leader with the version of the state that it knows.

@@ -12,15 +12,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, cast
 
 from replication.errors import ProtocolError, UninformedError
 from replication.network.admission import STALL_BYTES, Admission
 from replication.network.exchange import Exchange
-from replication.network.gate import FRAME_BYTES_MAX, LOGIN_S, Gate, Login
+from replication.network.gate import FRAME_BYTES_MAX, LOGIN_S, Gate, Named
 from replication.network.outbox import Outbox, PacedOutbox
 from replication.network.pipeline import Pipeline, encode_long
 from replication.network.work import PARKING, Encoded, Work, encoding
@@ -48,14 +46,13 @@ class Service:
         self.ids = itertools.count(1)
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Named):
     """A client at a listener where nobody needs a name. `principal`: whose certificate it showed."""
 
-    context: Context
     is_gone = False
 
     def __init__(self, service: Service, gate: Gate, principal: Principal = ANONYMOUS) -> None:
-        self._gate = gate
+        super().__init__(gate)
         self._principal = principal
         self._pipeline = pipeline = service.pipeline
         self.admission: Admission = pipeline.admission
@@ -76,26 +73,6 @@ class Connection(asyncio.BufferedProtocol):
         """Return the open requests."""
         return cast("Sequence[Work]", tuple(self._exchange.open))
 
-    # ------------------------------------------------------------------- logins
-
-    @cached_property
-    def login(self) -> Login:
-        return Login(self._gate)
-
-    def logged_in(self) -> None:
-        if self.login.principal is not None:
-            self.context = replace(self.context, principal=self.login.principal)
-
-    def refuse_login(self, answer: Any) -> Awaitable[Any]:
-        """Begin nothing more; return the answer to a login that failed, which comes after a while: guesses take time.
-
-        The connection is closed behind it.
-        """
-        self._stop()
-        mechanism = self.login.mechanism or "unknown mechanism"
-        logger.warning("client=%s login refused (%s)%s", self.context.host, mechanism, self.login.why)
-        return asyncio.sleep(self._gate.failure_delay_ms / 1000, answer)
-
     # ------------------------------------------------------------------- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
         self.is_gone = True
-        self._stop()
+        self.begin_nothing()
         self._outbox.count(0)
         self.admission.hold(-self._held_bytes)
         self._held_bytes = 0
@@ -287,12 +264,12 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def wind_up(self) -> None:
-        self._stop()
+        self.begin_nothing()
         self._read_if(False)
         self._finish_if_done()
 
-    def _stop(self) -> None:
-        """Begin nothing more; what only waits for news need not wait."""
+    def begin_nothing(self) -> None:
+        """See `Named`; what only waits for news need not wait."""
         self._is_winding_up = True
         while self._exchange.waiting:
             self.admission.hold(-self._exchange.waiting.popleft()[1])
@@ -307,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def abort(self) -> None:
-        self._stop()
+        self.begin_nothing()
         self._transport.abort()
 
     def close_if_idle(self, idle_s: float) -> None:
@@ -388,7 +365,7 @@ class LoginConnection(Connection):
             return
         found = login.step(message)
         if found.error:
-            self._stop()
+            self.begin_nothing()
             logger.warning("client=%s login refused (%s)%s", self.context.host, found.state.mechanism, login.why)
             self.admission.loop.call_later(self._gate.failure_delay_ms / 1000, self.abort)
             return

@@ -7,19 +7,23 @@ holds. Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 from logstore.env import SYSTEM, Env
 from replication.errors import ErrorCode, ProtocolError
 from replication.protocol.requests import SaslAuthenticateRequest, SaslHandshakeRequest
 from replication.security import proof, sasl
-from replication.security.access import ANONYMOUS, BROKER_KIND, Principal
+from replication.security.access import ANONYMOUS, BROKER_KIND, Context, Principal
 from replication.security.listeners import PLAINTEXT, SecurityProtocol
 from replication.security.scram import Credential, decoy
 from replication.security.tokens import Bearer, TokenError
+
+logger = logging.getLogger(__name__)
 
 TLS_HANDSHAKE_S = 10.0
 LOGIN_S = 20.0  # from the first byte to the end of a first login
@@ -55,18 +59,6 @@ class Gate:
     reauth_ms: int = 0  # a login holds for so long; 0: as long as the connection
     failure_delay_ms: int = 100
     env: Env = SYSTEM
-
-
-class LogsIn(Protocol):
-    """A connection, as a login knows it."""
-
-    login: Login
-
-    def logged_in(self) -> None:
-        """Take the name that `login` has proved."""
-
-    def refuse_login(self, answer: Any) -> Awaitable[Any]:
-        """Serve nothing more; return the answer, which comes after a while and is the last one."""
 
 
 class Login:
@@ -139,6 +131,37 @@ class Login:
         return "" if self._state is None else self._state.mechanism
 
 
+class Named(asyncio.BufferedProtocol):
+    """A connection, as far as its client has a name."""
+
+    context: Context
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @cached_property
+    def login(self) -> Login:
+        return Login(self._gate)
+
+    def logged_in(self) -> None:
+        """Take the name that `login` has proved."""
+        if self.login.principal is not None:
+            self.context = replace(self.context, principal=self.login.principal)
+
+    def refuse_login(self, answer: Any) -> Awaitable[Any]:
+        """Begin nothing more; return the answer to a login that failed, which comes after a while: guesses take time.
+
+        The connection is closed behind it.
+        """
+        self.begin_nothing()
+        mechanism = self.login.mechanism or "unknown mechanism"
+        logger.warning("client=%s login refused (%s)%s", self.context.host, mechanism, self.login.why)
+        return asyncio.sleep(self._gate.failure_delay_ms / 1000, answer)
+
+    def begin_nothing(self) -> None:
+        """Serve no further request; close behind the answers to those in work."""
+
+
 def handshake(work: Any, body: SaslHandshakeRequest) -> Any:
     return _answered(work, work.origin.login.handshake(body.mechanism))
 
@@ -148,7 +171,7 @@ def authenticate(work: Any, body: SaslAuthenticateRequest) -> Any:
 
 
 def _answered(work: Any, answer: Any) -> Any:
-    origin: LogsIn = work.origin
+    origin: Named = work.origin
     if origin.login.has_failed:
         work.park()  # many logins that fail together must hold up nobody
         return origin.refuse_login(answer)

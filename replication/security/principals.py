@@ -27,7 +27,7 @@ _RULE = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<text>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
 _NAME_BYTES_MAX = 4096
-# As Java escapes: what separates, and spaces at both ends.
+# Escaped as in Java: all that separates, and spaces at both ends.
 _ESCAPED = re.compile(r'[,=+<>#;"\\]|^[ \r]+|[ \r]+\Z')
 
 

@@ -78,8 +78,8 @@ def alter_user(
         password = options.pop("password", "")
         if options or not count.isdecimal() or len(count) > DIGITS_MAX or mechanism not in MECHANISMS:
             raise InvalidRequestError(
-                f"{mechanism}: one of {', '.join(MECHANISMS)} with [iterations=NUMBER,password=TEXT]; without a password, "
-                "it is asked for"
+                f"{mechanism}: one of {', '.join(MECHANISMS)} with [iterations=NUMBER,password=TEXT]; without a "
+                "password, it is asked for"
             )
         made[mechanism] = NewPassword(password or ask(mechanism), int(count))
     client.run(change_user, name, made, deleted)

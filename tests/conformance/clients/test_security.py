@@ -31,9 +31,10 @@ from tests.support.secured import Certificates
 
 ADA, PASSWORD, SHOULD_BE_S = "ada", 'pä=,ss "word\\', 20
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ada="pä=,ss \\"word\\\\";'
+PROTOCOLS = {name: name for name in ("SASL_SSL", "PLAINTEXT", "SSL", "SASL_PLAINTEXT")} | {"MUTUAL": "SSL"}
 LISTENERS = {
-    "listeners": "SASL_SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,MUTUAL://127.0.0.1:0",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL:SSL",
+    "listeners": ",".join(f"{name}://127.0.0.1:0" for name in PROTOCOLS),
+    "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in PROTOCOLS.items()),
     "inter.broker.listener.name": "MUTUAL",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
@@ -45,7 +46,8 @@ LISTENERS = {
 }
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 WAYS = [
-    ("SSL", ""), ("MUTUAL", ""), *(("SASL_SSL", each) for each in MECHANISMS), *(("SASL_PLAINTEXT", each) for each in MECHANISMS)
+    ("SSL", ""), ("MUTUAL", ""),
+    *(("SASL_SSL", each) for each in MECHANISMS), *(("SASL_PLAINTEXT", each) for each in MECHANISMS),
 ]  # fmt: skip
 
 
@@ -58,7 +60,8 @@ def certificates(tmp_path_factory):
 
 
 def tls_of(certificates):
-    return {"ssl.keystore.location": certificates / "server.both.pem", "ssl.truststore.location": certificates / "ca.pem"}
+    locations = {"ssl.keystore.location": "server.both.pem", "ssl.truststore.location": "ca.pem"}
+    return {key: certificates / name for key, name in locations.items()}
 
 
 @pytest.fixture(scope="module")
@@ -185,10 +188,11 @@ def by_ours(given, topic):
 CLIENTS = {each.__name__: each for each in (by_confluent, by_kafka_python, by_aiokafka, by_kcat, by_ours)}
 QUICK = {
     ("by_confluent", "MUTUAL", ""), ("by_confluent", "SASL_SSL", "SCRAM-SHA-512"), ("by_ours", "SASL_SSL", "PLAIN"),
-    ("by_kafka_python", "SASL_PLAINTEXT", "SCRAM-SHA-256"), ("by_aiokafka", "SSL", ""), ("by_kcat", "SASL_SSL", "PLAIN"),
+    ("by_kafka_python", "SASL_PLAINTEXT", "SCRAM-SHA-256"), ("by_aiokafka", "SSL", ""),
+    ("by_kcat", "SASL_SSL", "PLAIN"),
 }  # fmt: skip
 ALL = [
-    pytest.param(*row, marks=() if row in QUICK else only_long("every client by every way"), id="-".join(filter(None, row)))
+    pytest.param(*row, marks=() if row in QUICK else only_long("every client"), id="-".join(filter(None, row)))
     for row in ((client, *way) for client in CLIENTS for way in WAYS)
 ]
 
@@ -201,7 +205,8 @@ def test_clients_write_and_read(brokers, certificates, client, listener, mechani
 
 
 def token_of(key, **claims):
-    return jwt.encode({"alg": "RS256", "kid": "one"}, {"sub": "oscar", "aud": "pylog", "exp": time.time() + 60, **claims}, key)
+    usual = {"sub": "oscar", "aud": "pylog", "exp": time.time() + 60}
+    return jwt.encode({"alg": "RS256", "kid": "one"}, usual | claims, key)
 
 
 def test_the_bearer_of_a_token_logs_in(brokers, certificates, key):
@@ -259,7 +264,8 @@ def test_a_wrong_password_is_told_at_once(brokers, certificates, mechanism):
 def test_each_listener_tells_of_its_own_addresses(brokers):
     for listener in ("PLAINTEXT", "SASL_PLAINTEXT"):
         given = {"bootstrap.servers": at(brokers, listener), "security.protocol": listener}
-        given |= {"sasl.mechanism": "PLAIN", "sasl.username": ADA, "sasl.password": PASSWORD} if "SASL" in listener else {}
+        if "SASL" in listener:
+            given |= {"sasl.mechanism": "PLAIN", "sasl.username": ADA, "sasl.password": PASSWORD}
         admin = confluent_kafka.admin.AdminClient(given)
         told = admin.list_topics(timeout=SHOULD_BE_S).brokers
         described = admin.describe_cluster().result(SHOULD_BE_S).nodes
@@ -279,7 +285,8 @@ def test_passwords_of_scram_are_described_changed_and_deleted_while_brokers_run(
     def can_log_in(password, broker):
         security = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
         security |= {"sasl.username": "bob", "sasl.password": password}
-        with contextlib.suppress(AuthenticationError), KafkaClient(at(brokers, "SASL_PLAINTEXT", broker), security=security) as client:  # fmt: skip
+        where = at(brokers, "SASL_PLAINTEXT", broker)
+        with contextlib.suppress(AuthenticationError), KafkaClient(where, security=security) as client:
             client.topics()
             return True
         return False
@@ -294,8 +301,8 @@ def test_passwords_of_scram_are_described_changed_and_deleted_while_brokers_run(
     assert alter(confluent_kafka.admin.UserScramCredentialUpsertion("bob", info, b"two")) == [None]
     soon(False, "one")
     soon(True, "two")
-    described = {name: each.result(SHOULD_BE_S) for name, each in admin.describe_user_scram_credentials(["bob"]).items()}
-    assert [(row.mechanism, row.iterations) for row in described["bob"].scram_credential_infos] == [(kind, 8192)]
+    described = admin.describe_user_scram_credentials(["bob"])["bob"].result(SHOULD_BE_S)
+    assert [(row.mechanism, row.iterations) for row in described.scram_credential_infos] == [(kind, 8192)]
     assert alter(confluent_kafka.admin.UserScramCredentialDeletion("bob", kind)) == [None]
     soon(False, "two")
     (error,) = alter(confluent_kafka.admin.UserScramCredentialDeletion("bob", kind))

@@ -1,6 +1,6 @@
-"""A running cluster goes from PLAINTEXT to SASL_SSL, broker by broker, as docs/security.md says: nobody waits long for it.
+"""A running cluster goes from PLAINTEXT to SASL_SSL, broker by broker, as docs/security.md says: nobody waits long.
 
-Clients write and read all the time. What they wrote is there at the end, once and in order.
+Clients write all the time. Their records are there at the end, once and in order.
 """
 
 import itertools
@@ -117,8 +117,9 @@ def test_a_running_cluster_is_secured_without_an_outage(tmp_path):
 
     plain = {"bootstrap.servers": bootstrap("PLAINTEXT")}
     secure = {
-        "bootstrap.servers": bootstrap("SASL_SSL"), "security.protocol": "SASL_SSL", "ssl.ca.location": certificates / "ca.pem",
-        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": USER, "sasl.password": PASSWORD,
+        "bootstrap.servers": bootstrap("SASL_SSL"), "security.protocol": "SASL_SSL",
+        "ssl.ca.location": certificates / "ca.pem", "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": USER, "sasl.password": PASSWORD,
     }  # fmt: skip
     tls = {
         "ssl.keystore.location": str(keystore), "ssl.truststore.location": certificates / "ca.pem",

@@ -138,7 +138,8 @@ def test_a_broker_of_another_store_is_none_and_learns_that_the_server_is_of_anot
 
 
 @pytest.mark.parametrize(
-    "first", [b"n=" + b"9" * 5000 + b",r=x", b"n=2147483648,r=x", b"n=-1,r=x", b"n=01,r=x", b"n=7,r=", b"n=7,r=a\0b", b"n=7"]
+    "first",
+    [b"n=" + b"9" * 5000 + b",r=x", b"n=2147483648,r=x", b"n=-1,r=x", b"n=01,r=x", b"n=7,r=", b"n=7,r=a\0b", b"n=7"],
 )
 def test_what_begins_no_proof_fails(first):
     assert isinstance(step(Begun(proof.MECHANISM), first, Users(), NONCE).state, Failed)

@@ -106,7 +106,8 @@ def test_a_message_is_read_as_clients_write_it(message, found):
     "message",
     [b"", b"n,,\x01auth=Bearer \x01\x01", b"n,,\x01auth=Basic abc\x01\x01", b"n,,\x01auth=Bearer a\x01", b"\x01",
      b"n,,\x01auth=Bearer a\x01auth=Bearer b\x01\x01", b"n,,\x01auth=Bearer a\x01\x01x",
-     b"y,,\x01auth=Bearer a\x01\x01", b"n,a=\xff,\x01auth=Bearer a\x01\x01", b"n,,\x01auth=Bearer " + b"a" * 40_000 + b"\x01\x01"],
+     b"y,,\x01auth=Bearer a\x01\x01", b"n,a=\xff,\x01auth=Bearer a\x01\x01",
+     b"n,,\x01auth=Bearer " + b"a" * 40_000 + b"\x01\x01"],
 )  # fmt: skip
 def test_a_message_that_is_none_is_refused(message):
     with pytest.raises(TokenError):
@@ -116,7 +117,8 @@ def test_a_message_that_is_none_is_refused(message):
 def test_hostile_messages_and_tokens_take_no_time(keys):
     deep = base64.urlsafe_b64encode(b"[" * 20_000).decode()
     begin = time.perf_counter()
-    for message in (b"n,,\x01" + b"auth=Bearer a\x01" * 2000, b"n,,\x01" + b"a" * 30_000, b"n,,\x01auth=Bearer " + b" " * 30_000):
+    for ending in (b"auth=Bearer a\x01" * 2000, b"a" * 30_000, b"auth=Bearer " + b" " * 30_000):
+        message = b"n,,\x01" + ending
         with pytest.raises(TokenError):
             token_of(message)
     for token in (f"{deep}.{deep}.x", f"{part({'alg': 'ES256', 'kid': 'one'})}.{deep}.x", "." * 30_000):
