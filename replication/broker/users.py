@@ -19,9 +19,7 @@ class Users:
         self.secret = b""  # of the cluster
         self._credentials: dict[str, Mapping[str, Credential]] = {}  # user -> mechanism
 
-    def known(
-        self, passwords: Mapping[str, str], bearer: Callable[[str], Bearer] | None = None
-    ) -> ListenerUsers:
+    def known(self, passwords: Mapping[str, str], bearer: Callable[[str], Bearer] | None = None) -> ListenerUsers:
         """Return what a listener knows; `passwords`: of its users of PLAIN, `bearer`: whose a token is."""
         return ListenerUsers(self, passwords, bearer)
 

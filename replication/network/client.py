@@ -177,7 +177,6 @@ class Client:
 
     async def _open(self) -> Channel:
         self._security = self._secure()
-        holds_s: float | None = None
         bytes_max = ANSWER_BYTES_MAX if self._asks_versions else FRAME_BYTES_MAX
         tls = tls_context(self._security)
         try:
@@ -194,17 +193,8 @@ class Client:
             if is_explained and (refused := await refusal(*self._where, self._security, error)) is not None:
                 raise refused from error
             raise
-        ask = partial(self._ask, opened)
         try:
-            if self._security.mechanism:
-                holds_s = await authenticate(self._security, self.address, self._versions, ask)
-            elif self._security.secret:
-                # A broker of the release before knows no login, and perhaps no newer version of this.
-                told = await self._in_time(opened, ApiKey.API_VERSIONS, 0, {}, self._timeout_s)
-                if ApiKey.SASL_HANDSHAKE in {row.api_key for row in told.api_keys}:
-                    await prove(self._security, self.address, ask)
-                elif self._security.must_prove:
-                    raise AuthenticationError(f"{self.address} does not prove that it is a broker of this cluster")
+            holds_s = await self._say_who(opened)
         except AuthenticationError as error:
             if self._asks_versions:
                 raise
@@ -212,6 +202,20 @@ class Client:
         share = SYSTEM.random.uniform(*RENEWED_AFTER)
         self._renew_at = asyncio.get_running_loop().time() + share * holds_s if holds_s else float("inf")
         return opened
+
+    async def _say_who(self, opened: Channel) -> float | None:
+        """Log in, or prove to be a broker; return for how many seconds that holds. Raises: as `authenticate`."""
+        security, ask = self._security, partial(self._ask, opened)
+        if security.mechanism:
+            return await authenticate(security, self.address, self._versions, ask)
+        if security.secret:
+            # A broker of the release before knows no login, and perhaps no newer version of this.
+            told = await self._in_time(opened, ApiKey.API_VERSIONS, 0, {}, self._timeout_s)
+            if ApiKey.SASL_HANDSHAKE in {row.api_key for row in told.api_keys}:
+                await prove(security, self.address, ask)
+            elif security.must_prove:
+                raise AuthenticationError(f"{self.address} does not prove that it is a broker of this cluster")
+        return None
 
     async def _ask_versions(self, opened: Channel) -> Mapping[int, Versions]:
         """Return the versions that the broker knows. Raises: UnsupportedVersionError: it is too old to tell them."""

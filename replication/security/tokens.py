@@ -60,8 +60,8 @@ def token_of(message: bytes) -> tuple[str, str]:
 
 def keys_of(text: str) -> Any:
     """Return the keys of a JWKS. Raises: ValueError: there are none that can check a signature."""
-    from joserfc.errors import JoseError  # noqa: PLC0415  not every broker has the library
-    from joserfc.jwk import KeySet  # noqa: PLC0415
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
 
     try:
         rows = json.loads(text)["keys"]
@@ -73,8 +73,8 @@ def keys_of(text: str) -> Any:
 
 def bearer_of(token: str, keys: Any, rules: Rules, now_s: int) -> Bearer:
     """Return whose a token is. Raises: TokenError."""
-    from joserfc import jwt  # noqa: PLC0415
-    from joserfc.errors import JoseError  # noqa: PLC0415
+    from joserfc import jwt
+    from joserfc.errors import JoseError
 
     try:
         claims: Mapping[str, Any] = jwt.decode(token, keys, algorithms=ALGORITHMS).claims

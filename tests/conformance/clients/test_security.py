@@ -181,7 +181,7 @@ def by_kcat(given, topic):
 def by_ours(given, topic):
     security = {key: value for key, value in given.items() if key != "bootstrap.servers"}
     with KafkaClient(given["bootstrap.servers"], security=security) as client:
-        client.create_topic(topic, 1)
+        client.create_topic(topic, partitions=1)
         return b"v" if topic in client.topics() else b""
 
 
@@ -393,5 +393,3 @@ def test_settings_that_cannot_be_stop_a_broker_with_one_line(tmp_path, given, sa
         Broker(config)
     assert says in str(caught.value)
     assert "s3cret" not in str(caught.value)
-
-

@@ -56,7 +56,7 @@ def test_brokers_meet_at_the_listener_that_is_named(given, name):
         ({"inter.broker.listener.name": "X"}, "add X:PROTOCOL to listener.security.protocol.map"),
         ({"inter.broker.listener.name": "SSL"}, "inter.broker.listener.name=SSL: brokers meet"),
         ({"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "SSL"}, "only one of"),
-        ({"security.inter.broker.protocol": "TLS"}, "one of , PLAINTEXT, SSL"),
+        ({"security.inter.broker.protocol": "TLS"}, "one of PLAINTEXT, SSL"),
         ({"listener.security.protocol.map": "A:B"}, "'A:B' is not NAME:PROTOCOL"),
         ({"listener.security.protocol.map": "A:SSL,A:SSL"}, "A is given twice"),
         ({"advertised.listeners": "SSL://h:1"}, "SSL is none of the listeners: PLAINTEXT"),
