@@ -98,20 +98,13 @@ class Broker:
         self._levels = FeatureLevel(supported)
         self.inter_broker = InterBroker(config, env, self._level)
         self._gates = self.inter_broker.gates()
-        self.replicas = ReplicaManager(
-            config, env, log_change=self.state_changes.write, security=self.inter_broker.security
-        )
+        security, log_change = self.inter_broker.security, self.state_changes.write
+        self.replicas = ReplicaManager(config, env, log_change=log_change, security=security)
         self.controller = ControllerLoop(
-            config.broker_id,
-            config.part(ControllerSettings),
-            self._call,
-            self.state_changes.write,
-            env.clock,
+            config.broker_id, config.part(ControllerSettings), self._call, log_change, env.clock
         )
         self._clients = Clients(
-            f"broker-{config.broker_id}",
-            timeout_ms=config.replica_socket_timeout_ms,
-            security=self.inter_broker.security,
+            f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms, security=security
         )
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
         self._placements = Placements(config.max_broker_partitions)
@@ -120,13 +113,8 @@ class Broker:
         self.configs = ConfigChanges(
             self._live, self.group_configs, self.inter_broker.users, self.replicas.configure, self._settings_changed
         )
-        self.authorizer: AclAuthorizer | None = None
-        self._acls: AclChanges | None = None
-        if config.has_authorizer:
-            self.authorizer = AclAuthorizer(
-                config.super_principals, allows_unsaid=config.allow_everyone_if_no_acl_found
-            )
-            self._acls = AclChanges(self.authorizer)
+        self.authorizer = _authorizer_of(config)
+        self._acls = None if self.authorizer is None else AclChanges(self.authorizer)
         self.lifecycle = BrokerLifecycle(
             config,
             env,
@@ -314,3 +302,9 @@ class Broker:
         if broker.id == self.config.broker_id and self.server is not None:
             return await self.server.pipeline.call(key, request, next(self._correlation))
         return await self._clients.call(*broker.at(self.listening.inter_broker), key, request)
+
+
+def _authorizer_of(config: BrokerConfig) -> AclAuthorizer | None:
+    if not config.has_authorizer:
+        return None
+    return AclAuthorizer(config.super_principals, allows_unsaid=config.allow_everyone_if_no_acl_found)

@@ -86,7 +86,9 @@ class ListenerSettings:
         3_600_000, "Time between two fetches of these keys; a file is read again within seconds.", minimum=1000
     )
     sasl_oauthbearer_expected_audience: frozenset[str] = _of_listener(
-        frozenset(), "Audiences (aud) of which a token must have one; empty: any."
+        frozenset(),
+        "Audiences (aud) of which a token must have one; empty: any.",
+        form="names of audiences, separated by commas",
     )
     sasl_oauthbearer_expected_issuer: str = _of_listener("", "Issuer (iss) that a token must have; empty: any.")
     sasl_oauthbearer_sub_claim_name: str = _of_listener("sub", "The claim of a token whose value is the user.")

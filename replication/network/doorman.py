@@ -82,7 +82,7 @@ class Doorman(asyncio.Protocol):
         connection.connection_made(secured)
         early, at = memoryview(bytes(self._early)), 0
         while at < len(early) and not secured.is_closing():
-            room = connection.get_buffer(len(early) - at)
+            room = cast("memoryview", connection.get_buffer(len(early) - at))
             count = min(len(room), len(early) - at)
             room[:count] = early[at : at + count]
             at += count

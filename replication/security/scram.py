@@ -21,7 +21,6 @@ _NO_BINDING = b"n,,"
 _BINDINGS = ("biws", "eSws")  # of a client's last message: n,, and y,, in base64
 FIRST_BYTES_MAX = 4096
 SALT_BYTES = 16  # of passwords that are set by our tools
-_OF_CREDENTIAL = ("salt", "stored", "server")
 
 
 class ScramError(ValueError):
@@ -122,8 +121,10 @@ def decoy(mechanism: str, key: bytes, username: str) -> Credential:
     Salt and iterations are as our tools make them.
     """
     name = hash_of(mechanism)
-    salt, *keys = (hmac.digest(key, f"{part} {mechanism} {username}".encode(), name) for part in _OF_CREDENTIAL)
-    return Credential(salt[:SALT_BYTES], *keys, ITERATIONS_MIN)
+    salt, stored_key, server_key = (
+        hmac.digest(key, f"{part} {mechanism} {username}".encode(), name) for part in ("salt", "stored", "server")
+    )
+    return Credential(salt[:SALT_BYTES], stored_key, server_key, ITERATIONS_MIN)
 
 
 class First(NamedTuple):

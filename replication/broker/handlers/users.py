@@ -77,7 +77,8 @@ class UserHandlers:
     async def alter(self, context: Work, body: AlterUserScramCredentialsRequest) -> Response:
         """Set and delete credentials: all that is asked of a user, or none of it."""
         changes: dict[str, list[Change]] = {}
-        for change in (*body.deletions, *body.upsertions):
+        every: tuple[Change, ...] = (*body.deletions, *body.upsertions)
+        for change in every:
             changes.setdefault(change.name, []).append(change)
         rows = []
         for name, asked in changes.items():
@@ -141,7 +142,7 @@ def _credential(change: Change) -> str | None:
     return format_credential(made)
 
 
-def _known(settings: Mapping[str, str]) -> list[Response]:
+def _known(settings: Mapping[str, str]) -> list[dict[str, int]]:
     """Return what is told of a user's credentials. One that nobody can use is none."""
     found = []
     for number, mechanism in MECHANISMS.items():
