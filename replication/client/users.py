@@ -20,9 +20,12 @@ MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _NOT_FOUND = 91
 
 
+ITERATIONS = ITERATIONS_MIN  # of Kafka's tools, unless they are told others
+
+
 class NewPassword(NamedTuple):
     password: str
-    iterations: int = ITERATIONS_MIN
+    iterations: int = ITERATIONS
 
     def __repr__(self) -> str:
         return f"NewPassword(iterations={self.iterations})"

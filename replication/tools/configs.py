@@ -15,9 +15,8 @@ from replication.client.settings import (
     describe_settings,
     groups_with_settings,
 )
-from replication.client.users import MECHANISMS, NewPassword, describe_users
+from replication.client.users import ITERATIONS, MECHANISMS, NewPassword, describe_users
 from replication.client.users import alter_user as change_user
-from replication.security.scram import ITERATIONS_MIN
 
 ALL_BROKERS = "<default>"
 STORE = "COORDINATION_STORE"
@@ -74,7 +73,7 @@ def alter_user(
     made = {}
     for mechanism, text in given.items():
         options = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
-        count = options.pop("iterations", str(ITERATIONS_MIN))
+        count = options.pop("iterations", str(ITERATIONS))
         password = options.pop("password", "")
         if options or not count.isdecimal() or len(count) > DIGITS_MAX or mechanism not in MECHANISMS:
             raise InvalidRequestError(
