@@ -25,7 +25,7 @@ def parse(text: str, mechanism: str) -> Mapping[str, str]:
         raise ValueError(f"{mechanism} needs {example(mechanism)}")
     pairs = [(pair[1], _unquoted(pair[2])) for pair in _JAAS_PAIR.finditer(found[2])]
     if _JAAS_PAIR.sub("", found[2]).strip() or len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError(f"NAME=VALUE, each name once: {example(mechanism)}")
+        raise ValueError(f"NAME=VALUE, each once: {example(mechanism)}")
     return dict(pairs)
 
 

@@ -56,6 +56,11 @@ def test_below_the_level_brokers_of_the_release_before_are_obeyed():
     assert refused(guard(PROVED_BROKERS - 1), STRANGER, order()) == NOTHING
 
 
+def test_below_the_level_rights_count_where_there_are_any():
+    assert refused(guard(PROVED_BROKERS - 1, inner=Grants()), STRANGER, order()) == {NEED}
+    assert refused(guard(PROVED_BROKERS - 1, inner=Grants()), BROKER, order()) == NOTHING
+
+
 @pytest.mark.parametrize("replica", [-1, -2, -(2**31)])
 def test_consumers_read(replica):
     assert refused(guard(), STRANGER, request(ApiKey.FETCH, replica_id=replica), ()) == NOTHING
