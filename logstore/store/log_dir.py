@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
 BROKER = "broker"
+SERVER_LOG = "server.log"  # in it
 CLEAN_MARKER = ".kafka_cleanshutdown"
 # Another process may be recovering the store as it opens it: waiting beats failing. Reading is about 1 GB/s.
 LOCK_WAIT_MS = 60_000

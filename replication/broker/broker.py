@@ -56,6 +56,7 @@ from replication.coordination.placements import Placements
 from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerInfo
 from replication.model.features import PROVED_BROKERS, PYLOG_VERSION, SUPPORTED, Levels
+from replication.model.listeners import Endpoint
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
 from replication.network.loops import is_set_within
@@ -66,7 +67,6 @@ from replication.protocol.apis import ApiKey, Identity
 from replication.replica.manager import ReplicaManager
 from replication.security.access import ALLOW_ALL
 from replication.security.acl_authorizer import AclAuthorizer
-from replication.security.listeners import Endpoint
 
 logger = logging.getLogger(__name__)
 

@@ -17,20 +17,20 @@ from typing import Any
 
 from logstore.env import Env
 from logstore.errors import InvalidConfigError
+from replication.broker.tls import Contexts, client_context
 from replication.broker.users import Users
 from replication.config.broker import BrokerConfig
 from replication.config.listener_settings import OAUTHBEARER, OF_BROKERS, PLAIN, ListenerSettings
 from replication.coordination.broker_secret import read_secret
 from replication.coordination.tree import Tree
 from replication.model.features import PROVED_BROKERS
+from replication.model.listeners import Listener
+from replication.network import jaas
 from replication.network.gate import Gate
 from replication.network.jwks import Jwks
 from replication.network.security import Security
-from replication.network.tls import Contexts, client_context
 from replication.protocol.apis import INTERBROKER, ApiKey
-from replication.security import jaas
 from replication.security.access import ALLOW_ALL, NOTHING, Authorizer, Context, Need, Operation, Principal, Request
-from replication.security.listeners import Listener
 from replication.security.principals import parse_rules, principal_of
 from replication.security.tokens import Bearer, Rules, bearer_of
 
@@ -119,7 +119,7 @@ class InterBroker:
             tls = partial(_at_now, contexts)
         return Gate(
             name=listener.name,
-            protocol=protocol,
+            has_sasl=protocol.has_sasl,
             mechanisms=mechanisms,
             known=self.users.known(
                 _passwords(listener, settings) if PLAIN in mechanisms else {},

@@ -24,14 +24,14 @@ from replication.broker.inter_broker import InterBroker
 from replication.config.broker import BrokerConfig
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
 from replication.coordination import CopyPolicy, cluster, features, nodes, open_tree, registration
+from replication.coordination.own_file import COORDINATION_FILE
 from replication.coordination.tree import CoordinationError, OnSession, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import NO_EPOCH, BrokerInfo, TopicPartition, names_of
+from replication.model.listeners import Listener
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
-from replication.replica.storage.log_dir import COORDINATION_FILE
-from replication.security.listeners import Listener
 
 logger = logging.getLogger(__name__)
 

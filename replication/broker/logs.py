@@ -14,9 +14,9 @@ from pathlib import Path
 
 from logstore.checkpoint import make_directory
 from logstore.env import SYSTEM, Env
+from logstore.store.log_dir import SERVER_LOG
 from replication.broker.log_lines import LineFormatter, PerClient, one_line
 from replication.model.state_changes import StateChange, format_line
-from replication.replica.storage.log_dir import SERVER_LOG
 
 logger = logging.getLogger(__name__)
 

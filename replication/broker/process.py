@@ -26,10 +26,10 @@ from replication.broker.broker import Broker
 from replication.broker.cut_off import CutOff
 from replication.broker.logs import begin_logging
 from replication.config.broker import BrokerConfig
+from replication.coordination.own_file import check_directory
+from replication.model.listeners import SecurityProtocol
 from replication.network.admission import open_files_max
 from replication.network.loops import new_event_loop
-from replication.replica.storage.log_dir import check_directory
-from replication.security.listeners import SecurityProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     Raises: PylogError, OSError: it cannot start. If the directory belongs to another broker or is in use, nothing was
     written there.
     """
-    check_directory(config)
+    check_directory(config.log_dirs, config.broker_id, config.coordination)
     os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
     # The system clears every page that it hands out again, which costs more than reading records into it.
     machine.keep_memory(MAPPED_BYTES_MIN, KEPT_BYTES)

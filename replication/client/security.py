@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from logstore.errors import InvalidConfigError, did_you_mean
+from replication.network import jaas
+from replication.network.jaas import MECHANISMS
 from replication.network.security import PLAINTEXT, PROTOCOLS, Security
-from replication.security import jaas
-from replication.security.jaas import MECHANISMS
 
 __all__ = ["PLAINTEXT", "SETTINGS", "Security", "hint_of", "security_of"]
 

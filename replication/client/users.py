@@ -5,30 +5,18 @@ A password is salted and hashed here: brokers never get it. Belongs to one event
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
-from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
 from replication.client.cluster import Cluster
 from replication.errors import error_of
+from replication.network.passwords import ITERATIONS, NewPassword
 from replication.protocol.apis import ApiKey
-from replication.security.scram import ITERATIONS_MIN, NEW_ITERATIONS_MAX, SALT_BYTES, hash_of
+
+__all__ = ["ITERATIONS", "MECHANISMS", "NewPassword", "alter_user", "describe_users"]
 
 MECHANISMS: Mapping[str, int] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _NOT_FOUND = 91
-
-
-ITERATIONS = ITERATIONS_MIN  # of Kafka's tools, unless they are told others
-
-
-class NewPassword(NamedTuple):
-    password: str
-    iterations: int = ITERATIONS
-
-    def __repr__(self) -> str:
-        return f"NewPassword(iterations={self.iterations})"
 
 
 async def describe_users(cluster: Cluster, names: Collection[str] = ()) -> dict[str, dict[str, int]]:
@@ -61,13 +49,12 @@ async def alter_user(
     for mechanism in (*given, *deleted):
         if mechanism not in MECHANISMS:
             raise InvalidRequestError(f"{mechanism!r} is none of {', '.join(MECHANISMS)}")
-    if any(not ITERATIONS_MIN <= each.iterations <= NEW_ITERATIONS_MAX for each in given.values()):
-        raise InvalidRequestError(f"iterations: {ITERATIONS_MIN} to {NEW_ITERATIONS_MAX}")
+    for each in given.values():
+        each.check()
     upsertions = []
-    for mechanism, (password, iterations) in given.items():
-        salt = SYSTEM.random.getrandbits(8 * SALT_BYTES).to_bytes(SALT_BYTES, "big")
-        salted = hashlib.pbkdf2_hmac(hash_of(mechanism), password.encode(), salt, iterations)
-        row = {"name": name, "mechanism": MECHANISMS[mechanism], "iterations": iterations}
+    for mechanism, new in given.items():
+        salt, salted = new.salted(mechanism)
+        row = {"name": name, "mechanism": MECHANISMS[mechanism], "iterations": new.iterations}
         upsertions.append(row | {"salt": salt, "salted_password": salted})
     deletions = [{"name": name, "mechanism": MECHANISMS[mechanism]} for mechanism in deleted]
     request = {"deletions": deletions, "upsertions": upsertions}

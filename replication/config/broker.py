@@ -17,7 +17,7 @@ from replication.config.listener_settings import OF_BROKERS, PLAIN, SCRAM_SHA_25
 from replication.config.listeners import PROTOCOL_MAP, Listeners
 from replication.config.properties import HOUR_MS, without_aliases
 from replication.config.rights import RightsSettings
-from replication.security.listeners import PORT_MAX, SecurityProtocol
+from replication.model.listeners import PORT_MAX, SecurityProtocol
 
 _Part = TypeVar("_Part")
 

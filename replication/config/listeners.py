@@ -13,7 +13,7 @@ from typing import Any
 from logstore.config import settings_from
 from logstore.errors import InvalidConfigError, did_you_mean
 from replication.config.listener_settings import ListenerSettings
-from replication.security.listeners import Endpoint, Listener, SecurityProtocol, parse_address
+from replication.model.listeners import Endpoint, Listener, SecurityProtocol, parse_address
 
 LISTENERS, ADVERTISED, PROTOCOLS = "listeners", "advertised.listeners", "listener.security.protocol.map"
 INTER_BROKER_NAME, INTER_BROKER_PROTOCOL = "inter.broker.listener.name", "security.inter.broker.protocol"

@@ -4,9 +4,10 @@
 needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync` and `leases`), and ZooKeeper
 (`zookeeper_tree`). `nodes` knows paths and contents (JSON, by `node_json`), `broker_node` those of a registration,
 `features` which level the cluster is at and which brokers support it, `registration` how a broker registers,
-`broker_secret` how brokers know each other, `cluster` how controllers and leaders write, `topic_nodes` which nodes
-belong to one topic; `tree_watch` follows a node; `turns` watches the event loop of a session;
-`topics`, `reassignments`, `offline`, `placements` and `producer_ids` are other parts of the tree.
+`broker_secret` how brokers know each other, `own_file` where the store is if nothing else is said, `cluster` how
+controllers and leaders write, `topic_nodes` which nodes belong to one topic; `tree_watch` follows a node; `turns`
+watches the event loop of a session; `topics`, `reassignments`, `offline`, `placements` and `producer_ids` are other
+parts of the tree.
 
 Writes are conditional: a controller writes with its epoch, a leader with the version of the state that it knows.
 """

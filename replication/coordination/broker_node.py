@@ -8,7 +8,7 @@ from replication.coordination.node_json import NodeReader, encode_json
 from replication.coordination.tree import Node
 from replication.model.cluster import BrokerId, BrokerInfo
 from replication.model.features import NO_LEVELS, PYLOG_VERSION, Levels
-from replication.security.listeners import Endpoint, Listener, SecurityProtocol, parse_address
+from replication.model.listeners import Endpoint, Listener, SecurityProtocol, parse_address
 
 BROKER_IDS = "/brokers/ids"
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from logstore.env import Env
 from replication.coordination import nodes
 from replication.coordination.tree import NodeExistsError, Tree, ensure_path
-from replication.security.proof import SECRET_BYTES
 
 
 async def read_secret(tree: Tree, env: Env) -> bytes:
     """Return the secret; the first broker makes it. Raises: CoordinationError."""
     while (found := await tree.get(nodes.BROKER_SECRET)) is None:
         await ensure_path(tree, nodes.BROKER_SECRET.rpartition("/")[0])
-        made = env.random.getrandbits(8 * SECRET_BYTES).to_bytes(SECRET_BYTES, "big")
+        made = env.random.getrandbits(8 * nodes.SECRET_BYTES).to_bytes(nodes.SECRET_BYTES, "big")
         try:
             await tree.create(nodes.BROKER_SECRET, nodes.encode_secret(made))
         except NodeExistsError:

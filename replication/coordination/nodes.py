@@ -32,7 +32,6 @@ from replication.model.cluster import (
     TopicPartition,
 )
 from replication.model.features import PYLOG_VERSION, Finalized
-from replication.security.proof import SECRET_BYTES
 
 # Registrations of brokers: see `broker_node`.
 BROKER_IDS, broker_path = broker_node.BROKER_IDS, broker_node.broker_path
@@ -67,6 +66,7 @@ PARTITION_COUNTS: Mapping[str, str] = {
 FEATURES = "/pylog/features"
 # A secret by which brokers know each other; made by the first broker of the release that asks for it.
 BROKER_SECRET = "/pylog/broker_secret"
+SECRET_BYTES = 32
 # Written at each registration: its version shows whether a broker has registered since.
 REGISTRATIONS = "/pylog/registrations"
 # Per broker: written at each registration, so its version identifies one life.

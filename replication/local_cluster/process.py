@@ -14,12 +14,12 @@ from pathlib import Path
 
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
-from logstore.store.log_dir import BROKER, CLEAN_MARKER
+from logstore.store.log_dir import BROKER, CLEAN_MARKER, SERVER_LOG
 from logstore.store.meta_properties import META
 from replication.config.broker import BrokerConfig
 from replication.coordination import is_blocked
+from replication.coordination.own_file import check_directory
 from replication.model.cluster import BrokerId
-from replication.replica.storage.log_dir import SERVER_LOG, check_directory
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,8 @@ class BrokerProcess:
     def check(self) -> None:
         """Raises: NotAStoreError, StoreLockedError: the directory belongs to another broker, or is in use."""
         if not self.is_up:
-            check_directory(self.config)
+            config = self.config
+            check_directory(config.log_dirs, config.broker_id, config.coordination)
 
     def start(self) -> None:
         self.is_serving = self.is_paused = False

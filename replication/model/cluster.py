@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from logstore.store.description import TopicDescription
 from replication.model.features import NO_LEVELS, Levels
-from replication.security.listeners import PLAINTEXT, Endpoint, Listener, SecurityProtocol
+from replication.model.listeners import PLAINTEXT, Endpoint, Listener, SecurityProtocol
 
 _Row = TypeVar("_Row")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from replication.model.cluster import LEADER_DURING_DELETE, Assignment, BrokerId, LeaderAndIsr, TopicPartition
-from replication.security.listeners import Listener
+from replication.model.listeners import Listener
 
 
 class BrokerAddress(NamedTuple):

@@ -18,8 +18,7 @@ from logstore.env import SYSTEM, Env
 from replication.errors import ErrorCode, ProtocolError
 from replication.protocol.requests import SaslAuthenticateRequest, SaslHandshakeRequest
 from replication.security import proof, sasl
-from replication.security.access import ANONYMOUS, BROKER_KIND, Context, Principal
-from replication.security.listeners import PLAINTEXT, SecurityProtocol
+from replication.security.access import ANONYMOUS, BROKER_KIND, LISTENER, Context, Principal
 from replication.security.scram import Credential, decoy
 from replication.security.tokens import Bearer, TokenError
 
@@ -48,10 +47,13 @@ class Nobody:
 
 @dataclass(slots=True)
 class Gate:
-    """`tls` returns the context for the next connection. `principal_of`: whose a client's certificate is."""
+    """`has_sasl`: clients log in, by one of `mechanisms`; without any, only brokers do.
 
-    name: str = PLAINTEXT
-    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    `tls` returns the context for the next connection. `principal_of`: whose a client's certificate is.
+    """
+
+    name: str = LISTENER
+    has_sasl: bool = False
     mechanisms: tuple[str, ...] = ()
     known: sasl.Known = field(default_factory=Nobody)
     tls: Callable[[], ssl.SSLContext] | None = None
@@ -82,7 +84,7 @@ class Login:
                 raise ProtocolError("a login begins within another one")
             self._state = sasl.Begun(mechanism)
             return {"error_code": ErrorCode.NONE, "mechanisms": offered}
-        if not self._gate.protocol.has_sasl:
+        if not self._gate.has_sasl:
             return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": ()}
         self.has_failed = True
         return {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": offered}

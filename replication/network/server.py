@@ -62,7 +62,7 @@ class Server:
 
     def _maker(self, gate: Gate) -> Callable[[], asyncio.BaseProtocol]:
         """Return what makes the protocol of a connection at a listener."""
-        kind = LoginConnection if gate.protocol.has_sasl else Connection
+        kind = LoginConnection if gate.has_sasl else Connection
         made: Callable[..., Connection] = partial(kind, self._service, gate)
         return made if gate.tls is None else partial(Doorman, self.admission, gate, made)
 

@@ -26,6 +26,7 @@ from replication.model.cluster import (
     TopicPartition,
     topic_id_of,
 )
+from replication.model.listeners import PLAINTEXT, Endpoint, Listener, SecurityProtocol
 from replication.model.metadata import (
     UPDATE_PARTITIONS_MAX,
     BrokerAddress,
@@ -39,7 +40,6 @@ from replication.protocol import interbroker as ib
 from replication.replica.machine.leadership import is_replica_lost, judge_leadership, judge_request
 from replication.replica.partition import Partition
 from replication.replica.partitions import Partitions
-from replication.security.listeners import PLAINTEXT, Endpoint, Listener, SecurityProtocol
 
 logger = logging.getLogger(__name__)
 

@@ -90,6 +90,7 @@ ANONYMOUS = Principal("ANONYMOUS")
 # Brokers among themselves, in one process: a broker may ask itself anything.
 BROKER_KIND = "Broker"  # of a principal that is proved by the secret of the cluster: no user has it
 BROKER = Principal("BROKER", BROKER_KIND)
+LISTENER = "PLAINTEXT"  # the name of the one that there is by default
 OWN_CONNECTION = 0  # the number of none: a broker asks itself
 
 
@@ -100,7 +101,7 @@ class Context:
     host: str
     connection_id: int
     principal: Principal = ANONYMOUS
-    listener: str = "PLAINTEXT"
+    listener: str = LISTENER
 
     @property
     def is_broker(self) -> bool:

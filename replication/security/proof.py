@@ -10,7 +10,6 @@ import hmac
 import re
 
 MECHANISM = "PYLOG-BROKER"
-SECRET_BYTES = 32
 NONCE_BITS = 192
 _HASH = "sha256"
 _FIRST = re.compile(rb"n=(0|[1-9][0-9]{0,9}),r=[!-~]{1,200}")

@@ -14,10 +14,10 @@ from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfig
 from replication.config.properties import properties_of
 from replication.coordination.zookeeper_tree import CONNECT_S
+from replication.model.listeners import parse_address
 from replication.network.server import BACKLOG
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
-from replication.security.listeners import parse_address
 
 SOURCES = "\n".join(
     path.read_text()

@@ -25,8 +25,8 @@ from logstore.checkpoint import (
     write_atomic,
 )
 from logstore.config import LogConfig
-from logstore.env import SYSTEM, Env, boot_id
-from logstore.errors import CorruptLogError, FailedStoreError, NotAStoreError, PylogError, StorageError
+from logstore.env import Env, boot_id
+from logstore.errors import CorruptLogError, FailedStoreError, PylogError, StorageError
 from logstore.log import soundness
 from logstore.log.log import Log
 from logstore.log.segments.directory import create, topic_id_of
@@ -34,10 +34,8 @@ from logstore.log.segments.names import DELETED_PARTITION, PARTITION, deleted_pa
 from logstore.log.soundness import SetAside
 from logstore.store.catalog import Catalog
 from logstore.store.description import new_topic_id
-from logstore.store.log_dir import BROKER, LogDir
-from logstore.store.meta_properties import owner_of
+from logstore.store.log_dir import LogDir
 from logstore.store.topics import remove_partition
-from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
 from replication.replica.storage import clean_stop
 from replication.replica.storage.clean_stop import NotedLog
@@ -46,8 +44,6 @@ from replication.replica.storage.offset_checkpoints import OffsetCheckpoints
 
 logger = logging.getLogger(__name__)
 
-SERVER_LOG = "server.log"
-COORDINATION_FILE = "coordination.db"
 BOOT = "broker.boot"
 
 
@@ -343,26 +339,3 @@ def _settle(log: Log, noted: NotedLog | None = None) -> None:
         log.epochs.adopt(noted.epochs)
     else:
         log.epochs.latest  # noqa: B018  likewise
-
-
-def check_directory(config: BrokerConfig) -> None:
-    """Refuse a directory that this broker cannot take, as far as a look can tell.
-
-    Raises: NotAStoreError, StoreLockedError.
-    """
-    path = Path(config.log_dirs).absolute()
-    LogDir.check_free(path, env=SYSTEM, alone_for="broker")
-    owner = owner_of(path, SYSTEM)
-    if owner is None:
-        return
-    if owner.broker_id != config.broker_id:
-        raise NotAStoreError(
-            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}; "
-            f"this is broker {config.broker_id}: give every broker a directory of its own"
-        )
-    if not config.coordination and SYSTEM.files.stat(path / BROKER / COORDINATION_FILE) is None:
-        raise NotAStoreError(
-            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, whose coordination store is "
-            "not in it: name the store with --coordination; if it was in the directory and is gone, run `pylog cluster "
-            "recover-coordination` (docs/operations.md)"
-        )

@@ -23,10 +23,10 @@ from logstore.store.log_dir import BROKER
 from replication.broker.broker import Broker
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, open_tree
+from replication.coordination.own_file import COORDINATION_FILE
 from replication.network.connection import LOGINS
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
-from replication.replica.storage.log_dir import COORDINATION_FILE
 from tests.support.fork_server import quick
 from tests.support.giants import EXISTING, GROUP, PARTITIONS, SHAPES, giant, names
 from tests.support.proving import prove, secret_of

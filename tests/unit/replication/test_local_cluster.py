@@ -13,11 +13,11 @@ from logstore.store.log_dir import LogDir
 from logstore.store.meta_properties import DirectoryOwner
 from replication.cli.brokers import broker, cluster
 from replication.config.broker import BrokerConfig
+from replication.coordination.own_file import check_directory
 from replication.local_cluster import ClusterDescription, DescribedTopic, LocalCluster, LocalClusterError
 from replication.local_cluster.process import MENDING_TIMEOUT_S, READY_TIMEOUT_S
 from replication.local_cluster.settings import DEFAULTS
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
-from replication.replica.storage.log_dir import check_directory
 from tests.conftest import BROKERS
 from tests.support.inside import brokers_of
 
@@ -159,7 +159,7 @@ def test_a_directory_in_use_or_of_another_broker_is_refused_and_left_as_it_was(c
     assert "belongs to broker 3 of cluster a-cluster; this is broker 4" in start(4, "--coordination", "sqlite:/no/x")
     assert "name the store with --coordination" in start(3)
     assert files_of(store.path) == before
-    check_directory(BrokerConfig.from_properties({"broker.id": 3, "log.dirs": store.path, "coordination": "sqlite:x"}))
+    check_directory(str(store.path), 3, "sqlite:x")
 
 
 def test_a_cluster_whose_directory_is_in_use_starts_nothing_and_writes_nothing(tmp_path, store):

@@ -5,12 +5,12 @@ import asyncio
 from replication.broker.handlers.cluster import ClusterHandlers, partition_row
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
+from replication.model.listeners import Endpoint, Listener, SecurityProtocol
 from replication.model.metadata import Metadata
 from replication.network.work import Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.security.access import ALLOW_ALL
-from replication.security.listeners import Endpoint, Listener, SecurityProtocol
 from tests.support.peer import Answers
 from tests.unit.replication.model.test_metadata import ONE, T0, TWO, news
 

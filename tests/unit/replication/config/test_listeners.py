@@ -11,8 +11,8 @@ from replication.coordination import nodes
 from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import Node
 from replication.model.cluster import BrokerInfo
+from replication.model.listeners import Endpoint, Listener, SecurityProtocol
 from replication.model.metadata import BrokerAddress, Metadata
-from replication.security.listeners import Endpoint, Listener, SecurityProtocol
 
 TWO = {
     "listeners": "INSIDE://0.0.0.0:0,OUTSIDE://[::1]:9093",

@@ -15,10 +15,10 @@ from replication.controller.machine.events import (
     SendUpdateMetadata,
 )
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model.listeners import Endpoint, Listener, SecurityProtocol
 from replication.model.state_changes import ControllerLines
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
-from replication.security.listeners import Endpoint, Listener, SecurityProtocol
 
 LEADERSHIP, METADATA = ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA
 EMPTY = {

@@ -15,6 +15,7 @@ import weakref
 import pytest
 
 from logstore.errors import InvalidConfigError
+from replication.broker.tls import SUITES_OF_TLS_1_3, Contexts, pem, server_context
 from replication.config.listener_settings import ListenerSettings
 from replication.network import admission, connection, doorman
 from replication.network.authentication import AuthenticationError
@@ -22,11 +23,9 @@ from replication.network.client import Client
 from replication.network.gate import Gate
 from replication.network.pipeline import Endpoint, no_needs
 from replication.network.security import Security
-from replication.network.tls import SUITES_OF_TLS_1_3, Contexts, pem, server_context
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchResponse, PartitionFetched, TopicFetched
 from replication.security import scram
-from replication.security.listeners import SecurityProtocol
 from replication.security.principals import parse_rules, principal_of
 from tests.support.peer import LIST_GROUPS, PATIENCE_S, Peer, fetch, groups, run, serving, until
 from tests.support.secured import PASSWORD, Certificates
@@ -59,14 +58,13 @@ class Known:
 
 def sasl_gate(**options):
     mechanisms = ("PLAIN", "SCRAM-SHA-256")
-    protocol = SecurityProtocol.SASL_PLAINTEXT
-    return Gate("SASL", protocol, mechanisms, Known(), failure_delay_ms=1, **options)
+    return Gate("SASL", True, mechanisms, Known(), failure_delay_ms=1, **options)
 
 
 def tls_gate(certificates, **settings):
     given = {"ssl_keystore_location": certificates / "server.both.pem", **settings}
     contexts = Contexts("SSL", ListenerSettings(**given))
-    return Gate("SSL", SecurityProtocol.SSL, tls=lambda: contexts.at(asyncio.get_running_loop().time()))
+    return Gate("SSL", tls=lambda: contexts.at(asyncio.get_running_loop().time()))
 
 
 def trust(certificates):
@@ -352,7 +350,7 @@ def test_a_login_again_as_somebody_else_ends_the_connection(caplog):
             return b"secret"
 
     async def main():
-        async with serving(WHOSE, gate=Gate("SASL", SecurityProtocol.SASL_PLAINTEXT, ("PLAIN",), Two())) as (_, port):
+        async with serving(WHOSE, gate=Gate("SASL", True, ("PLAIN",), Two())) as (_, port):
             peer = await Peer.connect(port)
             await log_in(peer)
             await peer.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
@@ -781,7 +779,7 @@ def test_a_client_with_an_old_version_is_turned_away(certificates, caplog):
 def test_logins_over_tls(certificates):
     async def main():
         inner = tls_gate(certificates)
-        both = Gate("SASL_SSL", SecurityProtocol.SASL_SSL, ("PLAIN",), Known(), inner.tls, failure_delay_ms=1)
+        both = Gate("SASL_SSL", True, ("PLAIN",), Known(), inner.tls, failure_delay_ms=1)
         async with serving(WHOSE, gate=both) as (server, port):
             peer = await Peer.connect(port, ssl=trust(certificates), server_hostname="localhost")
             assert len(server.admission.strangers) == 1
