@@ -7,7 +7,7 @@ from tests.support.kafka_answers.topics import topic_id
 from tests.support.kafka_answers.transactions import init
 
 
-@case("FindCoordinator of share groups", [42, 42])
+@case("FindCoordinator of share groups", [31, 31], [42, 42])
 def find_share(asker):
     body = {"key_type": 2, "coordinator_keys": ["g"]}
     return [code(asker.ask(ApiKey.FIND_COORDINATOR, version, body).coordinators[0]) for version in (5, 6)]
