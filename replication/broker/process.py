@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from logstore.env import SYSTEM, machine
@@ -27,7 +27,7 @@ from replication.broker.cut_off import CutOff
 from replication.broker.logs import begin_logging
 from replication.config.broker import BrokerConfig
 from replication.coordination.own_file import check_directory
-from replication.model.listeners import SecurityProtocol
+from replication.model.listeners import Listener, SecurityProtocol
 from replication.network.admission import open_files_max
 from replication.network.loops import new_event_loop
 
@@ -54,11 +54,18 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     SYSTEM.files.descriptors.limit = open_files_max()
     garbage.begin()
     begin_logging(Path(config.log_dirs) / BROKER)
-    for each in config.listening.bound:
-        if each.protocol is SecurityProtocol.PLAINTEXT and not each.endpoint.is_loopback:
-            logger.warning("listener %s: any client that reaches it can read and change everything: no login", each)
+    for each in unguarded(config):
+        logger.warning("listener %s: any client that reaches it can read and change everything: no login", each)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(config, say, parent))
+
+
+def unguarded(config: BrokerConfig) -> Sequence[Listener]:
+    """Return the listeners at which others on the network have all rights, and need no name for that."""
+    if config.has_authorizer:
+        return ()
+    plain = [each for each in config.listening.bound if each.protocol is SecurityProtocol.PLAINTEXT]
+    return [each for each in plain if not each.endpoint.is_loopback]
 
 
 async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int | None) -> None:

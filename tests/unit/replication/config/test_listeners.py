@@ -6,7 +6,9 @@ from dataclasses import fields
 import pytest
 
 from logstore.errors import InvalidConfigError
+from replication.broker.process import unguarded
 from replication.config.broker import BrokerConfig
+from replication.config.rights import ACL_AUTHORIZER
 from replication.coordination import nodes
 from replication.coordination.node_json import MalformedNodeError
 from replication.coordination.tree import Node
@@ -125,3 +127,17 @@ def test_clients_are_told_of_brokers_with_the_listener_that_they_ask():
     }
     metadata.update(1, [inside], ())
     assert not metadata.brokers_at("OUTSIDE")
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, []),
+        ({"listeners": "PLAINTEXT://localhost:1"}, []),
+        ({"listeners": "PLAINTEXT://[::]:1", "advertised.listeners": "PLAINTEXT://h:1"}, ["PLAINTEXT"]),
+        (TWO, ["INSIDE"]),
+        (TWO | {"authorizer.class.name": ACL_AUTHORIZER}, []),
+    ],
+)
+def test_listeners_at_which_everybody_on_the_network_may_do_everything_are_known(given, names):
+    assert [each.name for each in unguarded(BrokerConfig.from_properties(given))] == names
