@@ -76,7 +76,7 @@ def brokers(certificates, key, tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "jwks.json"
     keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
     settings |= {"listener.name.sasl_ssl.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri()}
-    settings |= {"advertised.listeners": "", "ssl.endpoint.identification.algorithm": "https"}
+    settings |= {"group.initial.rebalance.delay.ms": 0, "ssl.endpoint.identification.algorithm": "https"}
     with brokers_in_process(tmp_path_factory.mktemp("brokers"), (1, 2), **settings) as running:
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": at(running, "PLAINTEXT")})
         set_passwords(admin)
@@ -189,7 +189,7 @@ CLIENTS = {each.__name__: each for each in (by_confluent, by_kafka_python, by_ai
 QUICK = {
     ("by_confluent", "MUTUAL", ""), ("by_confluent", "SASL_SSL", "SCRAM-SHA-512"), ("by_ours", "SASL_SSL", "PLAIN"),
     ("by_kafka_python", "SASL_PLAINTEXT", "SCRAM-SHA-256"), ("by_aiokafka", "SSL", ""),
-    ("by_kcat", "SASL_SSL", "PLAIN"),
+    ("by_kcat", "SASL_SSL", "SCRAM-SHA-256"),
 }  # fmt: skip
 ALL = [
     pytest.param(*row, marks=() if row in QUICK else only_long("every client"), id="-".join(filter(None, row)))
