@@ -248,6 +248,8 @@ def test_messages_without_requests_around_them_follow_version_0_of_a_handshake()
             peer.writer.write(struct.pack(">i", 11) + b"\0ada\0secret")
             assert await peer.frame() == b""
             assert await name_of(peer) == ADA
+            await peer.ask(ApiKey.SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
+            assert await name_of(peer) == ADA  # who is known goes on in requests
             peer = await Peer.connect(port)
             exchange = scram.Exchange("SCRAM-SHA-256", ADA, "secret", "nonce")
             await peer.ask(ApiKey.SASL_HANDSHAKE, 0, {"mechanism": "SCRAM-SHA-256"})
@@ -265,12 +267,14 @@ def test_messages_without_requests_around_them_follow_version_0_of_a_handshake()
     run(main())
 
 
-@pytest.mark.parametrize("size", [64 * 1024 + 1, 100 << 20, 1, 0, -1])
-def test_giant_and_tiny_frames_before_a_login_end_it_at_once(size, caplog):
+@pytest.mark.parametrize(
+    ("size", "key"), [(64 * 1024 + 1, 36), (100 << 20, 36), (64 * 1024 + 1, 0), (1, 36), (0, 36), (-1, 36)]
+)
+def test_giant_and_tiny_frames_before_a_login_end_it_at_once(size, key, caplog):
     async def main():
         async with serving(WHOSE, gate=sasl_gate()) as (server, port):
             peer = await Peer.connect(port)
-            peer.writer.write(struct.pack(">i", size) + struct.pack(">hhi", 36, 2, 1))
+            peer.writer.write(struct.pack(">i", size) + struct.pack(">hhi", key, 2, 1))
             assert await peer.is_closed()
             assert server.admission.held_bytes == 0
 
@@ -317,6 +321,9 @@ def test_the_oldest_of_too_many_strangers_gives_way_and_who_is_known_stays(monke
                 assert await oldest.is_closed()
             assert len(server.admission.strangers) == 20
             assert server.admission.given_way == 30
+            others = await asyncio.gather(*(Peer.connect(port) for _ in range(20)))  # in one turn
+            await until(lambda: server.admission.given_way == 50)
+            assert len(server.admission.strangers) == len(others)
             latest = await Peer.connect(port)
             assert (await log_in(latest)).error_code == 0
             assert await name_of(known) == ADA
