@@ -24,6 +24,8 @@ _ALIASES = {
 def properties_of(text: str, where: str = "server.properties") -> dict[str, str]:
     """Parse a file of properties: `key=value` lines; `#` begins a comment, and a line goes on behind a backslash.
 
+    At the end of a line two backslashes are one of its value, as in Java.
+
     Raises: InvalidConfigError: a line that is neither, which is not shown, or a key that is given twice.
     """
     found: dict[str, str] = {}
@@ -32,7 +34,9 @@ def properties_of(text: str, where: str = "server.properties") -> dict[str, str]
         line = begun + row.strip()
         if not begun and (not line or line[0] in "#!"):
             continue
-        begun = line[:-1] if line.endswith("\\") else ""
+        slashes = len(line) - len(line.rstrip("\\"))
+        line = line[: len(line) - slashes] + "\\" * (slashes // 2)
+        begun = line if slashes % 2 else ""
         if begun:
             continue
         key, mark, value = (part.strip() for part in line.partition("="))

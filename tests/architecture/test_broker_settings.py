@@ -107,6 +107,7 @@ def test_a_file_of_properties():
         with pytest.raises(InvalidConfigError, match=r"server.properties, line \d") as caught:
             properties_of(wrong)
         assert "secret" not in str(caught.value)
+    assert properties_of("a=b\\\\\nc=d\\\\\\\n e") == {"a": "b\\", "c": "d\\e"}
     assert properties_of("key=-----BEGIN A----- \\\n  bytes \\\n  -----END A-----\nb=2") == {
         "key": "-----BEGIN A----- bytes -----END A-----",
         "b": "2",

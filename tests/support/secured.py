@@ -342,3 +342,9 @@ def settings_of(certificates, mechanism="SCRAM-SHA-256", **more):
         "sasl.password": PASSWORD,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
+
+
+def lines_of(settings):
+    """The settings as a file; a backslash at the end of a value is written twice."""
+    ends = {name: "\\" * str(value).endswith("\\") for name, value in settings.items()}
+    return "".join(f"{name}={value}{ends[name]}\n" for name, value in settings.items())

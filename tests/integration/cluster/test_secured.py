@@ -21,7 +21,7 @@ from replication.network.authentication import AuthenticationError
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from tests.support.commands import run_pylog
-from tests.support.secured import MECHANISMS, PASSWORD, USER, secured_broker, settings_of
+from tests.support.secured import MECHANISMS, PASSWORD, USER, lines_of, secured_broker, settings_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own way to read its files
@@ -262,7 +262,7 @@ def test_mirror_copies_from_a_secured_cluster(listener, certificates, tmp_path):
     lines = settings_of(certificates, "SCRAM-SHA-512")
     del lines["sasl.mechanism"]
     file = tmp_path / "client.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    file.write_text(lines_of(lines))
     arguments = [
         "mirror", "--from", listener.address, "--topics", "mirrored", "--to", str(tmp_path / "copy"),
         "--consumer-config", str(file), "--consumer-property", "sasl.mechanism=SCRAM-SHA-512", "--output", "json",
@@ -272,7 +272,7 @@ def test_mirror_copies_from_a_secured_cluster(listener, certificates, tmp_path):
     assert [row["records"] for row in json.loads(done.stdout)] == [3]
     with logstore.open(tmp_path / "copy", mode="r") as store:
         assert store.read("mirrored", partition=0).read_all()["value"].to_pylist() == [b"a", b"b", b"c"]
-    file.write_text(file.read_text().replace(PASSWORD, "secret"))
+    file.write_text(lines_of(lines | {"sasl.password": "secret"}))
     refused = CliRunner().invoke(pylog, arguments)
     assert refused.exit_code == 1
     assert "user or password is wrong" in refused.output
@@ -281,7 +281,7 @@ def test_mirror_copies_from_a_secured_cluster(listener, certificates, tmp_path):
 
 def test_operators_commands_are_let_in_by_their_command_config(listener, certificates, tmp_path):
     settings = tmp_path / "client.properties"
-    settings.write_text("".join(f"{key}={value}\n" for key, value in settings_of(certificates).items()))
+    settings.write_text(lines_of(settings_of(certificates)))
     where = ("--bootstrap-server", listener.address, "--command-config", settings)
     run_pylog("topics", "create", "commanded", "--partitions", 2, *where).ok()
     run_pylog("produce", "commanded", *where, input="a\nb\n").ok()
