@@ -1,5 +1,6 @@
 """SASL on the server: no name is proved without its secret, and one answer is given to everything that is wrong."""
 
+import base64
 import hashlib
 import hmac
 
@@ -117,6 +118,33 @@ def test_a_proof_for_another_nonce_is_none():
     again = step(Begun("SCRAM-SHA-256"), exchange.first, Users(), "another")
     assert step(begun.state, final, Users(), NONCE).principal == Principal(ADA)
     assert step(again.state, final, Users(), NONCE).error
+
+
+FIRST = scram.Exchange("SCRAM-SHA-256", ADA, PASSWORD, "clientnonce").first
+
+
+def signed(begun, nonce, *, more=b""):
+    """The last message of a client that knows the password, with this nonce in it."""
+    salt, bare = b"salt" * 4, b"c=biws,r=" + nonce.encode()
+    key = hmac.digest(hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), salt, 4096), b"Client Key", "sha256")
+    said = b",".join((FIRST.removeprefix(b"n,,"), begun.answer, bare))
+    signature = hmac.digest(hashlib.sha256(key).digest(), said, "sha256")
+    given = bytes(a ^ b for a, b in zip(key, signature, strict=True)) + more
+    return bare + b",p=" + base64.b64encode(given)
+
+
+def test_a_nonce_may_be_said_again_before_itself_and_no_other_one_is_taken():
+    begun = step(Begun("SCRAM-SHA-256"), FIRST, Users(), NONCE)
+
+    def proved(*arguments, **options):
+        return step(begun.state, signed(begun, *arguments, **options), Users(), NONCE).principal
+
+    whole = f"clientnonce{NONCE}"
+    assert proved(whole) == Principal(ADA)
+    assert proved(f"clientnonce{whole}") == Principal(ADA)  # as librdkafka before 2.6.1 has it
+    for other in (NONCE, "clientnonce", f"{whole}x", f"clientnonce{NONCE[:-1]}", ""):
+        assert proved(other) is None
+    assert proved(whole, more=b"x") is None
 
 
 def test_what_has_failed_stays_so():
