@@ -78,7 +78,7 @@ def bearer_of(token: str, keys: Any, rules: Rules, now_s: int) -> Bearer:
 
     try:
         claims: Mapping[str, Any] = jwt.decode(token, keys, algorithms=ALGORITHMS).claims
-    except (JoseError, ValueError, TypeError, LookupError, RecursionError) as error:
+    except (JoseError, ValueError, TypeError, LookupError) as error:
         raise TokenError(f"its signature is not good ({type(error).__name__})") from None
     return judge(claims, rules, now_s)
 

@@ -38,7 +38,7 @@ def test_the_first_rule_that_fits_counts(rules, user):
 
 def test_a_certificate_of_which_no_rule_says_anything_is_nobodys():
     assert mapped("RULE:^OU=(.*?)$/$1/") is None
-    assert mapped("RULE:^CN=(Ad)$/$1/") is None  # the whole name must fit
+    assert mapped("RULE:^CN=(Ad)/$1/") is None  # the whole name must fit
 
 
 def test_without_a_certificate_a_client_has_no_name():
