@@ -160,3 +160,19 @@ def test_a_node_that_cannot_be_understood_is_named(data):
 def test_what_people_write_wrong_is_named(decode):
     with pytest.raises(MalformedNodeError, match="correct the node"):
         decode()
+
+
+@pytest.mark.parametrize(
+    ("user", "node"),
+    [
+        ("ada", "ada"),
+        ("CN=Ada, O=A*B", "CN%3DAda%2C%20O%3DA%2AB"),
+        ("a~b.c-d_e+f/g", "a%7Eb.c-d_e%2Bf%2Fg"),
+        ("ü%", "%C3%BC%25"),
+        ("..", "%2E%2E"),
+        (".", "%2E"),
+    ],
+)
+def test_nodes_of_users_have_kafkas_names_for_them(user, node):
+    assert nodes.user_config_path(user) == f"/config/users/{node}"
+    assert nodes.user_of_config(f"/config/users/{node}") == user
