@@ -249,6 +249,11 @@ def test_passwords_are_set_and_shown_on_the_command_line(brokers):
         for wrong in ("iterations=many", "iterations=4096,salt=x"):
             with pytest.raises(InvalidRequestError, match="password=TEXT"):
                 configs.alter_user(client, "carl", {"SCRAM-SHA-512": wrong}, (), asked.append)
+        for wrong in (4095, 16_385):
+            with pytest.raises(InvalidRequestError, match="iterations: 4096 to 16384"):
+                configs.alter_user(
+                    client, "carl", {"SCRAM-SHA-512": f"iterations={wrong},password=x"}, (), asked.append
+                )
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

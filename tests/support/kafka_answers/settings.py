@@ -2,7 +2,7 @@
 
 from replication.protocol.apis import ApiKey
 from tests.support.asker import until
-from tests.support.kafka_answers.case import case, codes
+from tests.support.kafka_answers.case import case, code, codes
 from tests.support.kafka_answers.topics import create_with, described
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -172,3 +172,30 @@ def describe_all_brokers(asker):
 @case("DescribeConfigs: a topic twice in one request", [0], [0, 0])
 def describe_twice(asker):
     return describe(asker, (2, asker.named("t")), (2, asker.named("t")))
+
+
+@case(
+    "AlterUserScramCredentials: few and many iterations, no name, no mechanism, one twice, one that is not there",
+    [93, 93, 93, 33, 92, 91],
+)
+def alter_users(asker):
+    def row(name, mechanism=1, iterations=4096):
+        made = {"name": name, "mechanism": mechanism, "iterations": iterations}
+        return made | {"salt": b"salt", "salted_password": bytes(32)}
+
+    def altered(*upsertions, deletions=()):
+        body = {"upsertions": upsertions, "deletions": deletions}
+        (found,) = asker.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body).results
+        return code(found)
+
+    name = asker.named("ada")
+    refused = [altered(each) for each in (row(name, 1, 4095), row(name, 1, 16_385), row(""), row(name, 9))]
+    gone = {"name": name, "mechanism": 1}
+    return [*refused, altered(row(name), row(name)), altered(deletions=[gone])]
+
+
+@case("DescribeUserScramCredentials: one that is not there, and one that is named twice", [(91, 0), (92, 0)])
+def describe_users(asker):
+    rows = [{"name": asker.named(name)} for name in ("nobody", "twice", "twice")]
+    found = asker.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": rows}).results
+    return [(code(each), len(each.credential_infos)) for each in sorted(found, key=lambda each: each.user)]
