@@ -18,8 +18,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a Ka
 
 MAINTAINED = "is for a directory: the brokers of a cluster apply"
 NO_SUBJECT = "subject 'none-value' is not in _schemas of the cluster at"
+NO_AUTHORIZER = "No Authorizer is configured"
 # A command that has nothing to do there: its exit code, and what its one line says.
 REFUSED = {
+    "acls add": (("--allow-principal", "User:ada", "--producer", "--topic", "t"), 1, NO_AUTHORIZER),
+    "acls list": ((), 1, NO_AUTHORIZER),
+    "acls remove": (("--topic", "t", "--yes"), 1, NO_AUTHORIZER),
     "compact": (("--topic", "t"), 2, MAINTAINED),
     "features upgrade": (("--level", "1"), 1, "does not support this feature"),
     "jobs compaction": (("--topic", "t"), 2, MAINTAINED),

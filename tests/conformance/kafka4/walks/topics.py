@@ -2,6 +2,7 @@
 
 from replication.client.kafka_client import KafkaClient
 from tests.conformance.kafka4.walks.place import READ_ONLY, walked
+from tests.support.asker import until
 
 # Topics.
 
@@ -119,3 +120,10 @@ def configs_alter(place):
     assert place.json("configs", "alter", "--entity-name", "set-2", "--add-config", "retention.ms=1", "--dry-run") == []
     refused = place.run("configs", "alter", "--entity-name", "set-2", "--add-config", "retention.ms=x").failed()
     assert "retention.ms" in refused
+    alter = ("configs", "alter", "--entity-type", "users", "--entity-name", "ada")
+    place.run(*alter, "--add-config", "SCRAM-SHA-512=[iterations=8192,password=secret]").ok()
+    described = ("configs", "describe", "--entity-type", "users", "--entity-name", "ada")
+    (row,) = until(lambda: place.json(*described))  # the brokers hear of it from the controllers
+    assert (row["name"], row["value"]) == ("SCRAM-SHA-512", "iterations=8192")
+    place.run(*alter, "--delete-config", "SCRAM-SHA-512").ok()
+    until(lambda: place.json(*described) == [])
