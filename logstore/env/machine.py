@@ -1,7 +1,8 @@
 """machine: the calls that not every Unix has, and the next best where one is missing.
 
-Linux has all of them. macOS has neither /proc nor `posix_fallocate`, `posix_fadvise` and `RWF_NOWAIT`, and its fsync
-leaves data in the cache of the disk. Nothing else in the project uses these or asks which system it runs on.
+Linux has all of them. macOS has neither /proc nor `posix_fallocate`, `posix_fadvise`, `memfd_create` and
+`RWF_NOWAIT`, and its fsync leaves data in the cache of the disk. Nothing else in the project uses these or asks which
+system it runs on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import functools
 import mmap
 import os
 import resource
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from logstore.env.failures import StrPath
@@ -119,6 +121,21 @@ def keep_memory(mapped_bytes_min: int, kept_bytes: int) -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, mapped_bytes_min)
         mallopt(M_TRIM_THRESHOLD, kept_bytes)
+
+
+@contextlib.contextmanager
+def secret_file(content: str) -> Iterator[str]:
+    """Name a file with this content, on no disk if possible, else its owner's alone; it is gone afterwards."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("secret"), "wb") as file:
+            file.write(content.encode())
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as named:
+            named.write(content)
+            named.flush()
+            yield named.name
 
 
 def boot_id(files: Files) -> str:

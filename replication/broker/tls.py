@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import ssl
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+from logstore.env import machine
 from logstore.errors import InvalidConfigError
 from replication.config.listener_settings import ListenerSettings
 
@@ -123,7 +121,7 @@ def _load_key(context: ssl.SSLContext, settings: ListenerSettings) -> None:
         )
     try:
         with contextlib.ExitStack() as stack:
-            where = file or stack.enter_context(_in_memory(pem(private) + pem(chain)))
+            where = file or stack.enter_context(machine.secret_file(pem(private) + pem(chain)))
             # Without a function OpenSSL would ask the terminal for the password.
             context.load_cert_chain(where, password=lambda: settings.ssl_key_password)
     except (OSError, ValueError) as error:
@@ -177,21 +175,6 @@ def pem(text: str) -> str:
         lines = [data[at : at + _LINE] for at in range(0, len(data), _LINE)]
         made.append("\n".join((f"-----BEGIN {kind}-----{head}{mark}".rstrip(" "), *lines, f"-----END {kind}-----", "")))
     return "".join(made)
-
-
-@contextlib.contextmanager
-def _in_memory(content: str) -> Iterator[str]:
-    """Name a file with this content that is on no disk, where the system has such files; `ssl` reads files only."""
-    if hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("pem"), "wb") as file:
-            file.write(content.encode())
-            file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
-    else:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as named:  # its owner's alone
-            named.write(content)
-            named.flush()
-            yield named.name
 
 
 def _why(error: Exception, of_content: str) -> str:

@@ -199,3 +199,13 @@ def test_windows_is_told_of_wsl():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("ImportError: pylog does not run on Windows itself: ")
     assert "WSL" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("lacking", [(), ("memfd_create",)], ids=["linux", "plain"])
+def test_a_secret_is_in_a_file_of_its_owner_for_as_long_as_it_is_read(without, lacking):
+    without(os, *lacking)
+    with machine.secret_file("ü") as name:
+        assert Path(name).read_text("utf-8") == "ü"
+        assert name.startswith("/proc/") or not Path(name).stat().st_mode & 0o077
+        assert name.startswith("/proc/") != bool(lacking)
+    assert not Path(name).exists()

@@ -22,6 +22,7 @@ def begin():
         (os, "posix_fallocate"),
         (os, "posix_fadvise"),
         (os, "preadv"),
+        (os, "memfd_create"),
         (os, "RWF_NOWAIT"),
         (mmap, "MADV_HUGEPAGE"),
     ):
