@@ -23,8 +23,8 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 '''
-TYPES = {"string": "str", "bytes": "bytes", "bool": "bool", "uuid": "UUID"}
-ZEROS = {"str": '""', "bytes": 'b""', "bool": "False", "int": "0", "timedelta": "timedelta(0)"}
+TYPES = {"string": "str", "bytes": "bytes", "bool": "bool", "uuid": "UUID", "float64": "float"}
+ZEROS = {"str": '""', "bytes": 'b""', "bool": "False", "int": "0", "float": "0.0", "timedelta": "timedelta(0)"}
 
 
 class Place(NamedTuple):

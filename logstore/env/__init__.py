@@ -66,6 +66,10 @@ class Clock:
         """Milliseconds since some time; never goes back."""
         return time.monotonic_ns() // 1_000_000
 
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since some time; never goes back. For short times of work."""
+        return time.monotonic_ns()
+
     def sleep_ms(self, duration_ms: float) -> None:
         time.sleep(duration_ms / 1000)
 

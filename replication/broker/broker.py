@@ -34,6 +34,7 @@ from replication.broker.handlers.fetch import FetchHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.produce import ProduceHandler
+from replication.broker.handlers.quotas import QuotaHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
 from replication.broker.handlers.topic_pages import TopicPageHandlers
 from replication.broker.handlers.topics import TopicHandlers
@@ -45,6 +46,7 @@ from replication.broker.logs import StateChangeLog
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
 from replication.broker.needs import endpoints
+from replication.broker.quota_changes import QuotaChanges
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.config.group import GroupConfigs
@@ -58,15 +60,18 @@ from replication.model.cluster import BrokerInfo
 from replication.model.features import PROVED_BROKERS, PYLOG_VERSION, SUPPORTED, Levels
 from replication.model.listeners import Endpoint
 from replication.network.admission import SocketServerSettings
+from replication.network.arrivals import ArrivalSettings, ListenerLimits
 from replication.network.client import Clients
 from replication.network.loops import is_set_within
 from replication.network.pipeline import TurnHandler
 from replication.network.server import Server
+from replication.network.throttle import Throttle
 from replication.network.work import Handler
 from replication.protocol.apis import ApiKey, Identity
 from replication.replica.manager import ReplicaManager
 from replication.security.access import ALLOW_ALL
 from replication.security.acl_authorizer import AclAuthorizer
+from replication.security.rates import QuotaWindows
 
 logger = logging.getLogger(__name__)
 
@@ -115,13 +120,15 @@ class Broker:
         )
         self.authorizer = _authorizer_of(config)
         self._acls = None if self.authorizer is None else AclChanges(self.authorizer)
+        self.throttle = Throttle(config.part(QuotaWindows), env.clock)
+        self._quotas = QuotaChanges(self.throttle)
         self.lifecycle = BrokerLifecycle(
             config,
             env,
             self.replicas,
             self.controller,
             self._levels,
-            (self.configs, self._levels, *(() if self._acls is None else (self._acls,))),
+            (self.configs, self._levels, self._quotas, *(() if self._acls is None else (self._acls,))),
             self.inter_broker,
             self._call,
             opening=opening,
@@ -163,6 +170,7 @@ class Broker:
         await self._levels.learn(tree)
         if self._acls is not None:
             await self._acls.learn(tree)
+        await self._quotas.learn(tree)
         await self.inter_broker.learn(tree)
         await self.configs.learn_users(tree)  # before anybody can log in
         for jwks in self.inter_broker.jwks:
@@ -186,7 +194,9 @@ class Broker:
                 self._level, self.listening.inter_broker, self.authorizer or ALLOW_ALL, self.inter_broker.brokers
             ),
             own=Identity(cluster_id, self.config.broker_id),
+            throttle=self.throttle,
         )
+        self._limit_connections(self.server)
         await_metadata(self.server.pipeline, metadata)
         self.metrics.admission = self.server.admission
         self.server.admission.on_closed = self.coordinators.share_partitions.connection_closed
@@ -257,18 +267,19 @@ class Broker:
     def _handlers(self, cluster_id: str, wrong_epochs: WrongEpochs) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata
         families = (
-            FetchHandlers(self.config, self.replicas, wrong_epochs),
+            FetchHandlers(self.config, self.replicas, wrong_epochs, self.throttle),
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, wrong_epochs),
-            ClusterHandlers(self.config, cluster_id, metadata, self.admin),
+            ClusterHandlers(self.config, cluster_id, metadata, self.admin, self.throttle),
             TopicPageHandlers(self.config, metadata),
-            TopicHandlers(metadata, self.admin, self._live),
+            TopicHandlers(metadata, self.admin, self._live, self.throttle),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
             ConfigHandlers(self._live, self.group_configs, metadata, self._levels, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),
             FeatureHandlers(self._levels, self._tree),
             AclHandlers(self.authorizer, self._acls, self._tree),
             UserHandlers(self.inter_broker.users, self._tree),
+            QuotaHandlers(self.throttle, self._quotas, self._tree),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
         return {**served, **self.coordinators.handlers(self._levels)}
@@ -287,9 +298,18 @@ class Broker:
 
     def _settings_changed(self) -> None:
         if self.server is not None:
-            self.server.admission.limit(self.config.part(SocketServerSettings))
+            self._limit_connections(self.server)
         self.controller.limits = self.config.part(ControllerSettings)
         self.controller.look_again()  # for unclean.leader.election.enable
+
+    def _limit_connections(self, server: Server) -> None:
+        server.admission.limit(self.config.part(SocketServerSettings))
+        limits = {}
+        for name in (each.name for each in self.listening.bound):
+            own = self.config.of_listener(name)
+            limits[name] = ListenerLimits(own.max_connections, own.max_connection_creation_rate)
+        apart = self.listening.inter_broker if len(limits) > 1 else ""
+        server.admission.arrivals.limit(self.config.part(ArrivalSettings, of_listeners=limits, apart=apart))
 
     def _tree(self) -> Tree:
         return self.lifecycle.tree

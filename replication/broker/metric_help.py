@@ -64,6 +64,8 @@ HELP: Mapping[str, str] = {
     "process_resident_memory_bytes": "Resident memory.",
     "pylog_connections_refused_total": "Connections turned away, since there were too many.",
     "pylog_connections_misused_total": "Connections closed because the client broke the protocol.",
+    "pylog_throttled_requests_total": "Requests whose clients were told to wait, by their quotas.",
+    "pylog_throttled_seconds_total": "How long these clients were told to wait, in all.",
     "pylog_consumergroups_left_out": "Groups that are not on this page, since there are too many.",
     "pylog_coordination_session": "1 while the session with the coordination store is connected.",
     "pylog_damaged_replicas": "Replicas that are damaged, or could not be recovered.",

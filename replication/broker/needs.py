@@ -341,6 +341,8 @@ _NEEDS: Mapping[ApiKey, Needs] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(Operation.ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(Operation.DESCRIBE),
     ApiKey.OFFSET_DELETE: _delete_offsets,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _cluster(Operation.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CLIENT_QUOTAS: _cluster(Operation.ALTER_CONFIGS),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _cluster(Operation.DESCRIBE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _cluster(Operation.ALTER),
     ApiKey.UPDATE_FEATURES: _cluster(Operation.ALTER),

@@ -27,6 +27,8 @@ def clients(admission: Admission) -> Iterable[Family]:
     yield gauge("kafka_server_socketservermetrics_connection_count", ({}, len(admission.connections)))
     yield counter("pylog_connections_refused", ({}, admission.refused))
     yield counter("pylog_connections_misused", ({}, admission.misused))
+    yield counter("pylog_throttled_requests", ({}, admission.throttled))
+    yield counter("pylog_throttled_seconds", ({}, admission.throttled_ms / 1000))
     yield gauge("kafka_network_requestchannel_requestqueuesize", ({}, admission.in_work))
     idle = max(0.0, 1 - admission.in_work / limits.queued_max_requests)
     yield gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent", ({}, idle))

@@ -4,7 +4,7 @@ From the ground up: `addresses`, where a cluster is; `security`, settings of TLS
 partition; `attempts`, of one call; `coordinators`, those of groups and transactional ids; `nearest`, which replica to
 read; `cluster`, requests to the right broker, repeated while that may help; `leader_requests`, to the leaders of many
 partitions; `assignors`, who of a group reads what; `settings` of topics, brokers, producers and consumers; `topics`,
-made and deleted; `groups`, committed offsets; `group_admin`, `acls`, `users` and `admin`, for operators;
+made and deleted; `groups`, committed offsets; `group_admin`, `acls`, `users`, `quotas` and `admin`, for operators;
 `transactions`, begun and ended; `fetching`, the batches of a range of offsets; `replicas`, those of any replica;
 `local_replicas`, a leader's files on this machine; `partition_queue`, batches of one partition on their way;
 `producing`, batches in order and once each; `producer`, tables to topics, also in a transaction; `membership`, a member

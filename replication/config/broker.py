@@ -123,9 +123,6 @@ class BrokerConfig(_Given):
     socket_receive_buffer_bytes: int = setting(
         -1, "SO_RCVBUF of clients; -1: the system decides.", minimum=-1, maximum=INT32_MAX
     )
-    max_connections: int = setting(
-        INT32_MAX, "Connections; the broker closes further ones at once.", minimum=1, maximum=INT32_MAX, is_live=True
-    )
     connection_failed_authentication_delay_ms: int = setting(
         100, "How long the answer to a login that failed waits; the connection is closed behind it.", minimum=0
     )

@@ -1,4 +1,4 @@
-"""The settings of TLS and SASL: of all listeners of a broker, or of one as `listener.name.NAME.KEY`.
+"""The settings of connections, TLS and SASL: of all listeners of a broker, or of one as `listener.name.NAME.KEY`.
 
 `NAME` is the listener's, in small letters. Values that are secrets are in no repr and in no answer of DescribeConfigs.
 """
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from logstore.config import INT64_MAX, keyed, setting
+from logstore.config import INT32_MAX, INT64_MAX, keyed, setting
 
 PEM = "PEM"
 CLIENT_AUTHS = ("none", "requested", "required")
@@ -35,6 +35,15 @@ def _jaas(mechanism: str, text: str) -> Any:
 @keyed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
+    # ------------------------------------------------------------ connections
+    max_connections: int = _of_listener(
+        INT32_MAX, "Connections of a listener, and of all; the broker closes further ones at once.", minimum=1,
+        maximum=INT32_MAX, is_live=True,
+    )  # fmt: skip
+    max_connection_creation_rate: int = _of_listener(
+        INT32_MAX, "Connections of a listener, and of all, that are served per second; others wait for their turn.",
+        minimum=1, maximum=INT32_MAX, is_live=True,
+    )  # fmt: skip
     # ------------------------------------------------------------ TLS
     ssl_keystore_type: str = _of_listener(PEM, "Form of the broker's certificate and key: PEM.", choices=(PEM,))
     ssl_keystore_location: str = _of_listener("", "PEM file with the broker's private key and its certificate chain.")

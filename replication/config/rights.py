@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from logstore.config import keyed, setting
 from logstore.errors import InvalidConfigError
-from replication.config.listener_settings import ListenerSettings
+from replication.config.quotas import QuotaSettings
 
 # Kafka's classes of authorizer.class.name: both go by the same ACLs.
 ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
@@ -15,7 +15,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 @keyed
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RightsSettings(ListenerSettings):  # not beside it: a class has one base with slots
+class RightsSettings(QuotaSettings):  # not beside it: a class has one base with slots
     # ------------------------------------------------------------ rights
     authorizer_class_name: str = setting(
         "",

@@ -75,13 +75,13 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "add.partitions. transaction.state.log.load.buffer.size transaction.state.log.compression.codec",
     ),
     (
-        "clients are not held back; copies of replicas are, by leader.replication.throttled.rate and "
-        "follower.replication.throttled.rate",
-        "quota. client.quota. controller.quota. alter.log.dirs.replication.quota. replication.quota.",
+        "default quotas are live: `pylog configs alter --entity-type clients --entity-default`",
+        "quota.producer.default quota.consumer.default",
     ),
     (
-        "connections are bounded in all, by max.connections",
-        "max.connections.per.ip max.connection. max.connections.per.",
+        "replicas are held back over a second, by leader.replication.throttled.rate and "
+        "follower.replication.throttled.rate",
+        "alter.log.dirs.replication.quota. replication.quota.",
     ),
     ("each follower has a fetch session, and clients have none", "max.incremental.fetch.session.cache.slots"),
     (
@@ -103,7 +103,7 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "brokers wait for each other's answers by replica.socket.timeout.ms",
         "controller.socket.timeout.ms request.timeout.ms",
     ),
-    ("no code of others runs in a broker", "alter.config.policy. create.topic.policy."),
+    ("no code of others runs in a broker", "alter.config.policy. client.quota. create.topic.policy."),
     (
         "metrics are Prometheus's, at metrics.port",
         "metric. metrics.num.samples metrics.recording.level metrics.sample.window.ms "

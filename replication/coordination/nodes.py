@@ -346,9 +346,14 @@ def encode_config_change(config_path: str) -> bytes:
 
 
 def decode_config_change(path: str, data: bytes) -> str | None:
-    """Return the node whose settings changed; None for a notice about clients."""
+    """Return the node whose settings changed, in either of Kafka's forms; None for a notice about clients."""
     at = NodeReader(path, data)
-    kind, name = at.value.get("entity_type"), at.text("entity_name")
+    if "entity_path" in at.value:
+        kind, _, name = at.text("entity_path").partition("/")
+    else:
+        kind, name = at.value.get("entity_type"), at.text("entity_name")
+    if kind == "users" and "/" in name:
+        return None  # of a client id of the user, which has quotas, and is no user
     return f"/config/{kind}/{name}" if kind in ("topics", "brokers", "groups", "users") else None
 
 

@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from logstore.env import OPEN_FILES_MAX
+from replication.network.arrivals import Arrivals, Fate
 from replication.network.long_requests import LongRequests
+from replication.security.access import Context
+from replication.security.quotas import Limits
+from replication.security.rates import QuotaWindows
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ OPEN_FILES_OF_BROKER_MAX = 64 * 1024
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
 STRANGERS_MAX = 1000  # connections with a handshake or a first login to do; never more than half of all
+TURNED_AWAY_MAX = 100  # connections that are closed only after a while; others at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,11 @@ class Sender(Protocol):
 class Admitted(Protocol):
     """A connection, as admission knows it."""
 
+    context: Context
+
+    def mute(self, wait_ms: int) -> None:
+        """Read and begin nothing for so long."""
+
     def go_on(self) -> None:
         """There may be room now: begin the next request, read on, or `wait` again."""
 
@@ -114,8 +124,12 @@ class Stranger(Protocol):
 
 
 class Admission:
-    def __init__(self, limits: SocketServerSettings) -> None:
+    def __init__(self, limits: SocketServerSettings, arrivals: Arrivals | None = None) -> None:
         self.limits = limits
+        self.arrivals = arrivals or Arrivals(Limits(), QuotaWindows().clients)
+        self._arrived: dict[Admitted, tuple[str, str]] = {}  # connections that `arrivals` counts: address, listener
+        self._turned_away: dict[Admitted, asyncio.TimerHandle] = {}
+        self._is_too_fast = False  # the last one that came
         self.long = LongRequests()
         self.connections: dict[Admitted, None] = {}  # the oldest first
         # Those with a handshake or a first login to do, the oldest first; is it a handshake, and no connection yet?
@@ -125,6 +139,8 @@ class Admission:
         self.held_bytes = 0  # of large requests, from their first byte to their answer
         self.refused = 0  # connections, since the start: there were too many
         self.misused = 0  # connections, since the start: the client broke the protocol
+        self.throttled = 0  # requests, since the start, whose client was told to wait
+        self.throttled_ms = 0  # in all, by the answers to these
         self.in_work = 0  # requests that count as queued
         self.gathered = 0  # requests that are served at the end of this turn
         self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
@@ -155,11 +171,13 @@ class Admission:
             self._stall_sweeper.cancel()
         for stranger in tuple(self.strangers):
             stranger.abort()
+        for connection in tuple(self._turned_away):
+            connection.abort()
 
     def admit(self, connection: Admitted) -> bool:
         """Count the connection; may it stay?"""
         self.connections[connection] = None
-        return self._has_place()
+        return self._has_place() and self._arrives(connection)
 
     def _has_place(self) -> bool:
         """Return whether the last one that was counted may stay; log it once while there are too many."""
@@ -171,6 +189,26 @@ class Admission:
                 self._connections_max,
             )
         return not self._is_full and not self.is_closing
+
+    def _arrives(self, connection: Admitted) -> bool:
+        """Count it by its address; may it stay? It may have to wait, to be served or closed."""
+        host, listener = connection.context.host, connection.context.listener
+        fate, wait_ms, why = self.arrivals.arrive(host, int(self.loop.time() * 1000), listener)
+        was_too_fast, self._is_too_fast = self._is_too_fast, fate is Fate.CLOSED
+        if fate is Fate.SERVED:
+            self._arrived[connection] = host, listener
+            if wait_ms:
+                connection.mute(wait_ms)
+            return True
+        self.refused += 1
+        if not was_too_fast:
+            logger.warning("client=%s connections are turned away: %s", host, why)
+        if not wait_ms or len(self._turned_away) >= TURNED_AWAY_MAX:
+            return False
+        del self.connections[connection]  # it takes nobody's place
+        connection.mute(2 * wait_ms)
+        self._turned_away[connection] = self.loop.call_later(wait_ms / 1000, connection.abort)
+        return True
 
     def meet(self, stranger: Stranger, *, is_shaking: bool = False) -> bool:
         """Count a stranger; may it stay? The oldest of too many gives way: a handshake takes others no time.
@@ -196,6 +234,10 @@ class Admission:
 
     def forget(self, connection: Admitted) -> None:
         self.connections.pop(connection, None)
+        if (arrived := self._arrived.pop(connection, None)) is not None:
+            self.arrivals.leave(*arrived)
+        if (closing := self._turned_away.pop(connection, None)) is not None:
+            closing.cancel()
         self._for_room.pop(connection, None)
         self._for_bytes.pop(connection, None)
         if not self.connections:

@@ -65,6 +65,7 @@ class Connection(Named):
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
         self._is_reading = True
+        self.muted: asyncio.TimerHandle | None = None  # ends the time for which its client is held back
         self._in_room = self._is_winding_up = self._is_broken = False
         self._last_active_s = self._time()
         self._unsent_bytes = 0
@@ -87,11 +88,14 @@ class Connection(Named):
         self.admission.limits.size_buffers(transport.get_extra_info("socket"))
         if not self.admission.admit(self):
             self.abort()
+        elif self.muted is not None:
+            self.admission.loop.call_soon(self._pause)  # uvloop reads from now on, whatever it was told here
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
         self.is_gone = True
         self.begin_nothing()
+        self._unmute()
         self._outbox.count(0)
         self.admission.hold(-self._held_bytes)
         self._held_bytes = 0
@@ -125,7 +129,8 @@ class Connection(Named):
                 return
         while self._may_begin():
             self._begin(*exchange.waiting.popleft(), now_s)
-        wanted = not (exchange.waiting or self._is_winding_up) and (not self._frames.large_bytes or self._has_bytes())
+        wanted = not (exchange.waiting or self._is_winding_up or self.muted is not None)
+        wanted = wanted and (not self._frames.large_bytes or self._has_bytes())
         if wanted != self._is_reading:
             self._read_if(wanted)
 
@@ -137,6 +142,8 @@ class Connection(Named):
         """The one small frame that came, as most do, if it may begin at once."""
         exchange = self._exchange
         if exchange.open or exchange.waiting or self._in_room or self._is_winding_up or not self._outbox.may_write:
+            return None
+        if self.muted is not None:
             return None
         return self._frames.only(self._scratch, nbytes) if self.admission.has_room else None
 
@@ -158,7 +165,9 @@ class Connection(Named):
         return True
 
     def _may_begin(self) -> bool:
-        if self._is_winding_up or not self._outbox.may_write or (key := self._exchange.next_key()) is None:
+        if self._is_winding_up or self.muted is not None or not self._outbox.may_write:
+            return False
+        if (key := self._exchange.next_key()) is None:
             return False
         if key in PARKING or self.admission.has_room:
             return True
@@ -253,6 +262,29 @@ class Connection(Named):
             self._is_broken = True
             logger.error(f"{who[0]} failed, connection closed", *who[1:], exc_info=error)
         self.abort()
+
+    def mute(self, wait_ms: int) -> None:
+        """Read and begin nothing for so long; what is open is answered. The longest such time counts."""
+        if self.is_gone or self._is_winding_up:
+            return
+        until_s = self._time() + wait_ms / 1000
+        if self.muted is None or self.muted.when() < until_s:
+            self._unmute()
+            self.muted = self.admission.loop.call_at(until_s, self._go_on_unmuted)
+            self._read_if(False)
+
+    def _pause(self) -> None:
+        if not (self._is_reading or self._transport.is_closing()):
+            self._transport.pause_reading()
+
+    def _unmute(self) -> None:
+        muted, self.muted = self.muted, None
+        if muted is not None:
+            muted.cancel()
+
+    def _go_on_unmuted(self) -> None:
+        self.muted = None
+        self.go_on()
 
     # ------------------------------------------------------------------- the end
 

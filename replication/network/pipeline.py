@@ -5,8 +5,8 @@ for little more than one of them, and the answers to a client are one write to i
 
 A request passes, in this order: its bounds and its turn on the connection (`connection`, `exchange`, `admission`), the
 authorizer over the needs that its API declares, and the handler, for what is granted: `refusals` answers the rest
-with the API's own error. No request that no authorizer saw reaches a handler: an `Endpoint` cannot be made without its
-needs.
+with the API's own error. Clients that have quotas are charged with the answer (`counted`). No request that no
+authorizer saw reaches a handler: an `Endpoint` cannot be made without its needs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from replication.errors import ProtocolError
-from replication.network import gate, refusals
+from replication.network import counted, gate, refusals
 from replication.network.admission import Admission
 from replication.network.long_requests import LongRequests
 from replication.network.steps import begin, in_steps
+from replication.network.throttle import Throttle
 from replication.network.work import Encoded, Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, Identity, Request
@@ -82,7 +83,7 @@ def no_needs(work: Work) -> Sequence[Need]:
 class Pipeline:
     """Belongs to the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a part of the door
         self,
         endpoints: Endpoints,
         admission: Admission,
@@ -91,8 +92,10 @@ class Pipeline:
         own: Identity | None = None,
         authorizer: Authorizer = ALLOW_ALL,
         observer: RequestObserver | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.admission = admission
+        self.throttle = throttle or Throttle()
         self.authorizer = authorizer
         self.observer = observer
         self.begun: Work | None = None  # the last one
@@ -123,6 +126,8 @@ class Pipeline:
         if not self._gathered:
             self.admission.loop.call_soon(self._end_turn)
         self._gathered.append(work)
+        if self.throttle.is_on:
+            work.size_bytes = size_bytes
         self.admission.gathered += 1
         self._size_bytes += size_bytes
         if (len(self._gathered) >= REQUESTS_MAX or self._size_bytes >= BYTES_MAX) and not self._is_serving:
@@ -131,6 +136,7 @@ class Pipeline:
     def serve_long(self, work: Work, frame: Frame) -> None:
         """Decode a long request aside, then serve it."""
         work.is_long = True
+        work.size_bytes = len(frame)
         work.begin()
         work.future = asyncio.ensure_future(self._decode(work, frame))
         work.future.add_done_callback(partial(_check_decoded, work))
@@ -175,10 +181,13 @@ class Pipeline:
 
     # -------------------------------------------------------------------- the door
 
-    def serve(self, works: Sequence[Work]) -> None:
+    def serve(self, works: Sequence[Work]) -> None:  # noqa: C901  the one loop over all requests
         """Authorize and handle these requests, of APIs in `endpoints`, in their order."""
         self._is_serving = self.admission.is_serving = True
-        refused, endpoints = self.authorizer.refused, self.endpoints
+        refused = self.authorizer.refused
+        endpoints: Mapping[ApiKey, Endpoint | TurnEndpoint] = self.endpoints
+        if self.throttle.is_on:
+            endpoints = counted.count(self.throttle, works, endpoints)
         together: dict[ApiKey, list[Work]] = {}
         for work in works:
             endpoint = endpoints[work.key]

@@ -13,10 +13,12 @@ from functools import partial
 from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
+from replication.network.arrivals import Arrivals
 from replication.network.connection import Connection, LoginConnection, Service
 from replication.network.doorman import Doorman
 from replication.network.gate import Gate
 from replication.network.pipeline import Endpoints, Pipeline, RequestObserver
+from replication.network.throttle import Throttle
 from replication.network.work import running
 from replication.protocol.apis import Identity
 from replication.protocol.features import DEFAULT_FEATURES, Features
@@ -30,7 +32,7 @@ BACKLOG = 1024  # connections that wait to be accepted
 class Server:
     """Listens, and owns its connections. `close` may be called more than once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as `Pipeline`
         self,
         endpoints: Endpoints,
         limits: SocketServerSettings | None = None,
@@ -39,11 +41,19 @@ class Server:
         features: Callable[[], Features] = lambda: DEFAULT_FEATURES,
         authorizer: Authorizer = ALLOW_ALL,
         own: Identity | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
-        self.admission = Admission(limits or SocketServerSettings())
+        throttle = throttle or Throttle()
+        self.admission = Admission(limits or SocketServerSettings(), Arrivals(throttle.limits, throttle.window))
         self.connections = cast("dict[Connection, None]", self.admission.connections)
         self.pipeline = Pipeline(
-            endpoints, self.admission, features=features, own=own, authorizer=authorizer, observer=observer
+            endpoints,
+            self.admission,
+            features=features,
+            own=own,
+            authorizer=authorizer,
+            observer=observer,
+            throttle=throttle,
         )
         self._service = Service(self.pipeline)
         self._listeners: list[asyncio.Server] = []

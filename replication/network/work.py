@@ -60,6 +60,8 @@ class Work:
     is_counted = False  # as queued
     is_parked = False
     has_place = False  # among the long ones
+    size_bytes = 0  # of the request, while somebody has a quota
+    throttle_ms = 0  # which its client is to wait, by what its handler has done
 
     def __init__(self, origin: Origin, request: Request, held_bytes: int, started_s: float) -> None:
         self.key, self.version, self.correlation_id, self.client_id, self.body = request

@@ -53,9 +53,10 @@ def produce_request(version: int, buffer: memoryview, at: int, items_max: int = 
     transactional_id, at = form.nullable_string(buffer, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, at)
     topics = []
-    total, at = form.count(buffer, at + 6, 2)
-    check_items(total, items_max)
-    for _ in range(total):
+    count, at = form.count(buffer, at + 6, 2)
+    check_items(count, items_max)
+    total = count
+    for _ in range(count):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, 5)
@@ -65,10 +66,10 @@ def produce_request(version: int, buffer: memoryview, at: int, items_max: int = 
             (index,) = INT32.unpack_from(buffer, at)
             records, at = form.nullable_bytes(buffer, at + 4)
             if flexible:
-                _, at = form.tags(buffer, at)
+                total, at = form.counted_tags(buffer, at, total, items_max)
             partitions.append(messages.ProducePartition(index, records))
         if flexible:
-            _, at = form.tags(buffer, at)
+            total, at = form.counted_tags(buffer, at, total, items_max)
         topics.append(messages.ProduceTopic(name or "", tuple(partitions), topic_id))
     form.tags(buffer, at)
     return messages.ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
@@ -182,9 +183,10 @@ def _fetch_topics(
     layout = _FETCH_PARTITION[version]
     flexible = form is COMPACT
     topics = []
-    total, at = form.count(buffer, at, 2)
-    check_items(total, items_max)
-    for _ in range(total):
+    count, at = form.count(buffer, at, 2)
+    check_items(count, items_max)
+    total = count
+    for _ in range(count):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, layout.size)
@@ -194,9 +196,9 @@ def _fetch_topics(
             partitions.append(_fetch_partition(version, layout.unpack_from(buffer, at)))
             at += layout.size
             if flexible:
-                _, at = form.tags(buffer, at)
+                total, at = form.counted_tags(buffer, at, total, items_max)
         if flexible:
-            _, at = form.tags(buffer, at)
+            total, at = form.counted_tags(buffer, at, total, items_max)
         topics.append(messages.FetchTopic(name, topic_id, tuple(partitions)))
     return tuple(topics), total, at
 
@@ -228,15 +230,16 @@ def _forgotten(
     version: int, form: Form, buffer: Buffer, at: int, items_max: int
 ) -> tuple[tuple[messages.ForgottenTopic, ...], int]:
     topics = []
-    total, at = form.count(buffer, at, 2)
-    check_items(total, items_max)
-    for _ in range(total):
+    count, at = form.count(buffer, at, 2)
+    check_items(count, items_max)
+    total = count
+    for _ in range(count):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partition_count, at = form.count(buffer, at, 4)
         total += partition_count
         check_items(total, items_max)
         partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
-        _, at = form.tags(buffer, at + 4 * partition_count)
+        total, at = form.counted_tags(buffer, at + 4 * partition_count, total, items_max)
         topics.append(messages.ForgottenTopic(name, topic_id, partitions))
     return tuple(topics), at
 

@@ -55,7 +55,8 @@ def _uuid(value: bytes) -> uuid.UUID | None:
 
 
 _FIXED: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
-    "bool": (">?", None), "int8": (">b", None), "int16": (">h", None), "int32": (">i", None), "int64": (">q", None),
+    "bool": (">?", None), "float64": (">d", None),
+    "int8": (">b", None), "int16": (">h", None), "int32": (">i", None), "int64": (">q", None),
     "uint16": (">H", None), "uuid": (">16s", _uuid), "error_code": (">h", ErrorCode),
     "timedelta_i32": (">i", _ms), "timedelta_i64": (">q", _ms),
     "datetime_i64": (">q", _instant),
@@ -137,8 +138,8 @@ def _field(field: Field[Any], form: Form) -> tuple[Reader, int]:
     if is_nullable:
         kind = next(argument for argument in get_args(kind) if argument is not type(None))
     if get_origin(kind) is not tuple:
-        return _item(kind, field, form, is_nullable=is_nullable)
-    item, item_bytes = _item(get_args(kind)[0], field, form, is_nullable=False)
+        return item_reader(kind, field, form, is_nullable=is_nullable)
+    item, item_bytes = item_reader(get_args(kind)[0], field, form, is_nullable=False)
     count_of = form.nullable_count if is_nullable else form.count
 
     def read_array(buffer: Buffer, at: int, items: Items) -> tuple[Any, int]:
@@ -155,7 +156,7 @@ def _field(field: Field[Any], form: Form) -> tuple[Reader, int]:
     return read_array, 1 if form is COMPACT else 4
 
 
-def _item(kind: Any, field: Field[Any], form: Form, *, is_nullable: bool) -> tuple[Reader, int]:
+def item_reader(kind: Any, field: Field[Any], form: Form, *, is_nullable: bool) -> tuple[Reader, int]:
     """Return the reader of a value of the field, or of an item of its array, and its minimum size in bytes."""
     name = field.metadata.get("kafka_type")
     if name is None:

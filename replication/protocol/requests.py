@@ -510,6 +510,44 @@ class OffsetDeleteRequest:
     topics: tuple[OffsetDeleteRequestTopic, ...]
 
 
+class ComponentData:
+    __slots__ = ()
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+class DescribeClientQuotasRequest:
+    __slots__ = ()
+    components: tuple[ComponentData, ...]
+    strict: bool
+
+
+class EntityData:
+    __slots__ = ()
+    entity_type: str
+    entity_name: str | None
+
+
+class OpData:
+    __slots__ = ()
+    key: str
+    value: float
+    remove: bool
+
+
+class EntryData:
+    __slots__ = ()
+    entity: tuple[EntityData, ...]
+    ops: tuple[OpData, ...]
+
+
+class AlterClientQuotasRequest:
+    __slots__ = ()
+    entries: tuple[EntryData, ...]
+    validate_only: bool
+
+
 class UserName:
     __slots__ = ()
     name: str

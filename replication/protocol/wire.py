@@ -26,7 +26,7 @@ NO_TAGS: Tags = MappingProxyType({})
 # Items of all arrays of one message, since a value costs up to a hundred times its bytes. Limits of requests are lower,
 # and differ per API: `bounds`.
 ITEMS_MAX = 1_000_000
-TAGS_MAX = 100  # of one struct
+TAGS_MAX = 10_000  # of one struct, as at a Kafka
 REPLACED_BYTES_MAX = 10_000  # a byte may become three, and answers name what was asked for
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
@@ -125,6 +125,17 @@ class Form:
             raise ProtocolError("null where an array must be")
         return value, at
 
+    def counted_tags(self, buffer: Buffer, at: int, items: int, items_max: int) -> tuple[int, int]:
+        """Read tags of which none is known here; return the items of the message, which they are, too, and their end.
+
+        Raises: TooManyItemsError: more than `items_max`.
+        """
+        tags, at = self.tags(buffer, at)
+        if tags:
+            items += len(tags)
+            check_items(items, items_max)
+        return items, at
+
 
 def _legacy_string(buffer: Buffer, at: int) -> tuple[str | None, int]:
     (size,) = INT16.unpack_from(buffer, at)
@@ -199,6 +210,8 @@ def _tags(buffer: Buffer, at: int) -> tuple[Tags, int]:
         tag, at = uvarint(buffer, at)
         size, at = uvarint(buffer, at)
         found[tag], at = cut(buffer, at, size)
+    if len(found) < count:
+        raise ProtocolError("a tagged field comes twice")
     return found, at
 
 

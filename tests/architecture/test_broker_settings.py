@@ -227,7 +227,6 @@ def test_no_setting_that_is_here_is_said_to_be_absent():
 
 # A setting of Kafka, a part of the sentence about it, and the APIs that would make that untrue.
 CLAIMS = [
-    ("quota.producer.default", "clients are not held back", "QUOTA"),
     ("group.share.assignment.interval.ms", "targets are made at once", None),
     ("group.streams.max.size", "and share groups", "STREAMS_GROUP"),
     ("client.telemetry.max.bytes", "Prometheus", "TELEMETRY"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.broker import acl_nodes
+from replication.broker import acl_nodes, quota_nodes
 from replication.cli.features import upgrade
 from replication.coordination import nodes, producer_ids
 from replication.model.cluster import TopicPartition
@@ -88,7 +88,9 @@ def test_the_table_of_the_store_names_what_the_code_names():
     paths = {*own, *nodes.PERSISTENT_PATHS, *nodes.PARTITION_COUNTS.values(), producer_ids.NODE}
     state = nodes.state_path(TopicPartition("TOPIC", 0)).replace("0", "N")
     of_acls = {f"{acl_nodes.LITERAL}/TYPE", f"{acl_nodes.PREFIXED}/TYPE", *acl_nodes.CHANGES}
-    assert {re.sub(r"/[A-Z]+$", "", path) for path in NODES} == {*paths, state, *of_acls}
+    of_quotas = {f"{quota_nodes.CONFIGS}/{quota_nodes.USERS}", f"{quota_nodes.CONFIGS}/{quota_nodes.ADDRESSES}"}
+    of_quotas.add(f"{quota_nodes.CONFIGS}/{quota_nodes.USERS}/USER/{quota_nodes.CLIENTS}")
+    assert {re.sub(r"/[A-Z]+$", "", path) for path in NODES} == {*paths, state, *of_acls, *of_quotas}
 
 
 @pytest.mark.slow

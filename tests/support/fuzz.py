@@ -118,6 +118,7 @@ def value(field, kind, rng):
 
 
 MAKERS = {
+    "float64": lambda rng: rng.uniform(-1e9, 1e9),
     "string": lambda rng: "".join(rng.choices("topicé€", k=rng.choice((0, 1, 5, 200)))),
     "bytes": lambda rng: rng.randbytes(rng.choice((0, 1, 61, 300))),
     "records": lambda rng: rng.randbytes(rng.choice((0, 1, 61, 300))),

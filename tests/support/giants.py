@@ -593,6 +593,20 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {
         "unknown": many("deletions", {"name": "name-0000000", "mechanism": 1}, {"upsertions": ()})
     },
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: {
+        "refused": many("components", {"entity_type": "user", "match_type": 0, "match": "n-0000000"}, {"strict": True}),
+    },
+    ApiKey.ALTER_CLIENT_QUOTAS: {
+        "quotas": many(
+            "entries",
+            {
+                "entity": [{"entity_type": "client-id", "entity_name": "n-0000000"}],
+                "ops": [{"key": "producer_byte_rate", "value": 1000.0, "remove": False}],
+            },
+            {"validate_only": True},
+            weight=3,
+        ),
+    },
     ApiKey.DELETE_GROUPS: {"unknown": many("groups_names", "group-0000000")},  # type: ignore[arg-type]
     ApiKey.ELECT_LEADERS: {
         "topics": many(

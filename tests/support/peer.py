@@ -141,12 +141,15 @@ class Hand:
 
 
 @contextlib.asynccontextmanager
-async def serving(handlers, *, observer=None, turns=None, authorizer=ALLOW_ALL, needs=None, gate=None, **limits):
+async def serving(  # noqa: PLR0913
+    handlers, *, observer=None, turns=None, authorizer=ALLOW_ALL, needs=None, gate=None, throttle=None, **limits
+):
     """(server, port) of a running server. APIs need nothing but `needs`; anybody comes in but for `gate`."""
     served = {key: Endpoint(no_needs, handler) for key, handler in handlers.items()}
     served |= {key: TurnEndpoint(no_needs, handler) for key, handler in (turns or {}).items()}
     served |= {key: served[key]._replace(needs=each) for key, each in (needs or {}).items() if key in served}
-    server = Server(served, SocketServerSettings(**limits), observer=observer, authorizer=authorizer)
+    settings = SocketServerSettings(**limits)
+    server = Server(served, settings, observer=observer, authorizer=authorizer, throttle=throttle)
     port = await server.start("127.0.0.1", 0, gate)
     try:
         yield server, port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerId, topi
 from replication.model.metadata import Metadata, PartitionMetadata, TopicMetadata
 from replication.network import steps
 from replication.network.steps import all_of, begin, in_steps
+from replication.network.throttle import Throttle
 from replication.network.work import Handler, Response, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
@@ -46,8 +48,16 @@ class Question(NamedTuple):
 
 
 class ClusterHandlers:
-    def __init__(self, config: BrokerConfig, cluster_id: str, metadata: Metadata, admin: TopicAdmin) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        cluster_id: str,
+        metadata: Metadata,
+        admin: TopicAdmin,
+        throttle: Throttle | None = None,
+    ) -> None:
         self._config = config
+        self._throttle = throttle or Throttle()
         self._cluster_id = cluster_id
         self._metadata = metadata
         self._admin = admin
@@ -100,7 +110,7 @@ class ClusterHandlers:
             )
             failed.update(dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             missing = [name for name in missing if name not in refused]
-            failed.update(zip(missing, await all_of(self._make, missing), strict=True))
+            failed.update(zip(missing, await all_of(partial(self._make, context), missing), strict=True))
         if question is None:
             rows = Rows(len(wanted), (self._named(context, body, each, failed) for each in wanted))
             return self._response(context, body, rows)
@@ -156,11 +166,12 @@ class ClusterHandlers:
             "cluster_authorized_operations": granted(context, Resource.CLUSTER) if asks else NOT_ASKED,
         }
 
-    async def _make(self, name: str) -> ErrorCode:
+    async def _make(self, context: Work, name: str) -> ErrorCode:
         try:
             check_topic_name(name)
             if name in INTERNAL_TOPICS:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._throttle.mutate(context, self._config.num_partitions, is_strict=False)
             made = await self._admin.ensure(NewTopic(name=name), timeout_s=CREATE_WAIT_S)
         except InvalidTopicError:
             return ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -21,6 +21,7 @@ from replication.model.cluster import TopicPartition, topic_id_of
 from replication.model.metadata import Metadata
 from replication.network import steps
 from replication.network.steps import STEP_ITEMS
+from replication.network.throttle import Throttle
 from replication.network.work import ROOM_BYTES_MIN, Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
@@ -59,8 +60,15 @@ class _Asked(NamedTuple):
 
 
 class FetchHandlers:
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, wrong_epochs: WrongEpochs) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        replicas: ReplicaManager,
+        wrong_epochs: WrongEpochs,
+        throttle: Throttle | None = None,
+    ) -> None:
         self._config = config
+        self._throttle = throttle or Throttle()
         self._replicas = replicas
         self._wrong_epochs = wrong_epochs
         self._metadata: Metadata = replicas.metadata
@@ -75,6 +83,9 @@ class FetchHandlers:
             return self._refused(request, ErrorCode.INVALID_REQUEST)
         if context.refused and request.replica_id >= 0:
             return self._refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if self._throttle.is_on and request.replica_id < 0:
+            most_bytes = self._throttle.most_bytes(context.origin.context, context.client_id)
+            request = request._replace(max_bytes=min(request.max_bytes, most_bytes))
         if not context.refused and (at_once := self._fetch_one(context, request)):
             return at_once
         naming = self._named(context, request)

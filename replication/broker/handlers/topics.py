@@ -18,6 +18,7 @@ from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import Election, TopicPartition, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata
 from replication.network.steps import all_of, in_steps
+from replication.network.throttle import Throttle
 from replication.network.work import Handler, Response, Work
 from replication.protocol import requests
 from replication.protocol.apis import ApiKey
@@ -39,11 +40,14 @@ UNSHOWN: Response = {  # to a client that may create the topic, and may not desc
     "configs": (),
 }
 NO_CONFIG_ERROR = 0
+# From these versions on a client whose quota is used up is refused; below, it only waits.
+CREATE_STRICT, DELETE_STRICT, GROW_STRICT = 6, 5, 3
 
 
 class TopicHandlers:
-    def __init__(self, metadata: Metadata, admin: TopicAdmin, live: LiveSettings) -> None:
+    def __init__(self, metadata: Metadata, admin: TopicAdmin, live: LiveSettings, throttle: Throttle) -> None:
         self._live = live
+        self._throttle = throttle
         self._metadata = metadata
         self._admin = admin
 
@@ -72,13 +76,15 @@ class TopicHandlers:
         async def create(topic: requests.CreatableTopic) -> Response:
             if names[topic.name] > 1:
                 return _failed(topic.name, _twice(topic.name))
-            made = await self._create(topic, timeout_s, validate_only=body.validate_only)
+            made = await self._create(context, topic, timeout_s, validate_only=body.validate_only)
             is_shown = made["error_code"] or context.may(of_topic(Operation.DESCRIBE_CONFIGS, topic.name))
             return made if is_shown else {**made, **UNSHOWN}
 
         return {"topics": await all_of(create, _unique(body.topics, names))}
 
-    async def _create(self, asked: requests.CreatableTopic, timeout_s: float, *, validate_only: bool) -> Response:
+    async def _create(
+        self, context: Work, asked: requests.CreatableTopic, timeout_s: float, *, validate_only: bool
+    ) -> Response:
         assignment: dict[int, tuple[int, ...]] = {}
         async for chunk in in_steps(asked.assignments):
             assignment.update((row.partition_index, tuple(row.broker_ids)) for row in chunk)
@@ -102,6 +108,8 @@ class TopicHandlers:
             if validate_only:
                 await self._admin.check_room(plan)
             else:
+                if self._metadata.topic(asked.name) is None:
+                    self._throttle.mutate(context, len(plan), is_strict=context.version >= CREATE_STRICT)
                 made = await self._admin.create(new, timeout_s=timeout_s)
                 if made is None:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the topic is created, and has no leaders yet")
@@ -132,6 +140,12 @@ class TopicHandlers:
                 return _failed(asked.name, _twice(asked.name))
             added = None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
             wait_s = 0 if body.validate_only else timeout_s
+            more = asked.count - self._count(asked.name)
+            if more > 0 and not body.validate_only and self._count(asked.name):
+                try:
+                    self._throttle.mutate(context, more, is_strict=context.version >= GROW_STRICT)
+                except KafkaError as error:
+                    return _failed(asked.name, error)
             return await _outcome(asked.name, self._admin.grow(asked.name, asked.count, added, timeout_s=wait_s))
 
         return {"results": await all_of(grow, _unique(body.topics, names))}
@@ -173,6 +187,7 @@ class TopicHandlers:
                 return {**_failed(named, error), "topic_id": topic_id}
             wanted_id = None if topic_id is None else topic_id_of(topic_id)
             try:
+                self._throttle.mutate(context, self._count(name), is_strict=context.version >= DELETE_STRICT)
                 deleted_id = await self._admin.delete(name, wanted_id, timeout_s=timeout_s)
             except PylogError as error:
                 return {**_failed(name, error), "topic_id": topic_id}

@@ -63,6 +63,11 @@ BOTH = (OPEN, SECRET)
 COMMITTED = {"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
 
 
+def quota_of(client_id):
+    named = {"entity_type": "client-id", "entity_name": client_id}
+    return {"entity": [named], "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}]}
+
+
 def rows(*names, **fields):
     return [{**fields, "name": name, "topic": name} for name in names]
 
@@ -253,6 +258,8 @@ AS_A_WHOLE = {
     ApiKey.DESCRIBE_ACLS: (FILTER, CLUSTER),
     ApiKey.CREATE_ACLS: ({"creations": [CREATION, CREATION | {"resource_name": "u"}]}, CLUSTER),
     ApiKey.DELETE_ACLS: ({"filters": [FILTER, FILTER | {"host_filter": "*"}]}, CLUSTER),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ({"components": (), "strict": False}, CLUSTER),
+    ApiKey.ALTER_CLIENT_QUOTAS: ({"entries": [quota_of("a"), quota_of("b")], "validate_only": False}, CLUSTER),
     ApiKey.SHARE_FETCH: (SHARE_MEMBER | SHARE_LIMITS | {"topics": ()}, GROUP),
     ApiKey.SHARE_ACKNOWLEDGE: (SHARE_MEMBER | {"topics": ()}, GROUP),
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: (SHARE_STATE, CLUSTER),

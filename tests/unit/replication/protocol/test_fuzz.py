@@ -5,14 +5,20 @@ PYLOG_FUZZ=SEED:CASES fuzzes longer: so many cases per version.
 
 import os
 import signal
+import struct
 import subprocess
 import sys
+import tracemalloc
+from contextlib import suppress
+from dataclasses import fields
+from typing import get_args, get_origin
 
 import pytest
 
-from replication.errors import ProtocolError
-from replication.protocol import apis, wire
+from replication.errors import ProtocolError, TooManyItemsError
+from replication.protocol import apis, kio_reader, wire
 from replication.protocol.apis import ApiKey, Versions
+from replication.protocol.kio_pieces import struct_class
 from tests.support.repeats import times
 
 SEED, CASES = os.environ.get("PYLOG_FUZZ", f"1:{times(10, 30)}").split(":")
@@ -55,12 +61,78 @@ def test_a_message_of_very_many_items_is_refused_before_they_are_made(key):
         apis.decode_request_body(key, version, memoryview(body), 0)
 
 
-def test_a_struct_of_very_many_tags_is_refused():
-    tags = wire.put_uvarint(5000) + b"".join(wire.put_uvarint(tag) + b"\0" for tag in range(5000))
+def tags_of(count):
+    """So many tagged fields that nobody knows, from 1000 on, each of two or three bytes and nothing."""
+    return wire.put_uvarint(count) + b"".join(wire.put_uvarint(tag) + b"\0" for tag in range(1000, 1000 + count))
+
+
+@pytest.mark.parametrize("count", [9_999, 10_000, 10_001])
+def test_a_struct_has_no_more_tags_than_at_a_kafka(count):
+    tags, heartbeat = tags_of(count), b"\x01" + bytes(4) + b"\x01\0"
+    if count <= 10_000:
+        assert len(wire.COMPACT.tags(tags, 0)[0]) == count
+        apis.decode_request_body(ApiKey.HEARTBEAT, 4, memoryview(heartbeat + tags), 0)
+        return
     with pytest.raises(ProtocolError, match="tagged"):
         wire.COMPACT.tags(tags, 0)
     with pytest.raises(ProtocolError, match="tagged"):
-        apis.decode_request_body(ApiKey.HEARTBEAT, 4, memoryview(b"\x01" + bytes(4) + b"\x01\0" + tags), 0)
+        apis.decode_request_body(ApiKey.HEARTBEAT, 4, memoryview(heartbeat + tags), 0)
+
+
+def test_a_tag_that_comes_twice_is_refused():
+    with pytest.raises(ProtocolError, match="twice"):
+        wire.COMPACT.tags(b"\x02\x05\x00\x05\x00", 0)
+
+
+@pytest.mark.parametrize("place", ["partition", "topic"])
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH])
+def test_tags_are_items_of_their_message(key, place):
+    """Else a short request could hold up the event loop with a million of them."""
+    version = 12
+    partition = bytes(4) + b"\x01" if key is ApiKey.PRODUCE else bytes(32)
+    head = b"\0" + bytes(6) if key is ApiKey.PRODUCE else bytes(4 + 13 + 8)
+    tags = {"partition": (tags_of(90), b"\0"), "topic": (b"\0", tags_of(90))}[place]
+    topic = b"\x02t" + b"\x02" + partition + tags[0] + tags[1]
+    end = b"\0" if key is ApiKey.PRODUCE else b"\x01\x01\0"
+    body = memoryview(head + b"\x02" + topic + end)
+    assert len(apis.decode_request_body(key, version, body, 0, 92).topics) == 1
+    with pytest.raises(TooManyItemsError):
+        apis.decode_request_body(key, version, body, 0, 91)
+
+
+@pytest.mark.parametrize("key", apis.ENTITIES, ids=lambda key: key.name)
+def test_an_item_of_any_array_has_a_byte_at_least(key):
+    """So nothing is made of an array whose bytes are not there: a length is compared with them first."""
+    for version in range(key.versions.first, key.versions.last + 1):
+        looked = [apis.request_class(key, version)]
+        while looked:
+            cls = looked.pop()
+            form = wire.COMPACT if cls.__flexible__ else wire.LEGACY
+            for field in fields(cls):
+                if (item := struct_class(field)) is not None:
+                    looked.append(item)
+                arguments = [kind for kind in (field.type, *get_args(field.type)) if get_origin(kind) is tuple]
+                for kind in arguments:
+                    assert kio_reader.item_reader(get_args(kind)[0], field, form, is_nullable=False)[1] >= 1
+
+
+@pytest.mark.parametrize("key", apis.ENTITIES, ids=lambda key: key.name)
+def test_a_promise_of_a_million_items_costs_no_memory(key):
+    cls = apis.request_class(key, key.versions.last)
+    count = wire.put_uvarint(1_000_001) if cls.__flexible__ else struct.pack(">i", 1_000_000)
+
+    def promise():
+        for at in range(8):  # one of these is where an array is
+            with suppress(ProtocolError, OverflowError, *wire.MALFORMED):
+                apis.decode_request_body(key, key.versions.last, memoryview(bytes(at) + count + bytes(at)), 0)
+
+    promise()  # readers are made once
+    tracemalloc.start()
+    try:
+        promise()
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 # key: the range that clients must be told, by what they need (kcat compresses only if Produce begins at 0).
@@ -72,6 +144,7 @@ ADVERTISED = {
     29: (1, 3), 30: (1, 3), 31: (1, 3),
     32: (1, 4), 33: (0, 2), 35: (1, 5),
     36: (0, 2), 37: (0, 3), 42: (0, 3), 43: (0, 2), 44: (0, 1), 74: (0, 1),
+    29: (1, 3), 30: (1, 3), 31: (1, 3), 48: (0, 1), 49: (0, 1),
     45: (0, 1), 46: (0, 0), 47: (0, 0), 50: (0, 0), 51: (0, 0),
     57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2),
     68: (0, 1), 69: (0, 1), 75: (0, 0), 76: (1, 1), 77: (1, 1), 90: (0, 1), 91: (0, 0), 92: (0, 0),
