@@ -1,4 +1,4 @@
-"""Arrivals: connections that come, by their addresses and listeners: how many, and how fast they may come, as at a Kafka.
+"""Arrivals: connections that come, by their addresses and listeners: how many, and how fast, as at a Kafka.
 
 A connection beyond the number of its address or listener is closed at once, one beyond the rate of its address after
 the time to wait, and one beyond the rate of its listener or the broker is served after that: one after the other, in
@@ -91,7 +91,9 @@ class Arrivals:
             return Verdict(Fate.CLOSED, 0, f"{most} connections are all that may come from there")
         limits = self._of_listeners.get(listener, ListenerLimits())
         if self._at[listener] >= limits.most:
-            return Verdict(Fate.CLOSED, 0, f"listener {listener} has {limits.most} connections, which are all that it may")
+            return Verdict(
+                Fate.CLOSED, 0, f"listener {listener} has {limits.most} connections, which are all that it may"
+            )
         fate = self._of_address(address, now_ms)
         if fate.fate is Fate.SERVED:
             fate = self._in_turn(listener, limits.per_second, now_ms)

@@ -141,7 +141,7 @@ class Hand:
 
 
 @contextlib.asynccontextmanager
-async def serving(  # noqa: PLR0913
+async def serving(
     handlers, *, observer=None, turns=None, authorizer=ALLOW_ALL, needs=None, gate=None, throttle=None, **limits
 ):
     """(server, port) of a running server. APIs need nothing but `needs`; anybody comes in but for `gate`."""

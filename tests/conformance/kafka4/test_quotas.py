@@ -122,7 +122,8 @@ FILTERS = [
     ([("user", DEFAULT, None)], False), ([("user", SPECIFIED, None)], False), ([("user", SPECIFIED, None)], True),
     ([("client-id", SPECIFIED, None), ("user", EXACT, "a/b ~*%")], True), ([("ip", SPECIFIED, None)], True),
     ([("client-id", DEFAULT, None)], False), ([("user", EXACT, "nobody")], False), ([("user", EXACT, "")], False),
-    ([("", EXACT, "a")], False), ([("user", EXACT, "a"), ("user", DEFAULT, None)], False), ([("group", EXACT, "a")], False),
+    ([("", EXACT, "a")], False), ([("user", EXACT, "a"), ("user", DEFAULT, None)], False),
+    ([("group", EXACT, "a")], False),
     ([("user", EXACT, None)], False), ([("user", DEFAULT, "a")], False), ([("user", SPECIFIED, "a")], False),
     ([("user", 3, "a")], False), ([("user", EXACT, "a"), ("ip", DEFAULT, None)], False),
 ]  # fmt: skip
@@ -191,7 +192,8 @@ def timed(bootstrap, topic):
     wrote_s = time.monotonic() - begin_s
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap, "client.id": "rated", "group.id": "none", "max.partition.fetch.bytes": 40_000,
+            "bootstrap.servers": bootstrap, "client.id": "rated", "group.id": "none",
+            "max.partition.fetch.bytes": 40_000,
             "fetch.wait.max.ms": 50,
         }
     )  # fmt: skip

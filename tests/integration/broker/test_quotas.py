@@ -315,7 +315,7 @@ def test_the_time_of_requests_has_a_limit(brokers, askers):
 
 
 def test_kcat_and_librdkafka_move_no_more_than_their_quotas(brokers, askers):
-    """The window is a second long, so that a second's worth is free. An answer comes at once: only the next one waits."""
+    """The window is a second long, so that a second's worth is free. Answers come at once: only the next one waits."""
     values = "\n".join("x" * 1000 for _ in range(400))
     small = ["-X", "batch.size=20000", "-X", "max.in.flight.requests.per.connection=1", "-X", "linger.ms=50"]
     assert created(askers[0], "rated")[0] == 0

@@ -5,11 +5,10 @@ import pytest
 from replication.client.kafka_client import KafkaClient
 from replication.client.quotas import ANY_NAME, alter_quotas, describe_quotas, entity
 from replication.errors import ErrorCode, KafkaError
+from tests.integration.broker.test_quotas import clear
 from tests.support.asker import Asker
 from tests.support.commands import run_pylog
 from tests.support.in_process import brokers_in_process
-
-from tests.integration.broker.test_quotas import clear
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,8 @@ def test_quotas_of_users_and_of_their_client_ids(pylog):
         "user ada, client-id <default>: producer_byte_rate=3000"
     }
     assert shown(pylog("describe", "--entity-type", "users")) == {
-        "user ada: producer_byte_rate=1000", "user ada: request_percentage=12.5", "user <default>: consumer_byte_rate=5",
+        "user ada: producer_byte_rate=1000", "user ada: request_percentage=12.5",
+        "user <default>: consumer_byte_rate=5",
         "user ada, client-id etl: producer_byte_rate=2000", "user ada, client-id <default>: producer_byte_rate=3000",
     }  # fmt: skip
     pylog("alter", *OF_ADA, "--delete-config", "producer_byte_rate", "--add-config", "consumer_byte_rate=7").ok()
@@ -77,17 +77,26 @@ def test_a_dry_run_changes_nothing(pylog):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["alter", "--entity-type", "users", "--add-config", "producer_byte_rate=1"], "--entity-name or --entity-default"),
+        (
+            ["alter", "--entity-type", "users", "--add-config", "producer_byte_rate=1"],
+            "--entity-name or --entity-default",
+        ),
         (["alter", *OF_ADA], "nothing to change"),
         (["alter", *OF_ADA, "--add-config", "producer_byte_rate=much"], "a quota is a number"),
         (["alter", *OF_ADA, "--add-config", "producer_byte_rate=0"], "must be greater than 0"),
         (["alter", *OF_ADA, "--add-config", "retention.ms=5"], "Invalid configuration key retention.ms"),
         (["alter", *OF_ADA, "--entity-default", "--add-config", "producer_byte_rate=1"], "and not both"),
-        (["alter", "--entity-type", "clients", "--client", "a", "--entity-default", "--add-config", "x=1"], "goes with"),
+        (
+            ["alter", "--entity-type", "clients", "--client", "a", "--entity-default", "--add-config", "x=1"],
+            "goes with",
+        ),
         (["describe", *OF_ADA, "--client", "a", "--client-defaults"], "one of them"),
         (["describe", "--entity-type", "users", "--client", "a"], "--entity-name or --entity-default"),
         (["describe", "--entity-type", "topics", "--entity-name", "t", "--client", "a"], "goes with"),
-        (["alter", "--entity-type", "ips", "--entity-name", "here", "--add-config", "connection_creation_rate=1"], "IP"),
+        (
+            ["alter", "--entity-type", "ips", "--entity-name", "here", "--add-config", "connection_creation_rate=1"],
+            "IP",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(pylog, words, says):
