@@ -19,6 +19,7 @@ from typing import Protocol
 from logstore.env import OPEN_FILES_MAX
 from replication.network.arrivals import Arrivals, Fate
 from replication.network.long_requests import LongRequests
+from replication.network.mute import Mute
 from replication.security.access import Context
 from replication.security.quotas import Limits
 from replication.security.rates import QuotaWindows
@@ -93,9 +94,7 @@ class Admitted(Protocol):
     """A connection, as admission knows it."""
 
     context: Context
-
-    def mute(self, wait_ms: int) -> None:
-        """Read and begin nothing for so long."""
+    mute: Mute
 
     def go_on(self) -> None:
         """There may be room now: begin the next request, read on, or `wait` again."""
@@ -198,7 +197,7 @@ class Admission:
         if fate is Fate.SERVED:
             self._arrived[connection] = host, listener
             if wait_ms:
-                connection.mute(wait_ms)
+                connection.mute.hold(wait_ms)
             return True
         self.refused += 1
         if not was_too_fast:
@@ -206,7 +205,7 @@ class Admission:
         if not wait_ms or len(self._turned_away) >= TURNED_AWAY_MAX:
             return False
         del self.connections[connection]  # it takes nobody's place
-        connection.mute(2 * wait_ms)
+        connection.mute.hold(2 * wait_ms)
         self._turned_away[connection] = self.loop.call_later(wait_ms / 1000, connection.abort)
         return True
 

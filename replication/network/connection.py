@@ -19,6 +19,7 @@ from replication.errors import ProtocolError, UninformedError
 from replication.network.admission import STALL_BYTES, Admission
 from replication.network.exchange import Exchange
 from replication.network.gate import FRAME_BYTES_MAX, LOGIN_S, Gate, Named
+from replication.network.mute import Mute
 from replication.network.outbox import Outbox, PacedOutbox
 from replication.network.pipeline import Pipeline, encode_long
 from replication.network.work import PARKING, Encoded, Work, encoding
@@ -65,7 +66,7 @@ class Connection(Named):
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
         self._is_reading = True
-        self.muted: asyncio.TimerHandle | None = None  # ends the time for which its client is held back
+        self.mute = Mute(self.admission.loop, lambda: self._read_if(False), self.go_on)
         self._in_room = self._is_winding_up = self._is_broken = False
         self._last_active_s = self._time()
         self._unsent_bytes = 0
@@ -88,14 +89,14 @@ class Connection(Named):
         self.admission.limits.size_buffers(transport.get_extra_info("socket"))
         if not self.admission.admit(self):
             self.abort()
-        elif self.muted is not None:
-            self.admission.loop.call_soon(self._pause)  # uvloop reads from now on, whatever it was told here
+        elif self.mute.is_on:  # uvloop reads once this is over, whatever it is told here
+            self._is_reading = True
+            self.admission.loop.call_soon(lambda: self._read_if(not self.mute.is_on))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
         self.is_gone = True
         self.begin_nothing()
-        self._unmute()
         self._outbox.count(0)
         self.admission.hold(-self._held_bytes)
         self._held_bytes = 0
@@ -129,7 +130,7 @@ class Connection(Named):
                 return
         while self._may_begin():
             self._begin(*exchange.waiting.popleft(), now_s)
-        wanted = not (exchange.waiting or self._is_winding_up or self.muted is not None)
+        wanted = not (exchange.waiting or self._is_winding_up or self.mute.is_on)
         wanted = wanted and (not self._frames.large_bytes or self._has_bytes())
         if wanted != self._is_reading:
             self._read_if(wanted)
@@ -143,7 +144,7 @@ class Connection(Named):
         exchange = self._exchange
         if exchange.open or exchange.waiting or self._in_room or self._is_winding_up or not self._outbox.may_write:
             return None
-        if self.muted is not None:
+        if self.mute.is_on:
             return None
         return self._frames.only(self._scratch, nbytes) if self.admission.has_room else None
 
@@ -165,7 +166,7 @@ class Connection(Named):
         return True
 
     def _may_begin(self) -> bool:
-        if self._is_winding_up or self.muted is not None or not self._outbox.may_write:
+        if self._is_winding_up or self.mute.is_on or not self._outbox.may_write:
             return False
         if (key := self._exchange.next_key()) is None:
             return False
@@ -263,29 +264,6 @@ class Connection(Named):
             logger.error(f"{who[0]} failed, connection closed", *who[1:], exc_info=error)
         self.abort()
 
-    def mute(self, wait_ms: int) -> None:
-        """Read and begin nothing for so long; what is open is answered. The longest such time counts."""
-        if self.is_gone or self._is_winding_up:
-            return
-        until_s = self._time() + wait_ms / 1000
-        if self.muted is None or self.muted.when() < until_s:
-            self._unmute()
-            self.muted = self.admission.loop.call_at(until_s, self._go_on_unmuted)
-            self._read_if(False)
-
-    def _pause(self) -> None:
-        if not (self._is_reading or self._transport.is_closing()):
-            self._transport.pause_reading()
-
-    def _unmute(self) -> None:
-        muted, self.muted = self.muted, None
-        if muted is not None:
-            muted.cancel()
-
-    def _go_on_unmuted(self) -> None:
-        self.muted = None
-        self.go_on()
-
     # ------------------------------------------------------------------- the end
 
     def _misused(self, reason: str) -> None:
@@ -303,6 +281,7 @@ class Connection(Named):
     def begin_nothing(self) -> None:
         """See `Named`; what only waits for news need not wait."""
         self._is_winding_up = True
+        self.mute.end()
         while self._exchange.waiting:
             self.admission.hold(-self._exchange.waiting.popleft()[1])
         for work in self.works():

@@ -113,7 +113,7 @@ class Counted:
         if wait_ms:
             origin.admission.throttled += 1
             origin.admission.throttled_ms += wait_ms
-            self._origin.mute(wait_ms)
+            self._origin.mute.hold(wait_ms)
         origin.answer(work, response)
 
     def fail(self, work: Work, error: BaseException) -> None:
