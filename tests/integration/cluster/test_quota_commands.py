@@ -37,7 +37,7 @@ OF_ADA = "--entity-type", "users", "--entity-name", "ada"
 def test_quotas_of_users_and_of_their_client_ids(pylog):
     altered = pylog("alter", *OF_ADA, "--add-config", "producer_byte_rate=1000,request_percentage=12.5")
     assert shown(altered) == {"user ada: producer_byte_rate=1000", "user ada: request_percentage=12.5"}
-    assert "altered quotas of user ada" in altered.err
+    assert "altered user ada" in altered.err
     pylog("alter", *OF_ADA, "--client", "etl", "--add-config", "producer_byte_rate=2000").ok()
     pylog("alter", *OF_ADA, "--client-defaults", "--add-config", "producer_byte_rate=3000").ok()
     pylog("alter", "--entity-type", "users", "--entity-default", "--add-config", "consumer_byte_rate=5").ok()
