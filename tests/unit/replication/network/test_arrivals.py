@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replication.network import arrivals as arrivals_module
 from replication.network.arrivals import TURN_MS_MAX, Arrivals, ArrivalSettings, Fate, ListenerLimits
 from replication.network.throttle import Throttle
 from replication.protocol.apis import ApiKey
@@ -67,6 +68,26 @@ def test_connections_are_served_in_their_turn():
     assert waits[:20] == [0] * 20
     assert waits[20] == 500
     assert waits == sorted(waits)
+
+
+def test_a_connection_whose_turn_is_too_late_is_closed_and_takes_no_turn():
+    arrivals = arrivals_of(max_connection_creation_rate=1)
+    found = [arrivals.arrive("h", 0) for _ in range(40)]
+    served = [each.wait_ms for each in found if each.fate is Fate.SERVED]
+    assert max(served) == TURN_MS_MAX
+    late = found[len(served) :]
+    assert {(each.fate, each.wait_ms) for each in late} == {(Fate.CLOSED, 0)}
+    assert arrivals.arrive("h", 2000).wait_ms <= TURN_MS_MAX
+
+
+def test_few_addresses_are_kept(monkeypatch):
+    monkeypatch.setattr(arrivals_module, "ADDRESSES_KEPT", 3)
+    arrivals = arrivals_of([(ANY, 1)])
+    assert sum(arrivals.arrive("10.0.0.0", 0).fate is Fate.SERVED for _ in range(20)) == 10
+    for number in range(1, 4):
+        arrivals.arrive(f"10.0.0.{number}", 0)
+    assert arrivals.arrive("10.0.0.0", 0).fate is Fate.SERVED  # it came first, and is forgotten
+    assert arrivals.arrive("10.0.0.3", 0).fate is Fate.SERVED
 
 
 @given(st.lists(st.integers(0, 2000), max_size=120), st.integers(1, 20))

@@ -95,6 +95,9 @@ def test_a_rate_is_forgotten_when_its_window_is_over():
     assert rates.taken(rate, 2999, window) == 50
     assert rates.taken(rate, 3000, window) == 0
     assert rates.wait_ms(rate, 1, 3000, window) == 0
+    rate = rates.take(rate, 1, 999, window)  # the same sample, whose age is that of what it was given last
+    assert rates.taken(rate, 3998, window) == 51
+    assert rates.taken(rate, 3999, window) == 0
 
 
 @pytest.mark.parametrize("limit", [1e-300, 1e-9])
@@ -122,6 +125,7 @@ def test_a_bucket_is_full_at_first_and_refuses_only_when_it_is_empty():
     window = Window(11, 1000)
     tokens = rates.refill(None, 2, 0, window)
     assert tokens.left == 22
+    assert rates.refill_ms(Tokens(1, 0), 2) == 0
     tokens = Tokens(tokens.left - 30, 0)
     assert rates.refill_ms(tokens, 2) == 4000
     assert rates.refill(tokens, 2, 4000, window).left == 0
