@@ -66,7 +66,7 @@ class Connection(Named):
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
         self._is_reading = True
-        self.mute = Mute(self.admission.loop, lambda: self._read_if(False), self.go_on)
+        self.mute = Mute(self.admission.loop, self.go_on)
         self._in_room = self._is_winding_up = self._is_broken = False
         self._last_active_s = self._time()
         self._unsent_bytes = 0
@@ -89,9 +89,6 @@ class Connection(Named):
         self.admission.limits.size_buffers(transport.get_extra_info("socket"))
         if not self.admission.admit(self):
             self.abort()
-        elif self.mute.is_on:  # uvloop reads once this is over, whatever it is told here
-            self._is_reading = True
-            self.admission.loop.call_soon(lambda: self._read_if(not self.mute.is_on))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""

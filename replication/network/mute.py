@@ -1,4 +1,4 @@
-"""Mute: for how long a client is held back: nothing is read, nothing begins, and what is open is answered."""
+"""Mute: for how long a client is held back: nothing of it begins, little more is read, what is open is answered."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 
 class Mute:
-    """`begun` is called when such a time begins, `over` when it has passed."""
+    """`over` is called when such a time has passed."""
 
     is_on = False
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, begun: Callable[[], None], over: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, over: Callable[[], None]) -> None:
         self._loop = loop
-        self._begun = begun
         self._over = over
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
@@ -27,7 +26,6 @@ class Mute:
             self._timer.cancel()
         self.is_on = True
         self._timer = self._loop.call_at(until_s, self._pass)
-        self._begun()
 
     def end(self) -> None:
         """Let go of the timer: the connection begins nothing any more."""

@@ -221,6 +221,21 @@ def test_other_settings_of_a_user_stay_and_are_not_told(brokers, askers):
     assert json.loads(brokers.do(node()))["config"] == {"SCRAM-SHA-256": "salt=x"}
 
 
+def test_a_broker_that_missed_notices_reads_all_again(brokers, askers):
+    """Here they are deleted under its hands, as those of a broker that was away for a thousand of them."""
+    tree, entity = brokers.brokers[1].lifecycle.tree, Entity("gone")
+    alter(askers[0], row({"user": "gone"}, producer_byte_rate=9.0))
+    for broker in brokers.brokers.values():
+        until(lambda broker=broker: broker.throttle.limits.given(entity))
+    brokers.do(tree.delete("/config/users/gone"))
+    for name in brokers.do(tree.children(nodes.CONFIG_CHANGES)):
+        brokers.do(tree.delete(f"{nodes.CONFIG_CHANGES}/{name}"))
+    told = quota_nodes.encode_notice("/config/users/other")
+    brokers.do(tree.create(nodes.CONFIG_CHANGE_PREFIX, told, sequence=True))
+    for broker in brokers.brokers.values():
+        until(lambda broker=broker: not broker.throttle.limits.given(entity))
+
+
 def test_quotas_are_there_after_a_restart(tmp_path):
     for begin in (True, False):
         with brokers_in_process(tmp_path, (1,)) as running, Asker(running.bootstrap) as asker:

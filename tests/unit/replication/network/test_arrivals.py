@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replication.network import admission
 from replication.network import arrivals as arrivals_module
 from replication.network.arrivals import TURN_MS_MAX, Arrivals, ArrivalSettings, Fate, ListenerLimits
 from replication.network.throttle import Throttle
@@ -174,6 +175,22 @@ def test_a_connection_that_came_too_fast_is_closed_after_a_while_and_takes_nobod
 
     run(main())
     assert len(caplog.records) == 1
+
+
+def test_few_connections_are_closed_only_after_a_while(monkeypatch):
+    monkeypatch.setattr(admission, "TURNED_AWAY_MAX", 1)
+    throttle = Throttle(QuotaWindows(quota_window_num=2))
+    throttle.put(Entity(ip="127.0.0.1"), {Quota.CONNECTIONS: 1})
+
+    async def main():
+        async with serving({ApiKey.LIST_GROUPS: groups}, throttle=throttle) as (_, port):
+            await Peer.connect(port)
+            later, at_once = await Peer.connect(port), await Peer.connect(port)
+            assert await at_once.is_closed()
+            assert not later.reader.at_eof()
+            assert await later.is_closed()
+
+    run(main())
 
 
 @pytest.mark.parametrize("is_early", [True, False])

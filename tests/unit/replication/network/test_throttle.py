@@ -13,6 +13,7 @@ from logstore.env import Clock
 from replication.errors import KafkaError
 from replication.network.connection import Connection
 from replication.network.counted import told
+from replication.network.mute import Mute
 from replication.network.throttle import RATES_KEPT, Throttle
 from replication.network.work import Encoded
 from replication.protocol import apis, failures
@@ -29,7 +30,19 @@ from replication.protocol.messages import (
 from replication.security.access import BROKER, Context, Principal
 from replication.security.quotas import ANY, Entity, Quota
 from replication.security.rates import QuotaWindows
-from tests.support.peer import FETCHED, LIST_GROUPS, PRODUCED, Peer, fetch, groups, produce, run, serving, settled
+from tests.support.peer import (
+    FETCHED,
+    LIST_GROUPS,
+    PRODUCED,
+    Peer,
+    fetch,
+    groups,
+    produce,
+    run,
+    serving,
+    settled,
+    until,
+)
 
 HERE = Context("127.0.0.1", 1, Principal("ada"))
 FREE_BYTES = 10_000  # at once, with RATE bytes a second: beyond that, a byte costs a millisecond
@@ -253,6 +266,41 @@ def test_a_request_that_takes_too_much_time_is_told_so():
             peer = await Peer.connect(port)
             answer = await peer.ask(ApiKey.LIST_GROUPS, 1, {})
             assert timedelta(milliseconds=900) < answer.throttle_time <= timedelta(seconds=1)
+
+    run(main())
+
+
+def test_a_connection_that_has_ended_is_not_held_back():
+    async def main():
+        passed = []
+        mute = Mute(asyncio.get_running_loop(), lambda: passed.append(mute.is_on))
+        mute.hold(20)
+        mute.hold(1)
+        assert mute.is_on
+        await asyncio.sleep(0.01)
+        assert passed == []
+        await until(lambda: passed == [False])
+        mute.hold(1)
+        mute.end()
+        mute.hold(1)
+        assert not mute.is_on
+        await asyncio.sleep(0.01)
+        assert passed == [False]
+
+    run(main())
+
+
+def test_a_client_that_is_held_back_is_read_no_further():
+    async def main():
+        async with serving({}, turns={ApiKey.PRODUCE: produced}, throttle=throttle_of(produced=RATE)) as (server, port):
+            peer = await Peer.connect(port)
+            await peer.ask(*produce_of(FREE_BYTES + 60_000))
+            (connection,) = server.connections
+            for _ in range(200):
+                peer.send(*produce_of(60_000))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(peer.writer.drain(), 0.2)
+            assert len(connection.works()) == 0
 
     run(main())
 
