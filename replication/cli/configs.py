@@ -78,8 +78,8 @@ def describe(
         --bootstrap-server 127.0.0.1:9092
     $ pylog configs describe --entity-type brokers --entity-default \\
         --bootstrap-server 127.0.0.1:9092
-    $ pylog configs describe --entity-type users --entity-name ada --client-defaults \\
-        --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type users --entity-name ada \\
+        --client-defaults --bootstrap-server 127.0.0.1:9092
     """
     from replication.tools import quotas
     from replication.tools.configs import described, users_of
