@@ -13,14 +13,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), only_long("starts a JV
 JAVA = Path(__file__).parent / "java/AdminRefusals.java"
 NOT_SERVED = (
     "describeMetadataQuorum", "addRaftVoter", "removeRaftVoter", "unregisterBroker", "unregisterController",
-    "describeClientQuotas", "alterClientQuotas", "createDelegationToken", "renewDelegationToken",
-    "expireDelegationToken", "describeDelegationToken", "alterReplicaLogDirs", "describeStreamsGroups",
+    "createDelegationToken", "renewDelegationToken", "expireDelegationToken", "describeDelegationToken",
+    "alterReplicaLogDirs", "describeStreamsGroups",
 )  # fmt: skip
 # Clients ask for the rest of streams groups with the APIs of all groups.
 OTHERWISE = {
     **dict.fromkeys(("describeAcls", "createAcls", "deleteAcls"), "SecurityDisabledException"),
     "updateFeatures": "InvalidUpdateVersionException",
     **dict.fromkeys(("describeUserScramCredentials", "alterUserScramCredentials"), "none"),
+    **dict.fromkeys(("describeClientQuotas", "alterClientQuotas"), "none"),
     "listStreamsGroupOffsets": "none",
     "alterStreamsGroupOffsets": "UnknownTopicOrPartitionException",
     "deleteStreamsGroupOffsets": "GroupIdNotFoundException",
