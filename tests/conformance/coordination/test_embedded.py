@@ -49,7 +49,7 @@ async def opened(room, disk=None, *, timeout_ms=1500):
 @on_loop
 async def test_who_waits_for_the_disk_keeps_nobody_else_waiting(sqlite_room):
     disk = SlowDisk()
-    slow, other = await opened(sqlite_room, disk), await opened(sqlite_room)
+    slow, other = [await opened(sqlite_room, each, timeout_ms=6000) for each in (disk, None)]
     write = asyncio.create_task(slow.create("/slow", b"1"))
     while not disk.synced:  # noqa: ASYNC110
         await asyncio.sleep(0.01)

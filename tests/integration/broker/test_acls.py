@@ -13,14 +13,6 @@ from replication.coordination.tree import Create, Delete
 from replication.errors import ErrorCode
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
-from replication.protocol.messages import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ProducePartition,
-    ProduceRequest,
-    ProduceTopic,
-)
 from replication.security.access import (
     CLUSTER_NAME,
     Context,
@@ -32,7 +24,6 @@ from replication.security.access import (
     of_topic,
 )
 from replication.security.acl import EVERYBODY, Entry, Filter, Pattern, PatternType, Permission
-from tests.integration.broker.test_refusals import BATCH, OPEN, codes_of
 from tests.support.asker import Asker, until
 from tests.support.in_process import brokers_in_process
 
@@ -469,32 +460,6 @@ def test_hosts_decide_for_a_client_without_a_name(tmp_path):
 
 
 OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
-
-
-def test_brokers_on_hosts_with_all_rights_serve_the_hosts_of_others_by_their_acls(tmp_path, caplog):
-    """Two brokers that are nobody to each other: one without the right is not obeyed, and says so in one line."""
-    named = *((kind, "*") for kind in Resource if kind > 0 and kind is not Resource.CLUSTER), CLUSTER
-    rights = {Pattern(*each): (Operation.ALL, Permission.ALLOW, "127.0.0.1") for each in named}
-    begun_with(tmp_path, rights | {Pattern(Resource.TOPIC, OPEN): (Operation.WRITE, Permission.ALLOW, "127.0.0.2")})
-    with brokers_in_process(tmp_path, (1, 2), **RIGHTS | {"super_users": ""}) as running:
-        other = running.brokers[2].authorizer
-
-        async def grant(*entries):
-            other.put(Pattern(*CLUSTER), entries)
-
-        rows = [{"name": OPEN, "num_partitions": -1, "replication_factor": -1, "configs": ()}]
-        rows[0]["assignments"] = [{"partition_index": 0, "broker_ids": (2, 1)}]
-        making = {"topics": rows, "timeout": 400, "validate_only": False}
-        running.do(grant())
-        with Asker(running.bootstrap) as admin, Asker(str(running.brokers[2].endpoint), source="127.0.0.2") as guest:
-            assert admin.ask(ApiKey.CREATE_TOPICS, 7, making).topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-            until(lambda: "broker=2 LEADER_AND_ISR will be repeated: it grants this broker no" in caplog.text)
-            running.do(grant(Entry("User:ANONYMOUS", Operation.ALL, host="127.0.0.1")))
-            produce = ProduceRequest(-1, 5000, (ProduceTopic(OPEN, (ProducePartition(0, BATCH),)),))
-            until(lambda: codes_of(guest.ask(ApiKey.PRODUCE, 9, produce)) == {OPEN: {0}})
-            ask = FetchRequest(0, 1, (FetchTopic(OPEN, None, (FetchPartition(0, 0, 1),)),))
-            assert codes_of(guest.ask(ApiKey.FETCH, 11, ask))[OPEN] == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-        assert caplog.text.count("LEADER_AND_ISR will be repeated") == 1
 
 
 def test_without_an_authorizer_there_are_no_acls(tmp_path):

@@ -87,4 +87,5 @@ def test_the_live_settings_are_those_of_kafka():
     topics = {f.metadata["key"] for f in fields(BrokerConfig) if "topic" in f.metadata}
     others = {"max.connections", "log.cleaner.backoff.ms", "transaction.partition.verification.enable"}
     quotas = {f"{role}.replication.throttled.rate" for role in ("leader", "follower")}
-    assert set(LIVE) == topics | others | quotas
+    connections = {"max.connections.per.ip", "max.connections.per.ip.overrides", "max.connection.creation.rate"}
+    assert set(LIVE) == topics | others | quotas | connections

@@ -322,14 +322,14 @@ def test_a_new_topic_is_waited_for_where_the_broker_that_is_asked_has_not_heard_
 
 
 def test_an_error_that_is_not_known_here_is_named_by_its_number():
-    """A Kafka that throttles its controller answers THROTTLING_QUOTA_EXCEEDED."""
+    """Kafka has FEATURE_UPDATE_FAILED, which is not said here."""
 
     async def metadata(context, body):
         here = {"node_id": 1, "host": "127.0.0.1", "port": ports[0], "rack": None}
         return {"cluster_id": "c", "controller_id": 1, "brokers": [here], "topics": []}
 
     async def create_topics(context, body):
-        row = {"name": "t", "topic_id": None, "error_code": 89, "error_message": "later"}
+        row = {"name": "t", "topic_id": None, "error_code": 96, "error_message": "later"}
         return {"topics": [row | {"num_partitions": -1, "replication_factor": -1, "configs": []}]}
 
     async def main():
@@ -342,7 +342,7 @@ def test_an_error_that_is_not_known_here_is_named_by_its_number():
                 cluster.close()
 
     ports = []
-    with pytest.raises(KafkaError, match="error code 89; topic 't': later") as caught:
+    with pytest.raises(KafkaError, match="error code 96; topic 't': later") as caught:
         run(main())
     assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 

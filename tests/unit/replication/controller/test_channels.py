@@ -226,6 +226,24 @@ def test_a_broker_that_cannot_be_reached_is_a_warning_once_per_request(monkeypat
     ]
 
 
+def test_a_broker_that_grants_nothing_is_a_warning_once_per_request(monkeypatch, caplog):
+    monkeypatch.setattr(channels, "REPEAT_S", 0)
+
+    async def check():
+        async with network() as net:
+            net.code = WireCode.cluster_authorization_failed
+            net.order(2, leader=2)
+            while len(net.sent) < 5:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0)
+            net.code = WireCode.none
+            await asyncio.gather(*net.tasks)
+
+    asyncio.run(check())
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker=2 LEADER_AND_ISR will be repeated: it grants this broker no ClusterAction"
+    ]
+
+
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_an_answer_that_ends_the_term_ends_all_that_waits_without_an_error(waiting):
     async def check():
