@@ -53,6 +53,7 @@ class Repairs:
         self._looking: set[TopicPartition] = set()
         self._sound_s: dict[tuple[TopicPartition, str], float] = {}  # when it was found so
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def begin(self, host: Host) -> None:
         """Take up what opening and recovery have found, before any controller hears of this broker."""
@@ -66,6 +67,7 @@ class Repairs:
             self._perform(tp, effects)
 
     async def close(self) -> None:
+        self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -306,6 +308,9 @@ class Repairs:
             self._host.disk_failed()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._is_closed:  # a step of what was being closed wants more
+            work.close()
+            return
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -13,6 +13,7 @@ from replication.coordination import nodes, topics
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.network.refusals import describe
+from replication.network.steps import in_steps
 from replication.network.work import Handler, Response, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.requests import (
@@ -58,20 +59,11 @@ class UserHandlers:
             names = list(named)
         else:
             names = sorted(nodes.user_of_config(name) for name in await tree.children(nodes.USER_CONFIGS))
-        paths = [nodes.user_config_path(name) for name in names]
-        found = await tree.read_batch(paths)
         rows = []
-        for name, path, node in zip(names, paths, found, strict=True):
-            known = _known(nodes.settings_at(path, node))
-            if named[name] > 1:
-                code, said = ErrorCode.DUPLICATE_RESOURCE, "Cannot describe SCRAM credentials for the same user twice"
-            elif not known:
-                code, said = ErrorCode.RESOURCE_NOT_FOUND, "Attempt to describe a user credential that does not exist"
-            else:
-                rows.append(_row(name, ErrorCode.NONE, None) | {"credential_infos": known})
-                continue
-            if named:
-                rows.append(_row(name, code, f"{said}: {name}") | {"credential_infos": ()})
+        async for some in in_steps(names):
+            paths = [nodes.user_config_path(name) for name in some]
+            for name, path, node in zip(some, paths, await tree.read_batch(paths), strict=True):
+                rows += _described(name, _known(nodes.settings_at(path, node)), named[name])
         return {"error_code": ErrorCode.NONE, "error_message": None, "results": rows}
 
     async def alter(self, context: Work, body: AlterUserScramCredentialsRequest) -> Response:
@@ -153,6 +145,17 @@ def _known(settings: Mapping[str, str]) -> list[dict[str, int]]:
                 continue
             found.append({"mechanism": number, "iterations": credential.iterations})
     return found
+
+
+def _described(name: str, known: list[dict[str, int]], times: int) -> list[dict[str, object]]:
+    """Return the row of a user that was asked for so many times; 0: all users were, and some have no credential."""
+    if times > 1:
+        code, said = ErrorCode.DUPLICATE_RESOURCE, "Cannot describe SCRAM credentials for the same user twice"
+    elif not known:
+        code, said = ErrorCode.RESOURCE_NOT_FOUND, "Attempt to describe a user credential that does not exist"
+    else:
+        return [_row(name, ErrorCode.NONE, None) | {"credential_infos": known}]
+    return [_row(name, code, f"{said}: {name}") | {"credential_infos": ()}] if times else []
 
 
 def _row(name: str, code: ErrorCode, said: str | None) -> dict[str, object]:
