@@ -61,9 +61,11 @@ class UserHandlers:
             names = sorted(nodes.user_of_config(name) for name in await tree.children(nodes.USER_CONFIGS))
         rows = []
         async for some in in_steps(names):
-            paths = [nodes.user_config_path(name) for name in some]
-            for name, path, node in zip(some, paths, await tree.read_batch(paths), strict=True):
-                rows += _described(name, _known(nodes.settings_at(path, node)), named[name])
+            paths = {name: nodes.user_config_path(name) for name in some if name}
+            found = dict(zip(paths, await tree.read_batch(list(paths.values())), strict=True))
+            for name in some:
+                known = _known(nodes.settings_at(paths[name], found[name])) if name else []
+                rows += _described(name, known, named[name])
         return {"error_code": ErrorCode.NONE, "error_message": None, "results": rows}
 
     async def alter(self, context: Work, body: AlterUserScramCredentialsRequest) -> Response:

@@ -194,8 +194,11 @@ def alter_users(asker):
     return [*refused, altered(row(name), row(name)), altered(deletions=[gone])]
 
 
-@case("DescribeUserScramCredentials: one that is not there, and one that is named twice", [(91, 0), (92, 0)])
+@case(
+    "DescribeUserScramCredentials: one without a name, one that is not there, and one that is named twice",
+    [(91, 0), (91, 0), (92, 0)],
+)
 def describe_users(asker):
-    rows = [{"name": asker.named(name)} for name in ("nobody", "twice", "twice")]
+    rows = [{"name": ""}, *({"name": asker.named(name)} for name in ("nobody", "twice", "twice"))]
     found = asker.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": rows}).results
     return [(code(each), len(each.credential_infos)) for each in sorted(found, key=lambda each: each.user)]
