@@ -18,6 +18,7 @@ from replication.security.quotas import ANY, Entity, Quota
 from tests.conformance.clients.tools import Kcat
 from tests.support.asker import CLOSED, Asker, until
 from tests.support.in_process import brokers_in_process
+from tests.support.repeats import only_long
 
 EXACT, DEFAULT, SPECIFIED = range(3)
 ME = "ANONYMOUS"
@@ -329,6 +330,7 @@ def test_the_time_of_requests_has_a_limit(brokers, askers):
     assert max(waits) <= timedelta(seconds=1)
 
 
+@only_long("seconds of waiting")
 def test_kcat_and_librdkafka_move_no_more_than_their_quotas(brokers, askers):
     """The window is a second long, so that a second's worth is free. Answers come at once: only the next one waits."""
     values = "\n".join("x" * 1000 for _ in range(400))

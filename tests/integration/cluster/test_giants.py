@@ -265,12 +265,12 @@ def test_every_api_that_is_served_has_its_largest_request():
     assert SHAPES.keys() == apis.SERVED.keys()
 
 
-@pytest.mark.parametrize("name", names()[:: times(4, 1)])
+@pytest.mark.parametrize("name", names()[:: times(6, 1)])
 def test_the_largest_request_of_an_api_is_answered_in_bounded_steps(name, broker):
     assert most_lines(name, broker) < LINES_MAX
 
 
-@pytest.mark.parametrize("name", names()[:: times(6, 1)])
+@pytest.mark.parametrize("name", names()[:: times(9, 1)])
 def test_the_largest_request_that_is_decoded_in_one_turn_is_a_bounded_step(name, broker, monkeypatch):
     short = {
         key: bound._replace(items_max=min(bound.items_max, bounds.short_items(key)))
@@ -323,7 +323,7 @@ async def epochs(path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("name", names()[:: times(6, 1)])
+@pytest.mark.parametrize("name", names()[:: times(9, 1)])
 def test_the_largest_request_of_an_api_costs_its_own_size_and_little_more(name, process):
     """Its own size is that of the request and of the answer."""
     asked = giant(name, **process.epochs)
