@@ -98,6 +98,8 @@ def test_a_rate_is_forgotten_when_its_window_is_over():
     rate = rates.take(rate, 1, 999, window)  # the same sample, whose age is that of what it was given last
     assert rates.taken(rate, 3998, window) == 51
     assert rates.taken(rate, 3999, window) == 0
+    later = rates.take(rates.take(rates.take(NOTHING_TAKEN, 1, 0, window), 2, 1000, window), 4, 1900, window)
+    assert rates.taken(later, 4500, window) == 6
 
 
 @pytest.mark.parametrize("limit", [1e-300, 1e-9])
