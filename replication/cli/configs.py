@@ -126,12 +126,12 @@ def alter(
 ) -> None:
     """Change settings of a topic, a group or of brokers, or quotas, live: all of them, or none.
 
-    docs/configuration.md has the settings, and says which of a broker are live. A group may be given settings
-    before anybody is in it. The others are in server.properties, and take a
-    restart. A user is given a password of SCRAM by SCRAM-SHA-512=[iterations=8192,password=TEXT]; without `password` it
-    is asked for, so that no list of processes shows it. Users and client ids have the quotas producer_byte_rate,
-    consumer_byte_rate, request_percentage and controller_mutation_rate, addresses (ips) connection_creation_rate:
-    docs/security.md says which counts for whom.
+    docs/configuration.md has the settings, and says which of a broker are live; the others are in server.properties,
+    and take a restart. A group may be given settings before anybody is in it. A user is given a password of SCRAM by
+    SCRAM-SHA-512=[iterations=8192,password=TEXT]; without `password` it is asked for, so that no list of processes
+    shows it. Passwords are changed before quotas of the same call. Users and client ids have the quotas
+    producer_byte_rate, consumer_byte_rate, request_percentage and controller_mutation_rate, addresses (ips)
+    connection_creation_rate: docs/security.md says which counts for whom.
 
     \b
     $ pylog configs alter --entity-name orders --add-config retention.ms=3600000 \\

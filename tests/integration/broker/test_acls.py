@@ -14,7 +14,6 @@ from replication.errors import ErrorCode
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
 from replication.security.access import (
-    CLUSTER_NAME,
     Context,
     Operation,
     Principal,
@@ -32,7 +31,6 @@ RIGHTS = {
     "super_users": "User:ANONYMOUS; User:CN=ops,O=example",
 }
 ANY = 1
-CLUSTER = Resource.CLUSTER, CLUSTER_NAME
 NAMES = ["pylog-sink/", "a/b", "..", ".", "*", "%", "100%41", "a\nb", "\x7f", "Ü∞\U0001f600", "a:b", " ", "zookeeper"]
 
 
